@@ -44,9 +44,9 @@ class MemberStart(ABC):
 
     def in_flight(self, process: Process) -> InFlight[Any]:
         """What works on the member's records in threads."""
-        decode = process.traced(partial(decode_records, self.codec))
+        decode = process.trace(partial(decode_records, self.codec))
         limit_bytes = in_flight_limit_bytes(self.settings)
-        return InFlight(in_flight.threads(), decode, limit_bytes, process.started.threads.raise_first)
+        return InFlight(in_flight.create_threads(), decode, limit_bytes, process.started.threads.raise_first)
 
     def _steps_at_the_brokers(self) -> list[Step]:
         return [

@@ -16,35 +16,36 @@ from streampca.formats.record import LastRecord
 from streampca.sources.base import Source
 from streampca.sources.events import OutOfRange, Records, Undecoded, Vectors
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
-_STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
-_PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the schema registry is away
+_FIRST_PAUSE_S = 1.0  # between attempts to restore
+_LONGEST_PAUSE_S = 10.0
+_REFUSE_AFTER_S = 60.0  # network file systems show an old folder for so long by default: it seems behind the group
+_UNDECODED_PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the registry is away
 
 
 class Progress(Protocol):
-    """A member's progress with a partition: a fold, or a position alone."""
+    """How far a member has come with a partition: the fold of a worker, or the position of a member of transform."""
 
     @property
     def position(self) -> int:
-        """The next offset to read; -1: the earliest."""
+        """The next offset to read; -1: the earliest record's."""
 
     @property
     def last(self) -> LastRecord | None:
-        """The record before the position, if known."""
+        """The last record before the position; None if it is not known."""
 
     @property
     def is_first_start(self) -> bool:
-        """Whether nothing of the partition was learned, written or rejected yet."""
+        """Whether no record of the partition was learned, written or rejected yet."""
 
     def skip(self, position: int, lost_from: int) -> Self:
-        """Continue from a later position, since the offsets from `lost_from` to there are lost."""
+        """Return the progress at a later position, to which the offsets from `lost_from` on are lost."""
 
 
 P = TypeVar("P", bound=Progress)
 
 
 class Assignment(Generic[P]):
-    """Reads each partition from where its progress ends; `progress` holds the restored partitions."""
+    """Reads each partition from the position of its progress; `progress` holds the restored partitions."""
 
     def __init__(
         self,
@@ -55,44 +56,48 @@ class Assignment(Generic[P]):
         listener: events.Listener,
         first_records: FirstRecords,
     ) -> None:
-        """With `restore` a member looks up where it resumes.
+        """`restore` returns the progress at which partitions continue.
 
         It raises `StoreError` or `TimeoutError` when a retry can help, `ForeignStoreError` for another group's store.
         """
-        self._policy, self._source, self._listener = policy, source, listener
+        self._policy = policy
+        self._source = source
         self._in_flight = in_flight
-        self._restore, self._first_records = restore, first_records
-        self._waiting: set[int] = set()  # to be restored
+        self._restore = restore
+        self._listener = listener
+        self._first_records = first_records
+        self.progress: dict[int, P] = {}
+        # The times are set by the first call of `retry_when_due` after a failure; None before.
+        self._to_restore: set[int] = set()
         self._retry_pause_s = _FIRST_PAUSE_S
         self._retry_at: float | None = None
-        self._refuse_at: float | None = None
-        self._paused: set[int] = set()
-        self._read_at: float | None = None  # the paused ones
-        self.progress: dict[int, P] = {}
+        self._refuse_at: float | None = None  # from then on, `ForeignStoreError` ends the member
+        self._undecoded: set[int] = set()  # paused, since their records cannot be decoded for now
+        self._read_undecoded_at: float | None = None
 
     def assign(self, partitions: Collection[int]) -> None:
         """Restore and read these partitions, now or as soon as it is possible."""
-        self._begin(partitions)
-        self._attempt(refuse=False)
+        self._begin_restore(partitions)
+        self._try_restore(refuse=False)
 
     def release(self, partitions: Collection[int], *, lost: bool) -> list[int]:
-        """Drop partitions that were revoked or lost; returns those that were restored."""
-        self._waiting -= set(partitions)
+        """Drop partitions that were revoked or lost, and return those of them that were restored."""
+        self._to_restore -= set(partitions)
         restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
-        # All of them: a partition that waits to be restored again has been reported as assigned before, or as stalled.
+        # Also partitions that wait to be restored: one that was reported as stalled would stay stalled otherwise.
         self._listener.notify(events.PartitionsReleased(sorted(partitions), lost))
         return restored
 
     def restart(self) -> None:
-        """Restore all partitions again, after a pause."""
+        """Forget the progress of all partitions, and pause them until they are restored again at the next retry."""
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)
-        self._begin(partitions)
+        self._begin_restore(partitions)
 
     def read(self, partitions: Collection[int]) -> None:
-        """Read partitions from where their progress ends, if the log still holds the last records of these."""
+        """Read partitions from their positions on, if the log still holds the last record before each position."""
         self._first_records.forget(partitions)
         self._first_records.begin([p for p in partitions if self.progress[p].is_first_start])
         self._seek(partitions)
@@ -100,105 +105,121 @@ class Assignment(Generic[P]):
     def decode(
         self, records: Records, handle: Callable[[Vectors], object], before_stop: Callable[[], object] = lambda: None
     ) -> None:
-        """Decode records in a thread; `handle` gets them in the loop, unless they must come again later.
+        """Decode records in a thread; `handle` gets the vectors in the loop, unless the records must be read again.
 
-        If the member stops at one of them, `handle` gets those before it, and `before_stop` is called when they are
-        handled. Then handling raises `BadRecordError`. It raises `RejectLimitError` if the first records of the
-        partition are not what was sent.
+        If a rejected record stops the member, the loop hands the vectors before it to `handle`, calls `before_stop`
+        when their results were handled, and raises `BadRecordError`. If the first records of the partition cannot be
+        of the configured type, the loop raises `RejectLimitError`.
         """
-        self._in_flight.read(records, partial(self._decoded, handle, before_stop))
+        self._in_flight.decode(records, partial(self._handle_decoded, handle, before_stop))
 
-    def _decoded(
+    def _handle_decoded(
         self, handle: Callable[[Vectors], object], before_stop: Callable[[], object], decoded: Vectors | Undecoded
     ) -> None:
         partition = decoded.partition
         if isinstance(decoded, Undecoded):
-            self._pause(decoded)
+            self._pause_undecoded(decoded)
             return
         if not self._first_records.may_handle(decoded):
             return
-        reject = self._policy.stops_at(decoded)
+        reject = self._policy.find_stop(decoded)
         if reject is None:
             handle(decoded)
             return
-        self._in_flight.stop_reading([partition])
+        self._in_flight.drop_decodings([partition])
         self._in_flight.finish(partition)
         handle(decoded.before(reject.index))
         self._in_flight.finish(partition)
         before_stop()
-        raise self._policy.error(decoded, reject)
+        raise self._policy.describe_stop(decoded, reject)
 
-    def _pause(self, event: Undecoded) -> None:
-        """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
-        self._in_flight.stop_reading([event.partition])
-        self._in_flight.finish(event.partition)  # earlier records that are worked on need not be read again
+    def _pause_undecoded(self, event: Undecoded) -> None:
+        """Pause a partition until it is time to retry, since its records cannot be decoded for now."""
+        self._in_flight.drop_decodings([event.partition])
+        self._in_flight.finish(event.partition)  # so that earlier records, which are in work, are not read again
         self._source.pause(frozenset({event.partition}))
-        self._paused.add(event.partition)
-        self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))
+        self._undecoded.add(event.partition)
+        lag = event.end - event.position
+        self._listener.notify(events.PartitionStalled(event.partition, lag, event.cause))
 
-    def skip_gap(self, event: OutOfRange) -> None:
-        """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""
-        partition, progress = event.partition, self.progress[event.partition]
+    def skip_lost_records(self, event: OutOfRange) -> None:
+        """Continue behind records that the log has lost, if the policy allows it. Raises `OffsetGapError`."""
+        partition = event.partition
+        progress = self.progress[partition]
         before = progress.position
-        is_nothing_lost = before < 0 or event.position < event.earliest <= before  # no record, or none between these
-        if is_nothing_lost or self._first_records.withholds(partition):  # the source has read on from `before`
+        log_has_our_position = event.position < event.earliest <= before
+        is_nothing_handled = before < 0 or self._first_records.holds_back(partition)
+        if is_nothing_handled or log_has_our_position:  # so no record that we have handled or need is lost
             self.read([partition])
             return
         position = max(self._policy.resume_at(event), before)
+        is_truncated = event.diverged is not None
         lost_from = before if event.diverged is None else event.diverged
         self.progress[partition] = progress.skip(position, lost_from)
         self.read([partition])
-        self._listener.notify(events.OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
+        self._listener.notify(events.OffsetsSkipped(partition, lost_from, position, is_truncated))
 
     def retry_when_due(self, now: float) -> None:
-        """Restore what could not be restored, and read what could not be decoded or handled, when it is time.
+        """When it is time, restore partitions that could not be restored, and read records again.
 
-        Raises `ForeignStoreError` if the group is still ahead of the store after a minute.
+        Records are read again that could not be decoded, or that were held back as first records. Raises
+        `ForeignStoreError` if the group is still ahead of the store after a minute.
         """
         self._retry_restore(now)
-        self._read_paused(now)
-        if compared := self._first_records.take_due(now):
-            self._seek(compared)
+        self._read_undecoded(now)
+        held_back = self._first_records.take_due(now)
+        if held_back:
+            self._seek(held_back)
 
-    def _begin(self, partitions: Collection[int]) -> None:
-        self._waiting |= set(partitions)
-        self._retry_pause_s, self._retry_at, self._refuse_at = _FIRST_PAUSE_S, None, None
+    def _begin_restore(self, partitions: Collection[int]) -> None:
+        self._to_restore |= set(partitions)
+        self._retry_pause_s = _FIRST_PAUSE_S
+        self._retry_at = None
+        self._refuse_at = None
 
     def _retry_restore(self, now: float) -> None:
-        """Try again if the pause is over, which starts with the first call after a failure."""
-        if not self._waiting:
+        """Try to restore again if the pause is over; it starts with the first call after a failure."""
+        if not self._to_restore:
             return
-        self._refuse_at = now + _STORE_DELAY_S if self._refuse_at is None else self._refuse_at
+        if self._refuse_at is None:
+            self._refuse_at = now + _REFUSE_AFTER_S
         if self._retry_at is None:
             self._retry_at = now + self._retry_pause_s
         if now >= self._retry_at:
-            self._retry_pause_s, self._retry_at = min(2 * self._retry_pause_s, _LONGEST_PAUSE_S), None
-            self._attempt(refuse=now >= self._refuse_at)
+            self._retry_pause_s = min(2 * self._retry_pause_s, _LONGEST_PAUSE_S)
+            self._retry_at = None
+            self._try_restore(refuse=now >= self._refuse_at)
 
-    def _attempt(self, *, refuse: bool) -> None:
+    def _try_restore(self, *, refuse: bool) -> None:
+        """Restore partitions and read them, or report the failure; with `refuse`, raise `ForeignStoreError`."""
         try:
-            progress = self._restore(self._waiting)
+            progress = self._restore(self._to_restore)
         except (StoreError, ForeignStoreError, TimeoutError) as error:
             if refuse and isinstance(error, ForeignStoreError):
                 raise
             self._listener.notify(events.RestoreFailed(str(error)))
         else:
-            self._waiting = set()
+            self._to_restore = set()
             self._start_reading(progress)
 
     def _seek(self, partitions: Collection[int]) -> None:
+        """Drop what is in flight of these partitions, and read them from their positions on."""
         self._in_flight.drop(partitions)
         progress = {p: self.progress[p] for p in partitions}
+        offsets = {p: reached.position if reached.position >= 0 else None for p, reached in progress.items()}
         last = {p: reached.last for p, reached in progress.items() if reached.last}
-        self._source.seek({p: at.position if at.position >= 0 else None for p, at in progress.items()}, last)
+        self._source.seek(offsets, last)
 
-    def _read_paused(self, now: float) -> None:
-        """Read all paused partitions when the pause is over, which starts with the first call after `pause`."""
-        if self._paused and self._read_at is None:
-            self._read_at = now + _PAUSE_S
-        elif self._paused and self._read_at is not None and now >= self._read_at:
-            self.read(self._paused)
-            self._paused, self._read_at = set(), None
+    def _read_undecoded(self, now: float) -> None:
+        """Read the partitions that could not be decoded if the pause is over; the first call starts the pause."""
+        if not self._undecoded:
+            return
+        if self._read_undecoded_at is None:
+            self._read_undecoded_at = now + _UNDECODED_PAUSE_S
+        elif now >= self._read_undecoded_at:
+            self.read(self._undecoded)
+            self._undecoded = set()
+            self._read_undecoded_at = None
 
     def _start_reading(self, progress: Mapping[int, P]) -> None:
         self.progress |= progress
@@ -206,7 +227,7 @@ class Assignment(Generic[P]):
         self._listener.notify(events.PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
 
     def _forget(self, partitions: Collection[int]) -> None:
-        self._paused -= set(partitions)
+        self._undecoded -= set(partitions)
         self._in_flight.drop(partitions)
         self._first_records.forget(partitions)
         for partition in partitions:

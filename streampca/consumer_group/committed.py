@@ -1,10 +1,12 @@
-"""The metadata of committed offsets: what the next owner of a partition learns from them. Other tools write none.
+"""Writes and reads the metadata of committed offsets, by which a member informs the next owner of a partition.
 
-A worker commits the identity of its store, in JSON. A member of transform commits its outputs and where it was:
-`k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3` is the shape of the outputs, the version of the model if
-`model_version` fixes it, the id of the topic, and the offset and the leader epoch of the last record.
+A worker commits the identity of its store, in JSON. A member of transform commits a line such as
+`k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the outputs, the version of the model if
+`model_version` fixes it, the id of the topic, and the offset and the leader epoch of the last record. Other tools
+commit no such metadata.
 
-A broker accepts 4096 bytes by default. librdkafka may read beyond the end, so what follows is ignored.
+A broker accepts 4096 bytes by default. librdkafka may read beyond the end of the metadata, so bytes that follow are
+ignored.
 """
 
 import json
@@ -23,17 +25,17 @@ _LONGEST_LOCATION = 500  # characters
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 _VERSION = re.compile(r"\bversion=([0-9]+)")
 _TOPIC = re.compile(r"\btopic=([\w-]+)")
-_LAST = re.compile(r"\blast=([0-9]+)@([0-9]+)")
+_LAST_RECORD = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 
 
 def metadata_of_store(identity: StoreIdentity) -> str:
-    # A path may hold other bytes than UTF-8.
+    # The location may be a path with bytes that are not UTF-8, which JSON cannot hold.
     location = identity.location[:_LONGEST_LOCATION].encode(errors="replace").decode()
     return orjson.dumps({"store": identity.id, "location": location, "host": identity.host}).decode()
 
 
-def store_in(metadata: str) -> StoreIdentity | None:
-    """The identity of the store of the worker that has committed; None if another tool has."""
+def read_store(metadata: str) -> StoreIdentity | None:
+    """Return the identity of the store of the worker that has committed; None if another tool has committed."""
     try:
         fields, _ = json.JSONDecoder().raw_decode(metadata)
         return StoreIdentity(str(fields["store"]), str(fields["location"]), str(fields["host"]))
@@ -42,9 +44,9 @@ def store_in(metadata: str) -> StoreIdentity | None:
 
 
 def refuse_other_store(topic: str, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
-    """Raise `ForeignStoreError` if an offset, by partition, was committed by a worker with another store."""
+    """Raise `ForeignStoreError` if a worker with another store has committed one of these offsets, by partition."""
     for partition, offset in committed.items():
-        theirs = store_in(offset.metadata)
+        theirs = read_store(offset.metadata)
         if theirs and theirs.id != ours.id:
             raise ForeignStoreError(
                 f"the consumer group's worker of partition {partition} of {topic} saved to the store {theirs} (id "
@@ -70,13 +72,13 @@ class OutputShape(NamedTuple):
 
 
 def metadata_of_outputs(shape: OutputShape, topic_id: str, last: LastRecord | None) -> str:
-    """The metadata of a member of transform; `topic_id` is "" if the brokers know none."""
+    """Return the metadata of a member of transform; `topic_id` is "" if the brokers give topics no ids."""
     topic = f" topic={topic_id}" if topic_id else ""
-    at = f" last={last.offset}@{last.leader_epoch}" if last else ""
-    return f"{shape}{topic}{at}"
+    last_record = f" last={last.offset}@{last.leader_epoch}" if last else ""
+    return f"{shape}{topic}{last_record}"
 
 
-def shape_in(metadata: str) -> OutputShape | None:
+def read_shape(metadata: str) -> OutputShape | None:
     shape = _SHAPE.search(metadata)
     version = _VERSION.search(metadata)
     if shape is None:
@@ -84,12 +86,12 @@ def shape_in(metadata: str) -> OutputShape | None:
     return OutputShape(int(shape[1]), int(shape[2]), int(version[1]) if version else None)
 
 
-def topic_id_in(metadata: str) -> str:
-    """The id of the topic that the offset was committed for; empty if the metadata have none."""
+def read_topic_id(metadata: str) -> str:
+    """Return the id of the topic that the offset was committed for; empty if the metadata have none."""
     topic = _TOPIC.search(metadata)
     return topic[1] if topic else ""
 
 
-def last_in(metadata: str) -> LastRecord | None:
-    last = _LAST.search(metadata)
+def read_last_record(metadata: str) -> LastRecord | None:
+    last = _LAST_RECORD.search(metadata)
     return LastRecord(int(last[1]), int(last[2])) if last else None

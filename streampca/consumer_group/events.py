@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # transform learns nothing, so it need not wait for what lear
 
 @dataclass(frozen=True, slots=True)
 class StartDelayed:
-    """The member cannot start yet, since what it `needs` is away; sent at every attempt."""
+    """The member cannot start yet, since what it waits for is away; sent at every attempt."""
 
-    needs: Literal["the store", "brokers", "the schema registry", "model"]
+    waits_for: Literal["the store", "brokers", "the schema registry", "model"]
     cause: str
 
 
@@ -58,7 +58,8 @@ class BatchLearned:
     seconds: float
     lag: int  # messages of the partition still to come
     incomplete: int = 0  # vectors that lack entries
-    odd_times: Sequence[int] = ()  # timestamps outside 1990 to 2100, where half_life_seconds needs them
+    # Milliseconds since 1970, of records outside 1990 to 2100; only with half_life_seconds, which depends on them.
+    odd_timestamps: Sequence[int] = ()
 
     @property
     def next(self) -> int:
@@ -72,7 +73,7 @@ class BatchTransformed:
 
     partition: int
     messages: int
-    outputs: int  # fewer than messages if some are left out
+    outputs: int  # fewer than messages if some have no output
     version: int  # of the model
     lag: int  # messages of the partition still to come
     next: int  # offset
@@ -80,10 +81,10 @@ class BatchTransformed:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnded:
-    """A transaction was `committed`; or `aborted` or `failed`, and its records will be read again."""
+    """A transaction has ended; unless it was committed, its records will be read again."""
 
-    outcome: str
-    # Of records: all, read (with vectors, rejected or skipped), written, rejected, skipped; replaced: of timestamps.
+    outcome: str  # committed, aborted or failed
+    # Records: all, read (with vectors, rejected or skipped), written, rejected, skipped. Timestamps: replaced.
     counts: Mapping[str, int]
     seconds: float
     cause: str = ""
@@ -109,7 +110,7 @@ class RecordRejected:
 
 @dataclass(frozen=True, slots=True)
 class RecordsSkipped:
-    """Records of a batch are deletes; `accepted_any`: the member has accepted a vector, now or before."""
+    """Records of a batch are deletes; `accepted_any` says whether the member has accepted a vector, now or before."""
 
     count: int
     accepted_any: bool
@@ -126,7 +127,7 @@ class PartitionStalled:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsSkipped:
-    """The records between two positions were removed before they were read, or replaced: the log was truncated."""
+    """Reading continues at `to`, since the records from `position` on were removed, or `truncated` from the log."""
 
     partition: int
     position: int
@@ -145,10 +146,10 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPostponed:
-    """Checkpoints could not be saved, since what a save `needs` failed. Nothing is lost; the worker will retry."""
+    """Checkpoints could not be saved, since what a save waits for failed. Nothing is lost; the worker will retry."""
 
     cause: str
-    needs: Literal["dead letters", "topic", "store"] = "store"
+    waits_for: Literal["dead letters", "topic", "store"] = "store"
 
 
 @dataclass(frozen=True, slots=True)

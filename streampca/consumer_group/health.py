@@ -12,14 +12,15 @@ _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take mi
 class Failure(NamedTuple):
     """Why a probe fails."""
 
-    kind: str  # all that is said where others need a token, and there is none
+    kind: str  # one word; the answer to a request without the token that the port asks for
     cause: str
 
 
 def why_unhealthy(state: MemberState, now: float) -> Failure | None:
-    """Why the process should be restarted at a time of the monotonic clock; None while it is healthy."""
+    """Return why the process should be restarted, or None while it is healthy; `now` is in monotonic seconds."""
     silence_s = now - state.ticked.ticks
-    if silence_s > (_STUCK_AFTER_S if state.has_run else _STARTED_AFTER_S):
+    longest_silence_s = _STUCK_AFTER_S if state.has_run else _STARTED_AFTER_S
+    if silence_s > longest_silence_s:
         return Failure("loop", f"the loop has not run for {silence_s:.0f} s")
     if state.saving.would_restart_help:
         seconds = state.saving.overdue_s
@@ -28,13 +29,15 @@ def why_unhealthy(state: MemberState, now: float) -> Failure | None:
 
 
 def why_not_ready(state: MemberState, now: float) -> Failure | None:
-    """Why the member is not ready; None while it is."""
+    """Return why the member is not ready, or None while it is."""
     if state.stop_cause:
         return Failure("stopping", f"stopping: {state.stop_cause}")
     if state.has_joined:
         return None
-    connection, away = state.connection, ""
-    if connection is not None and (connection.cause or not connection.connected):
-        away = f": {connection.cause or NO_ANSWER}"
-    kind = "certificate" if "certificate" in away else "broker" if away else "group"
-    return Failure(kind, f"no place in the consumer group yet{away}")
+    no_place = "no place in the consumer group yet"
+    connection = state.connection
+    if connection is None or (connection.connected and not connection.cause):
+        return Failure("group", no_place)
+    cause = connection.cause or NO_ANSWER
+    kind = "certificate" if "certificate" in cause else "broker"
+    return Failure(kind, f"{no_place}: {cause}")

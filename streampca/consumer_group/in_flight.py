@@ -1,13 +1,13 @@
-"""Work on the records of partitions that runs in threads, while the loop of a member polls.
+"""Decodes, learns and projects the records of partitions in threads, while the loop of a member polls.
 
-Only pure functions travel to a thread: the decoding of records, and what a role makes of the decoded ones. The loop
-alone touches the source, dead letters, transactions and folds; it submits work and collects the results.
+Only pure functions run in threads: one decodes records, another works on the decoded ones: it learns or projects them.
+The loop alone touches the source, dead letters, transactions and folds; it submits functions and handles the results.
 
 - The tasks of one partition run one at a time, in the order in which they were submitted.
-- Results are handled in the order of submission over all partitions, so threads change the order of nothing.
-- Records are decoded ahead of the work on earlier ones of their partition, so that threads have something to do while
-  the loop polls.
-- Results that were dropped are never handled, though their functions may still run to the end. Nothing of them was
+- Results are handled in the order of submission over all partitions, whichever thread ends first.
+- Records are submitted for decoding before the results of earlier records were handled, so that threads have something
+  to do while the loop polls.
+- The results of dropped tasks are never handled, though their functions may still run to the end. Nothing of them was
   sent, so their records can be read again.
 """
 
@@ -31,11 +31,11 @@ R = TypeVar("R")
 
 _MOST_BATCHES = 12
 _MOST_THREADS = 4
-_BUSY_POLL_S = 0.002  # longest time that a poll waits for records while there are results to come
+_BUSY_POLL_S = 0.002  # longest time that a poll waits for records while tasks are in flight
 
 
-def threads() -> Executor:
-    """Threads for the tasks of a member, as many as it has cores but at most four, each with one thread of BLAS."""
+def create_threads() -> Executor:
+    """Create the threads for a member's tasks: one for each core, at most four, and each with one thread of BLAS."""
     return ThreadPoolExecutor(
         max_workers=min(usable_cores(), _MOST_THREADS),
         thread_name_prefix="task",
@@ -48,14 +48,14 @@ class _Task:
     """A function that runs in a thread, and what the loop does with its result."""
 
     partition: int
-    nbytes: int
+    nbytes: int  # 0 for decoding: the records are counted as `_Decoding`
     is_decoding: bool
     result: Future[Any]
     handle: Callable[[Any], object]
 
 
 class InFlight(Generic[R]):
-    """Decodes the records of partitions, and works on them, in threads; the loop handles the results of type R."""
+    """The tasks of a member in threads; R is the type of the results of work on decoded records."""
 
     def __init__(
         self,
@@ -65,63 +65,66 @@ class InFlight(Generic[R]):
         check_threads: Callable[[], None] = lambda: None,
         new_future: Callable[[], Future[Any]] = Future,
     ) -> None:
-        """At most `limit_bytes` of records and vectors are in flight, but for the records of one poll.
+        """At most `limit_bytes` of records and vectors are in flight; the records of one poll may exceed it.
 
-        `decode` may return the first of the records alone, if their vectors are large. `check_threads` raises the error
-        of any thread of the process that has died, which ends the loop.
+        `decode` may return only the first of the records, if their vectors are large. If a thread of the process has
+        died, `check_threads` raises its error, which ends the loop.
         """
-        self._executor, self._decode, self._limit_bytes = executor, decode, limit_bytes
-        self._check_threads, self._new_future = check_threads, new_future
+        self._executor = executor
+        self._decode_records = decode
+        self._limit_bytes = limit_bytes
+        self._check_threads = check_threads
+        self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # in the order of their submission
         self._queues: dict[int, _Queue] = {}  # by partition
-        self._unread: dict[int, deque[_Unread]] = {}  # by partition; a task decodes each of them
+        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition; a task decodes each of them
         self._newest: dict[int, Future[R]] = {}  # by partition, the result of the last work in flight
-        self._nbytes = 0  # of all tasks and all unread records
+        self._nbytes = 0  # of all tasks and all records in decoding
 
     def next_events(self, source: Source, timeout_s: float) -> Sequence[Event]:
-        """Poll a source. If too much is in flight, wait for the oldest result instead."""
+        """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
         self._check_threads()
         if self._tasks and (self._batches >= _MOST_BATCHES or self._nbytes >= self._limit_bytes):
             with suppress(TimeoutError):
                 self._tasks[0].result.exception(timeout_s)
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # Records come before gaps: while a gap is handled, results may pause partitions of which records were polled.
+        # Records first: `OutOfRange` makes the loop handle results, and these may pause partitions of polled records.
         return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
-    def read(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
-        """Decode records in a thread, behind earlier ones of their partition; `handle` gets them in the loop."""
-        unread = _Unread(records, records.nbytes, handle)
-        self._unread.setdefault(records.partition, deque()).append(unread)
-        self._nbytes += unread.nbytes
-        self._decode_in_thread(unread)
+    def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
+        """Decode records in a thread, behind earlier tasks of their partition; `handle` gets the result in the loop."""
+        decoding = _Decoding(records, records.nbytes, handle)
+        self._decodings.setdefault(records.partition, deque()).append(decoding)
+        self._nbytes += decoding.nbytes
+        self._submit_decoding(decoding)
 
     def work(self, partition: int, nbytes: int, work: Callable[[R | None], R], handle: Callable[[R], object]) -> None:
         """Run `work` in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop.
 
-        `work` gets the result of the partition's work before it, or None if that was handled before this call.
+        `work` gets the result of the partition's earlier work, or None if that was handled before this call.
         """
-        before = self._newest.get(partition)
+        earlier = self._newest.get(partition)
 
-        def in_turn() -> R:
-            return work(None if before is None else before.result())
+        def continue_from_earlier() -> R:
+            return work(None if earlier is None else earlier.result())
 
-        task = self._submit(partition, in_turn, handle, nbytes=nbytes, is_decoding=False)
+        task = self._submit(partition, continue_from_earlier, handle, nbytes=nbytes, is_decoding=False)
         self._newest[partition] = task.result
 
     def handle_ended(self) -> None:
-        """Handle the results that have come, from the oldest on, up to the first one that has not come yet."""
+        """Handle the results of ended tasks in their order, up to the first task that has not ended."""
         while self._tasks and self._tasks[0].result.done():
             self._handle_oldest()
 
     def finish(self, partition: int) -> None:
-        """Wait until all of a partition that is in flight was handled."""
+        """Wait until all results of a partition are handled; older results of other partitions are handled, too."""
         while any(task.partition == partition for task in self._tasks):
             self._handle_oldest()
 
     def drop(self, partitions: Collection[int]) -> None:
-        """Drop what is in flight of these partitions: it will be read again, by this member or another one."""
-        self.stop_reading(partitions)
+        """Drop what is in flight of these partitions: this member or another one will read it again."""
+        self.drop_decodings(partitions)
         self._drop_tasks(lambda task: task.partition in partitions)
         for partition in partitions:
             self._newest.pop(partition, None)
@@ -129,11 +132,11 @@ class InFlight(Generic[R]):
             if queue is not None:
                 queue.clear()
 
-    def stop_reading(self, partitions: Collection[int]) -> None:
-        """Drop records of these partitions that were not handed to the loop after decoding."""
+    def drop_decodings(self, partitions: Collection[int]) -> None:
+        """Drop records of these partitions that are in decoding; work on decoded ones continues."""
         self._drop_tasks(lambda task: task.is_decoding and task.partition in partitions)
         for partition in partitions:
-            self._nbytes -= sum(unread.nbytes for unread in self._unread.pop(partition, ()))
+            self._nbytes -= sum(decoding.nbytes for decoding in self._decodings.pop(partition, ()))
 
     def close(self) -> None:
         """Drop everything, without waiting for the threads."""
@@ -142,9 +145,10 @@ class InFlight(Generic[R]):
 
     @property
     def _batches(self) -> int:
-        """Batches that are worked on, and those that are not decoded yet."""
-        unread = sum(map(len, self._unread.values()))
-        return unread + sum(not task.is_decoding for task in self._tasks)
+        """Number of batches in decoding, or in work."""
+        in_decoding = sum(map(len, self._decodings.values()))
+        in_work = sum(not task.is_decoding for task in self._tasks)
+        return in_decoding + in_work
 
     def _submit(
         self, partition: int, function: Callable[[], Any], handle: Callable[[Any], object], *,
@@ -159,26 +163,28 @@ class InFlight(Generic[R]):
         queue.add(function, task.result)
         return task
 
-    def _decode_in_thread(self, unread: "_Unread") -> None:
-        decode = partial(self._decode, unread.records)
-        self._submit(unread.records.partition, decode, self._decoded, nbytes=0, is_decoding=True)
+    def _submit_decoding(self, decoding: "_Decoding") -> None:
+        decode = partial(self._decode_records, decoding.records)
+        self._submit(decoding.records.partition, decode, self._handle_decoded, nbytes=0, is_decoding=True)
 
-    def _decoded(self, decoded: Vectors | Undecoded) -> None:
-        """Hand the first unread records of a partition to the loop."""
+    def _handle_decoded(self, decoded: Vectors | Undecoded) -> None:
+        """Hand the result of a partition's oldest decoding to its handler."""
         partition = decoded.partition
-        unread = self._unread[partition]
-        records, nbytes, handle = unread.popleft()
+        decodings = self._decodings[partition]
+        records, nbytes, handle = decodings.popleft()
         self._nbytes -= nbytes
         if isinstance(decoded, Vectors) and decoded.next != records.next:
-            # Their vectors are large, so the rest comes next. What was decoded behind it is decoded again.
+            # Only the first records were decoded, since their vectors are large. The rest must be decoded before the
+            # later records of the partition, which are therefore submitted again behind it.
             self._drop_tasks(lambda task: task.is_decoding and task.partition == partition)
             rest = replace(records, records=records.records[len(decoded.records) :])
-            unread.appendleft(_Unread(rest, rest.nbytes, handle))
-            self._nbytes += unread[0].nbytes
-            for waiting in unread:
-                self._decode_in_thread(waiting)
-        if not unread:
-            del self._unread[partition]
+            first = _Decoding(rest, rest.nbytes, handle)
+            decodings.appendleft(first)
+            self._nbytes += first.nbytes
+            for decoding in decodings:
+                self._submit_decoding(decoding)
+        if not decodings:
+            del self._decodings[partition]
         handle(decoded)
 
     def _handle_oldest(self) -> None:
@@ -187,8 +193,8 @@ class InFlight(Generic[R]):
         try:
             result = watchdog.result_of(task.result)
         except Exception:
-            if task.is_decoding:  # earlier records of the partition may still be worked on: they are handled first
-                self.stop_reading([task.partition])
+            if task.is_decoding:  # earlier records of the partition may still be in work: handle them before the error
+                self.drop_decodings([task.partition])
                 self.finish(task.partition)
             raise
         if self._newest.get(task.partition) is task.result:
@@ -200,8 +206,8 @@ class InFlight(Generic[R]):
         self._tasks = deque(task for task in self._tasks if not is_dropped(task))
 
 
-class _Unread(NamedTuple):
-    """Records that the loop has not handled, and their bytes."""
+class _Decoding(NamedTuple):
+    """Records in decoding: their result was not handled yet."""
 
     records: Records
     nbytes: int
@@ -212,25 +218,26 @@ class _Queue:
     """The functions of one partition, which run one after the other in any thread of an executor."""
 
     def __init__(self, executor: Executor) -> None:
-        self._executor, self._lock = executor, Lock()
-        self._waiting: deque[tuple[Callable[[], Any], Future[Any]]] = deque()  # the first one is running
+        self._executor = executor
+        self._lock = Lock()
+        self._functions: deque[tuple[Callable[[], Any], Future[Any]]] = deque()  # with results; the first one runs
 
     def add(self, function: Callable[[], Any], result: Future[Any]) -> None:
         """Run a function after those that were added before, and set its result, or the error that it raises."""
         with self._lock:
-            self._waiting.append((function, result))
-            is_alone = len(self._waiting) == 1
-        if is_alone:
+            self._functions.append((function, result))
+            is_first = len(self._functions) == 1
+        if is_first:
             self._executor.submit(self._run_first)
 
     def clear(self) -> None:
         """Forget the functions that have not begun."""
         with self._lock:
-            while len(self._waiting) > 1:
-                self._waiting.pop()
+            while len(self._functions) > 1:
+                self._functions.pop()
 
     def _run_first(self) -> None:
-        function, result = self._waiting[0]
+        function, result = self._functions[0]
         watchdog.tick()
         try:
             result.set_result(function())
@@ -239,7 +246,7 @@ class _Queue:
         finally:
             watchdog.forget()  # a thread without a task need not tick
         with self._lock:
-            self._waiting.popleft()
-            has_next = bool(self._waiting)
+            self._functions.popleft()
+            has_next = bool(self._functions)
         if has_next:
             self._executor.submit(self._run_first)

@@ -1,4 +1,4 @@
-"""A member's state as its events come, and who is told of it."""
+"""Makes the state of a member of its events, and tells observers of each change."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ class Observer:
 class Member(Listener):
     """Holds the state of a member, which any thread may read, and tells observers of its changes, in order.
 
-    A context manager around the member's run, whose end is an event too, unless a crash ends it.
+    A context manager: its exit reports `MemberEnded`, unless a crash has caused it.
     """
 
     def __init__(
@@ -40,20 +40,28 @@ class Member(Listener):
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`could_save` says whether a new client would be answered; it may take some seconds. `clock` is monotonic."""
-        self._observers, self._could_save = observers, could_save
-        self._clock, self._unix_clock = clock, unix_clock
+        """`could_save` says whether a new client would get an answer from what a save waits for; it may take seconds.
+
+        `clock` is monotonic.
+        """
+        self._observers = observers
+        self._could_save = could_save
+        self._clock = clock
+        self._unix_clock = unix_clock
         now = self.now()
-        self.state = MemberState(now, now, Saving(save_due_after_s), member_since=now.ticks)
+        saving = Saving(save_due_after_s)
+        self.state = MemberState(started=now, ticked=now, saving=saving, membership_since=now.ticks)
 
     def now(self) -> Moment:
         return Moment(self._clock(), self._unix_clock())
 
     def notify(self, event: MemberEvent) -> None:
-        before, now = self.state, self.now()
+        before = self.state
+        now = self.now()
         after = before.after(event, now)
         if isinstance(event, LoopTicked) and after.saving.must_try_new_client(now.ticks):
-            after = after.after(NewClientTried(self._could_save(after.saving.silent)), now)
+            is_answered = self._could_save(after.saving.unanswered)
+            after = after.after(NewClientTried(is_answered), now)
         self.state = after
         for observer in self._observers:
             observer.observe(Change(event, before, after, now))

@@ -1,4 +1,4 @@
-"""The loop of a member of the consumer group, which each role fills: turns until it is stopped, and an orderly end."""
+"""The loop that worker and transform share: it runs turns until it is stopped, and then leaves the group."""
 
 import time
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from streampca.sources.events import Event
 
 
 class MemberLoop(ABC):
-    """A member of the group, in the thread that calls `run`."""
+    """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], listener: events.Listener) -> None:
         self._source = source
@@ -46,7 +46,7 @@ class MemberLoop(ABC):
             self._leave()
 
     def _handle_events(self, poll_s: float) -> None:
-        """Poll the source for `poll_s` at most; handle its events, and the results that have come."""
+        """Poll the source for `poll_s` at most; handle its events, then the results that threads have finished."""
         for event in self._in_flight.next_events(self._source, poll_s):
             watchdog.tick()
             self._handle(event)
@@ -62,7 +62,7 @@ class MemberLoop(ABC):
 
     @abstractmethod
     def _turn(self, clock: Callable[[], float]) -> None:
-        """Handle what has come, and do what is due."""
+        """Poll and handle events once, and do what is due by the clock."""
 
     @abstractmethod
     def _handle(self, event: Event) -> None:
@@ -70,4 +70,4 @@ class MemberLoop(ABC):
 
     @abstractmethod
     def _leave(self) -> None:
-        """Leave the group, and close what the member uses."""
+        """Finish or abort what was begun, leave the group, and close what the member uses. Called after errors, too."""

@@ -29,7 +29,7 @@ def member_port(
     context: ssl.SSLContext | None = None,
     tokens: BearerTokens | None = None,
 ) -> Iterator[str]:
-    """Serve on `port` (0: any free one) from a thread of its own; yields the metrics' URL. Raises `SettingsError`."""
+    """Serve on `port` (0: any free one) in a thread, and yield the URL of the metrics. Raises `SettingsError`."""
     listening = listen(host, port, "metrics_port")
     url = f"{'https' if context else 'http'}://{address_of(listening)}/metrics"
     server = create_server(
@@ -38,8 +38,8 @@ def member_port(
         MOST_CONNECTIONS,
         http=ShortConnection,
         lifespan="off",
-        log_level="error",  # whoever scans ports fills no log
-        headers=[("connection", "close")],  # clients that keep theirs would take the places of others
+        log_level="error",  # a port scan would fill the log with warnings
+        headers=[("connection", "close")],  # idle connections would count towards the limit
         timeout_graceful_shutdown=_FINISH_WITHIN_S,
     )
     thread = threading.Thread(target=serve, args=(server, listening), name="health", daemon=True)
@@ -49,19 +49,20 @@ def member_port(
     finally:
         server.should_exit = True
         thread.join()
-        listening.close()  # which the server has done, unless an error has ended its thread
+        listening.close()  # the server has closed it, unless an error has ended its thread
 
 
 class MemberApp:
-    """The ASGI application: prometheus_client's, with two more paths."""
+    """The ASGI application: prometheus_client's for `/metrics`, and the two probes."""
 
     def __init__(self, registry: CollectorRegistry, member: Member, tokens: BearerTokens | None) -> None:
         self._metrics = make_asgi_app(registry)
         self._probes = {"/healthz": why_unhealthy, "/readyz": why_not_ready}
-        self._member, self._tokens = member, tokens
+        self._member = member
+        self._tokens = tokens
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
-        path = urlsplit(scope["path"]).path  # a proxy may send scheme and host, too
+        path = urlsplit(scope["path"]).path  # through a proxy, the path may begin with scheme and host
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
         if path == "/metrics":
             try:
@@ -76,8 +77,8 @@ class MemberApp:
             if failure is None:
                 await _answer(send, 200, "ok")
             else:
-                knows = self._tokens is None or self._tokens.has(authorization)
-                await _answer(send, 503, failure.cause if knows else failure.kind)
+                may_see_cause = self._tokens is None or self._tokens.has(authorization)
+                await _answer(send, 503, failure.cause if may_see_cause else failure.kind)
         else:
             await _answer(send, 404, "there are /metrics, /healthz and /readyz")
 

@@ -12,7 +12,7 @@ import structlog
 
 from streampca.consumer_group.events import StartDelayed
 from streampca.consumer_group.listeners import MemberLog, MemberMetrics
-from streampca.consumer_group.member import Member, Observer
+from streampca.consumer_group.member import Member
 from streampca.consumer_group.port import member_port
 from streampca.consumer_group.status import StatusReports
 from streampca.consumer_group.step import Step
@@ -28,6 +28,7 @@ from streampca.stores.process_status import ProcessStatuses
 log = structlog.get_logger()
 
 _RETRY_S = 1.0
+_LONGEST_HOST = 200  # characters
 
 
 class Process(NamedTuple):
@@ -35,28 +36,29 @@ class Process(NamedTuple):
 
     listener: Member
     started: Started
-    traced: Callable[[Any], Any]  # wraps decoding, to begin the spans of batches; does nothing without traces
+    trace: Callable[[Any], Any]  # wraps a function that decodes, so that it begins a span; without traces, returns it
 
     def start(self, steps: Iterable[Step], stops: Sequence[str] = ()) -> None:
         """Do the steps in order; repeat a step until what it waits for is there.
 
-        Returns early when there is a signal in `stops`. Raises the error of a mistake, which waiting cannot end.
+        When a signal handler adds a signal to `stops`, returns early. Raises the error of a mistake, which waiting
+        cannot end.
         """
         for step in steps:
-            while not stops and not self._has_done(step):
+            while not stops and not self._try_step(step):
                 time.sleep(_RETRY_S)
 
-    def _has_done(self, step: Step) -> bool:
-        """Return False if a later attempt may succeed; the cause is reported."""
+    def _try_step(self, step: Step) -> bool:
+        """Return whether the step is done; if a later attempt may succeed, report the cause."""
         try:
             finding = step.attempt()
-        except CertificateError:  # a `NoBrokerError`, but only a person can renew a certificate
+        except CertificateError:  # is a `NoBrokerError`, and waiting cannot end it: somebody must renew the certificate
             raise
         except (StoreBusyError, NoBrokerError, TimeoutError) as error:
             self.listener.notify(StartDelayed(step.waits_for, str(error)))
             return False
         finally:
-            watchdog.forget()  # requests to a schema registry tick, and the next wait may last for days
+            watchdog.forget()  # a step may have ticked, and the pause until the next tick may last for days
         log.debug("start step done", step=step.name, finding=finding)
         return True
 
@@ -67,22 +69,25 @@ def member_process(
     store: Store,
     metrics: MemberMetrics,
     log_listener: MemberLog,
-    shown: Mapping[str, str],
+    log_fields: Mapping[str, str],
     could_save: Callable[[str], bool],
     save_after_s: float,
     output_topic: str | None = None,
 ) -> Iterator[Process]:
-    """The process of one member: its threads, metrics, health, status reports and log; `shown` is in the first line.
+    """Run the threads, metrics, health, status reports and log of one member; the first line has the `log_fields`.
 
-    For `could_save` see `Member`; a save of records is due after `save_after_s`. Only members of transform have an
-    output topic. Raises the error that has ended a thread, at the latest at the end.
+    For `could_save` see `Member`. Records are to be saved `save_after_s` after they were read. Only members of
+    transform have an output topic. If an error has ended a thread, raises it, at the latest at the end.
     """
     context = server_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
     with watchdog.watching(), started() as process:
         spans = BatchSpans(process.tracer, settings.topic, settings.group) if process.tracer else None
-        status = StatusReports(ProcessStatuses(store, settings.topic), name_of_process(), output_topic)
-        observers = (log_listener, metrics, status, spans or Observer())
+        status = StatusReports(ProcessStatuses(store, settings.topic), process_name(), output_topic)
+        observers = [log_listener, metrics, status]
+        if spans:
+            observers.append(spans)
+        bad_records = f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record
         member = Member(observers, save_after_s, could_save)
         with member_port(settings.host, settings.metrics_port, metrics.registry, member, context, tokens) as url:
             log.info(
@@ -91,17 +96,16 @@ def member_process(
                 brokers=settings.bootstrap_servers,
                 group=settings.group,
                 store=store.location,
-                bad_records=f"to {settings.dead_letter_topic}"
-                if settings.dead_letter_topic
-                else settings.on_bad_record,
+                bad_records=bad_records,
                 metrics=url,
-                **shown,
+                **log_fields,
             )
             status.begin(member.state)
             with member:
-                yield Process(member, process, spans.traced if spans else lambda decode: decode)
+                yield Process(member, process, trace=spans.trace if spans else lambda decode: decode)
 
 
-def name_of_process() -> str:
-    """Host name and process id, in characters that a file of the store may have."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', socket.gethostname())[:200]}-{os.getpid()}"
+def process_name() -> str:
+    """Return host name and process id, in characters that the name of a file in a store may have."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())
+    return f"{host[:_LONGEST_HOST]}-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""The status reports of a member of a consumer group, which are in the store, where the sidecar reads them.
+"""Writes the status reports of a member to the store, from which the sidecar reads them.
 
 A report is a convenience: if it cannot be written, the process continues. A thread writes it, so that a store that
 hangs does not stop the loop.
@@ -33,9 +33,9 @@ from streampca.stores.process_status import (
 log = structlog.get_logger()
 
 _REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, or a request
-_LAST_REPORT_AFTER_S = 2.0  # longest wait for the report before it
-_RATE_OVER_S = 10.0
-_WAITING_AFTER_S = 5.0  # without a message
+_LAST_WRITE_S = 2.0  # when the member ends: longest wait for the report that is being written
+_RATE_OVER_S = 10.0  # the time over which messages per second are averaged
+_WAITING_AFTER_S = 5.0  # a member without a message for this long is waiting
 _REPORTED_AT_ONCE = PartitionsAssigned | PartitionsReleased | MemberStopping | MemberEnded
 
 
@@ -49,14 +49,16 @@ class StatusReports(Observer):
         output_topic: str | None = None,  # of a member of transform
         executor: Executor | None = None,
     ) -> None:
-        self._reports, self._name, self._output_topic = reports, name, output_topic
+        self._reports = reports
+        self._name = name
+        self._output_topic = output_topic
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
-        self._in_flight: Future[None] | None = None
+        self._writing: Future[None] | None = None
         self._next_report = 0.0
-        self._samples: deque[tuple[float, int]] = deque()  # time and messages of the last reports
+        self._samples: deque[tuple[float, int]] = deque()  # monotonic seconds and messages at the last reports
 
     def begin(self, state: MemberState) -> None:
-        """Write the first report, and remove those of processes that have ended long ago."""
+        """Remove the reports of processes that have ended long ago, and write the first report."""
         try:
             self._reports.remove(before=state.started.unix - OUTDATED_AFTER_S)
         except StoreError as error:
@@ -65,43 +67,45 @@ class StatusReports(Observer):
 
     def observe(self, change: Change) -> None:
         has_ended = isinstance(change.event, MemberEnded)
-        if has_ended and self._in_flight is not None:
-            wait([self._in_flight], _LAST_REPORT_AFTER_S)
+        if has_ended and self._writing is not None:
+            wait([self._writing], _LAST_WRITE_S)
         if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.ticks >= self._next_report:
             self._report(change.after, change.now)
         if has_ended:
             self._executor.shutdown(wait=True)
 
     def _report(self, state: MemberState, now: Moment) -> None:
-        """Start to write a report; at the next tick if the one before is still being written."""
-        if self._in_flight is not None and not self._in_flight.done():
+        """Start to write a report. If the earlier one is still being written, try again at the next tick."""
+        if self._writing is not None and not self._writing.done():
             self._next_report = now.ticks
             return
         self._next_report = now.ticks + _REPORT_EVERY_S
-        report = status_of(state, now, self._name, self._rate(state.messages, now.ticks), self._output_topic)
-        self._in_flight = self._executor.submit(self._write, report)
+        per_second = self._messages_per_second(state.messages, now.ticks)
+        report = make_report(state, now, self._name, per_second, self._output_topic)
+        self._writing = self._executor.submit(self._write, report)
 
     def _write(self, report: ProcessStatus) -> None:
         try:
-            if self._reports.missing_store() is None:  # else a wrong path would look like a store without a model
+            # A report would create a store at a wrong path, which then would look like a store without a model.
+            if self._reports.missing_store() is None:
                 self._reports.write(report)
         except StoreError as error:  # a full disk is logged when a checkpoint fails
             log.debug("status report not written", cause=str(error))
 
-    def _rate(self, messages: int, now: float) -> float:
-        """Messages a second over the last reports."""
+    def _messages_per_second(self, messages: int, now: float) -> float:
+        """Return the mean rate since a report about ten seconds ago, or since the first one."""
         self._samples.append((now, messages))
         while len(self._samples) > 2 and self._samples[1][0] <= now - _RATE_OVER_S:
             self._samples.popleft()
-        since, before = self._samples[0]
-        return (messages - before) / (now - since) if now > since else 0.0
+        since, messages_then = self._samples[0]
+        return (messages - messages_then) / (now - since) if now > since else 0.0
 
 
-def status_of(
+def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
-    """The report of a member; with an `output_topic`, of a member of transform."""
-    # The metrics say that saving has stopped, and the part about transform that it has no model.
+    """Return the report of a member; only members of transform have an `output_topic`."""
+    # Metrics and health tell that saving has stopped, and the part about transform that it has no model.
     hidden = (Saving, StartDelayed) if state.why_no_model else (Saving,)
     causes = [problem.cause for kind, problem in state.problems.items() if kind not in hidden]
     partitions = {} if state.has_ended else state.partitions
@@ -124,12 +128,13 @@ def _phase(state: MemberState, now: float, working: Phase) -> Phase:
         return "stopping"
     if not state.was_assigned:
         return "starting"
-    return working if now - state.last_message < _WAITING_AFTER_S else "waiting"
+    return working if now - state.last_message_at < _WAITING_AFTER_S else "waiting"
 
 
 def _partition_status(partition: PartitionState) -> PartitionStatus:
-    status, fold = PartitionStatus(position=partition.position, lag=partition.lag), partition.fold
-    if fold is None:
+    status = PartitionStatus(position=partition.position, lag=partition.lag)
+    fold = partition.fold
+    if fold is None:  # transform learns nothing, and a worker nothing yet
         return status
     learned = {
         "learned": fold.stats.learned,

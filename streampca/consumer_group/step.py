@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 
 class NotYetError(TimeoutError):
-    """Nothing is wrong, but what a step needs does not exist yet: a start waits for it."""
+    """What a step uses does not exist yet, which is not a mistake: a start waits for it."""
 
 
 class Step(NamedTuple):
@@ -13,14 +13,14 @@ class Step(NamedTuple):
 
     name: str
     attempt: Callable[[], str]
-    """Does the step, and returns in one sentence what it found.
+    """Do the step, and return in one sentence what was found.
 
-    Raises `StoreBusyError`, `NoBrokerError` or `TimeoutError` if a later attempt may succeed, and another
-    `StreampcaError` for a mistake.
+    If a later attempt may succeed, raises `StoreBusyError`, `NoBrokerError` or `TimeoutError`; for a mistake, another
+    `StreampcaError`.
     """
     after: Collection[str] = ()
     """The names of the earlier steps whose results this step uses."""
     waits_for: Literal["the store", "brokers", "the schema registry", "model"] = "brokers"
-    """What is away when a later attempt may succeed."""
+    """What a start waits for when a later attempt may succeed."""
     check: Callable[[], str] | None = None
-    """If the attempt writes or takes long: what doctor does instead. Names the same mistakes, and changes nothing."""
+    """If the attempt writes or takes long, what doctor does instead: it finds the same mistakes and writes nothing."""

@@ -20,7 +20,8 @@ class BatchSpans(Observer):
     """Records a span for each batch, named and described by OpenTelemetry's conventions for messaging."""
 
     def __init__(self, tracer: "Tracer", topic: str, group: str) -> None:
-        self._tracer, self._topic = tracer, topic
+        self._tracer = tracer
+        self._topic = topic
         self._attributes: dict[str, str | int] = {
             "messaging.system": "kafka",
             "messaging.operation.name": "process",
@@ -28,15 +29,21 @@ class BatchSpans(Observer):
             "messaging.destination.name": topic,
             "messaging.consumer.group.name": group,
         }
-        self._begun: dict[tuple[int, int], Span] = {}  # by partition and the offset after the batch
+        self._open: dict[tuple[int, int], Span] = {}  # by partition and the offset after the batch
 
-    def traced(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
-        """Wrap `decode`, to start a span while a batch has its records, which transform drops."""
+    def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
+        """Return a function that decodes a batch and begins its span.
+
+        The span begins here because its links come from the records, which transform drops later.
+        """
 
         def decode_and_begin(event: Records) -> Vectors | Undecoded:
-            began, decoded = time.time_ns(), decode(event)
-            if isinstance(decoded, Vectors) and (records := event.records[: len(decoded.records)]):
-                self._begun[event.partition, decoded.next] = self._begin(event.partition, records, began)
+            began_ns = time.time_ns()
+            decoded = decode(event)
+            if isinstance(decoded, Vectors):
+                records = event.records[: len(decoded.records)]
+                if records:
+                    self._open[event.partition, decoded.next] = self._begin(event.partition, records, began_ns)
             return decoded
 
         return decode_and_begin
@@ -44,13 +51,13 @@ class BatchSpans(Observer):
     def observe(self, change: Change) -> None:
         event = change.event
         if isinstance(event, BatchLearned | BatchTransformed):
-            for partition, end in list(self._begun):  # a copy: the other thread adds some
+            for partition, end in list(self._open):  # a copy, since the threads that decode add spans
                 if partition == event.partition and end <= event.next:
-                    span = self._begun.pop((partition, end))
-                    if end == event.next:  # not dropped, to be read again
+                    span = self._open.pop((partition, end))
+                    if end == event.next:  # otherwise the batch was dropped, and its records were read again
                         span.end()
 
-    def _begin(self, partition: int, records: Sequence[Record], began: int) -> "Span":
+    def _begin(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":
         from opentelemetry.trace import SpanKind
 
         attributes = self._attributes | {
@@ -59,12 +66,13 @@ class BatchSpans(Observer):
             "messaging.kafka.offset": records[0].offset,
         }
         links = list(islice(_links(records), _MAX_LINKS))
-        name, kind = f"process {self._topic}", SpanKind.CONSUMER
-        return self._tracer.start_span(name, kind=kind, attributes=attributes, links=links, start_time=began)
+        return self._tracer.start_span(
+            f"process {self._topic}", kind=SpanKind.CONSUMER, attributes=attributes, links=links, start_time=began_ns
+        )
 
 
 def _links(records: Sequence[Record]) -> Iterator["Link"]:
-    """A link to each span that a header `traceparent` names."""
+    """Yield a link to each span that is named by a header `traceparent` of these records."""
     from opentelemetry.trace import Link, get_current_span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -31,7 +31,7 @@ _OUTCOMES = {"records": ("read", "written", "rejected", "skipped"), "transaction
 
 
 class TransformLog(MemberLog):
-    """Logs the events of a member."""
+    """Logs what every member logs, and the models and the progress of a member of transform."""
 
     activity = "transforming"
 
@@ -39,7 +39,8 @@ class TransformLog(MemberLog):
         super().observe(change)
         before, state = change.before, change.after
         if state.model_version != before.model_version:
-            write = log.info if before.model_version is None else log.debug
+            is_first = before.model_version is None
+            write = log.info if is_first else log.debug
             write("model in use", version=state.model_version)
         if state.has_caught_up and not before.has_caught_up:
             log.info("caught up", partitions=len(state.partitions), read=state.messages)
@@ -57,11 +58,11 @@ class TransformLog(MemberLog):
 
 
 class TransformMetrics(MemberMetrics):
-    """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
+    """The metrics of one member and its partitions, in a registry of their own; the topic is a label of each."""
 
     def __init__(self, topic: str) -> None:
         super().__init__("transform", topic, "streampca_transform_", _TABLE)
-        for name, outcomes in _OUTCOMES.items():  # from the start, so that rates can be computed
+        for name, outcomes in _OUTCOMES.items():  # a counter that begins above 0 has no rate at first
             for outcome in outcomes:
                 self._metrics[name].labels(outcome)
 

@@ -1,7 +1,7 @@
-"""The loop of `streampca transform`: write outputs and offsets in one transaction after the other, until stopped.
+"""The loop of `streampca transform`: it writes outputs and offsets in transactions until it is stopped.
 
-A partition is read from the offset that the group has committed. It is read again, at every assignment and after every
-transaction that failed: nobody else knows which transactions were committed.
+A partition is read from the offset that the group has committed. The member asks for that offset at every assignment,
+and after every transaction that was not committed: only the brokers know which transactions were.
 """
 
 import time
@@ -13,23 +13,23 @@ from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member_loop import MemberLoop
-from streampca.consumer_group.policy import FirstRecords, MemberPolicy, without_vectors
+from streampca.consumer_group.policy import FirstRecords, MemberPolicy, report_rejected_and_skipped
 from streampca.errors import TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
 from streampca.sources.record_times import RecordTimes
 from streampca.transform.outputs import OutputLimit, Outputs, TransformedBatch, refuse_too_few
-from streampca.transform.position import Position, position_in, refuse_other_outputs
+from streampca.transform.position import Position, read_position, refuse_other_outputs
 
 _POLL_S = 0.1
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
-TRANSACTION_S = 0.1  # delays readers of committed records; each transaction costs some milliseconds
+TRANSACTION_S = 0.1  # longer: readers of committed records wait; shorter: each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
 
 
 class TransformConfig(MemberPolicy):
-    """Topic of one member, and how it treats bad records and gaps."""
+    """The topic of a member of transform, and how it treats bad and lost records."""
 
     suspects = "format, field"
     start_over = "another output_topic and transform_group_id"
@@ -52,20 +52,23 @@ class Transformer(MemberLoop):
         self._config = config
         self._transactions = transactions
         self._outputs = outputs
-        self._model, self._limit = outputs.model, OutputLimit()
+        self._model = outputs.model
+        self._limit = OutputLimit()
         self._times = RecordTimes(outputs.topic, transactions)
-        self._refused: dict[int, int] = {}  # partition → where the transactions ended that were refused
+        self._refused_up_to: dict[int, int] = {}  # partition → where it ended in the last refused transaction
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, listener, first_records)
         self._positions = self._assignment.progress
         self._is_first_start = True  # the group has committed no record, and this member has projected none
-        self._topic_id = ""  # at the last assignment, or failure
-        self._pending: dict[int, Position] = {}  # of the open transaction
-        self._counts, self._begun_at = Counter[str](), 0.0
+        self._topic_id = ""  # as of the last restore; empty: not known, or the brokers give topics no ids
+        # Of the open transaction: the positions after its records, the numbers of its records, and when it began.
+        self._uncommitted: dict[int, Position] = {}
+        self._counts = Counter[str]()
+        self._begun_at = 0.0
         self._next_check = 0.0
 
     def _leave(self) -> None:
-        """Abort an open transaction, whose records are read again, and leave the group."""
+        """Abort the open transaction, and leave the group. The next owners read its records again."""
         try:
             self._transactions.close()
         finally:
@@ -74,11 +77,11 @@ class Transformer(MemberLoop):
     def _turn(self, clock: Callable[[], float]) -> None:
         try:
             self._model.refresh()
-            if not self._pending:
+            if not self._uncommitted:
                 self._begun_at = clock()
             self._handle_events(_POLL_S)
             is_due = clock() - self._begun_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
-            if self._pending and is_due:
+            if self._uncommitted and is_due:
                 if clock() >= self._next_check:
                     self._check_topic()
                     self._next_check = clock() + CHECK_TOPIC_S
@@ -88,16 +91,16 @@ class Transformer(MemberLoop):
                 self._limit = self._limit.after_refusal(error.size)
             else:
                 self._times.retry(error)
-            self._refused |= {p: at.position for p, at in self._pending.items()}
+            self._refused_up_to |= {p: reached.position for p, reached in self._uncommitted.items()}
             self._start_over("aborted", str(error))
-        except TransactionFailedError as error:  # the rest of the events is read again
+        except TransactionFailedError as error:  # events that were polled and not handled are read again, too
             self._start_over("failed", str(error))
         self._assignment.retry_when_due(clock())
 
     def _handle(self, event: Event) -> None:
         match event:
             case Records() | OutOfRange() if event.partition not in self._positions:
-                pass  # read before the partition was released
+                pass  # polled before the partition was released
             case Records():
                 self._assignment.decode(event, self._project, before_stop=self._commit)
             case Assigned(partitions):
@@ -109,11 +112,12 @@ class Transformer(MemberLoop):
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # records that are in flight are not lost
                 self._check_topic()
-                self._assignment.skip_gap(event)
+                self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread."""
-        model, limit = self._model.published, self._limit
+        model = self._model.published
+        limit = self._limit
 
         def project(_earlier: TransformedBatch | None) -> TransformedBatch:
             return self._outputs.project(model, limit, batch)
@@ -122,44 +126,58 @@ class Transformer(MemberLoop):
 
     def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction."""
-        batch, partition = transformed.batch, transformed.batch.partition
+        batch = transformed.batch
+        partition = batch.partition
         dead_letters = [
-            self._outputs.dead_letter(partition, batch.records[reject.index], reject)
-            for reject in self._config.dead_letters(batch, accepted_any=not self._is_first_start)
+            self._outputs.make_dead_letter(partition, batch.records[reject.index], reject)
+            for reject in self._config.find_dead_letters(batch, accepted_any=not self._is_first_start)
         ]
-        read, lag = len(batch.timestamps), batch.end - batch.next
-        self._is_first_start &= not read
+        messages = len(batch.timestamps)
+        if messages:
+            self._is_first_start = False
         last = transformed.last if transformed.records else self._positions[partition].last
-        self._positions[partition] = self._pending[partition] = Position(batch.next, last)
+        position = Position(batch.next, last)
+        self._positions[partition] = position
+        self._uncommitted[partition] = position
         outputs, replaced = self._times.sendable(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if dead_letters:
             letters, _ = self._times.sendable(dead_letters)
             self._transactions.send(letters)
-        for without_vector in without_vectors(batch, accepted_any=not self._is_first_start):
-            self._listener.notify(without_vector)
+        for event in report_rejected_and_skipped(batch, accepted_any=not self._is_first_start):
+            self._listener.notify(event)
         self._counts.update(
             all=transformed.records, read=batch.count, written=transformed.written,
             rejected=len(batch.decoded.rejects), skipped=len(batch.decoded.skipped), replaced=replaced,
         )  # fmt: skip
         self._listener.notify(
-            events.BatchTransformed(partition, read, transformed.written, transformed.version, lag, batch.next)
+            events.BatchTransformed(
+                partition,
+                messages=messages,
+                outputs=transformed.written,
+                version=transformed.version,
+                lag=batch.end - batch.next,
+                next=batch.next,
+            )
         )
 
     def _commit(self) -> None:
         started = time.perf_counter()
-        self._limit = self._limit.configured(self._transactions.topic_configs())
-        shape, topic_id = self._model.shape, self._topic_id
-        self._transactions.commit({p: position.as_committed(shape, topic_id) for p, position in self._pending.items()})
-        self._refused = {
-            p: end for p, end in self._refused.items() if p in self._positions and self._positions[p].position < end
+        self._limit = self._limit.with_options(self._transactions.topic_configs())
+        shape = self._model.shape
+        offsets = {p: reached.as_committed(shape, self._topic_id) for p, reached in self._uncommitted.items()}
+        self._transactions.commit(offsets)
+        self._refused_up_to = {
+            p: end
+            for p, end in self._refused_up_to.items()
+            if p in self._positions and self._positions[p].position < end
         }
-        if not self._refused:
+        if not self._refused_up_to:  # all that was refused is committed now
             self._times.tries = 0
         self._end("committed", seconds=time.perf_counter() - started)
 
     def _check_topic(self) -> None:
-        """Raise if the topic is not the one that was assigned: then its records are not those at our positions."""
+        """If the topic was replaced, abort the transaction and raise: our positions mean other records there."""
         try:
             refuse_other_topic(
                 self._config.topic,
@@ -173,22 +191,23 @@ class Transformer(MemberLoop):
             raise TransactionFailedError(str(error)) from None
 
     def _start_over(self, outcome: str, cause: str) -> None:
-        """Read all partitions again from what is committed."""
+        """Read all partitions again from the committed offsets."""
         self._end(outcome, cause)
         self._assignment.restart()
 
     def _end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
-        """Forget the open transaction."""
-        if self._pending:
+        """Report the end of the open transaction, and forget it."""
+        if self._uncommitted:
             self._listener.notify(events.TransactionEnded(outcome, self._counts, seconds, cause))
-        self._pending, self._counts = {}, Counter()
+        self._uncommitted = {}
+        self._counts = Counter()
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
-        """Abort the open transaction, since it may hold records of these partitions."""
+        """Release partitions, and abort the open transaction, since it may hold records of them."""
         self._transactions.abort()
         self._end("aborted", "partitions lost" if lost else "partitions revoked")
         self._assignment.release(partitions, lost=lost)
-        if self._positions:  # the others' records of that transaction
+        if self._positions:  # the transaction may hold records of the partitions that stay, too
             self._assignment.restart()
 
     def _check_stop(self) -> None:
@@ -197,10 +216,13 @@ class Transformer(MemberLoop):
             raise TimeoutError("the member stops")
 
     def _restore(self, partitions: Collection[int]) -> Mapping[int, Position]:
-        """Where to read partitions from. Raises `TimeoutError`, also if the member is to stop: each step takes time."""
+        """Return the positions at which partitions continue.
+
+        Raises `TimeoutError` if a retry can help, or if the member is to stop, since each request may take long.
+        """
         self._check_stop()
         self._transactions.recover()
-        self._limit = self._limit.configured(self._transactions.topic_configs())
+        self._limit = self._limit.with_options(self._transactions.topic_configs())
         self._check_stop()
         count = self._transactions.partitions(self._outputs.topic)
         refuse_too_few(self._outputs.topic, count, self._config.topic, partitions)
@@ -209,4 +231,4 @@ class Transformer(MemberLoop):
         self._is_first_start = not any(position.offset > 0 for position in committed.values())
         self._topic_id = self._source.topic_id()
         refuse_other_outputs(self._config.topic, self._topic_id, committed, self._model.require_shape)
-        return {p: position_in(committed[p]) if p in committed else Position(-1) for p in partitions}
+        return {p: read_position(committed[p]) if p in committed else Position(-1) for p in partitions}

@@ -1,9 +1,9 @@
-"""How far a partition is transformed, as its committed offset says, from which the next member resumes."""
+"""The position of a partition that is transformed: it is committed, and the next member resumes from it."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from streampca.consumer_group.committed import OutputShape, last_in, metadata_of_outputs, topic_id_in
+from streampca.consumer_group.committed import OutputShape, metadata_of_outputs, read_last_record, read_topic_id
 from streampca.errors import refuse_other_topic
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
@@ -12,8 +12,8 @@ from streampca.sources.base import Committed
 class Position(NamedTuple):
     """Where a partition is read."""
 
-    position: int  # the next offset; -1: the earliest
-    last: LastRecord | None = None  # before the position; None: its leader epoch is unknown
+    position: int  # the next offset; -1: the earliest record's
+    last: LastRecord | None = None  # the last record before the position; None: its leader epoch is not known
 
     @property
     def is_first_start(self) -> bool:
@@ -24,28 +24,28 @@ class Position(NamedTuple):
         return Position(position)
 
     def as_committed(self, shape: OutputShape, topic_id: str) -> Committed:
-        """The offset to commit, and its metadata."""
+        """Return the offset to commit, and its metadata."""
         return Committed(self.position, metadata_of_outputs(shape, topic_id, self.last))
 
 
-def position_in(committed: Committed) -> Position:
-    """Where to resume."""
-    last = last_in(committed.metadata)
-    # A tool may have set an earlier offset and kept the metadata.
-    return Position(committed.offset, last if last and last.offset < committed.offset else None)
+def read_position(committed: Committed) -> Position:
+    """Return the position at which a member resumes."""
+    last = read_last_record(committed.metadata)
+    # Another tool may have set an earlier offset and kept the metadata: then this record is not before the position.
+    is_before = last is not None and last.offset < committed.offset
+    return Position(committed.offset, last if is_before else None)
 
 
 def refuse_other_outputs(
     topic: str, topic_id: str, committed: Mapping[int, Committed], require_shape: Callable[[str], object]
 ) -> None:
-    """Raise if outputs of the group, as its offsets by partition say, must not be followed by a member's.
+    """Raise if a member must not continue what its group has written; `committed` are the group's offsets by partition.
 
-    Raises `TopicReplacedError` if they are of another topic of the same name, and what `require_shape` raises for the
-    metadata of outputs of another shape.
+    Raises `TopicReplacedError` if the group has read another topic of the same name, and what `require_shape` raises
+    for the metadata of outputs of another shape.
     """
+    remedy = "write to another output_topic with another transform_group_id"
     for partition, offset in committed.items():
         require_shape(offset.metadata)
-        before = topic_id_in(offset.metadata)
         where = f"in the committed offset of partition {partition}"
-        remedy = "write to another output_topic with another transform_group_id"
-        refuse_other_topic(topic, before, topic_id, where, remedy)
+        refuse_other_topic(topic, read_topic_id(offset.metadata), topic_id, where, remedy)

@@ -39,23 +39,30 @@ _P_VALUES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 class BulkHistogram(Collector):
-    """A histogram that observes whole arrays; prometheus_client's takes a microsecond a value."""
+    """A histogram that observes whole arrays at once; prometheus_client's takes a microsecond for each value."""
 
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
     ) -> None:
-        """`bounds` are the inclusive upper ones of buckets, ascending; the bucket up to +Inf is added; no `labels`."""
-        self._name, self._documentation, self._bounds = name, documentation, np.array(bounds)
-        self._seen = np.zeros(len(bounds) + 1, np.int64), 0.0  # replaced together, for a scrape
+        """`bounds` are the inclusive upper bounds of the buckets, ascending; a bucket up to +Inf is added.
+
+        `labels` must be empty.
+        """
+        self._name = name
+        self._documentation = documentation
+        self._bounds = np.array(bounds)
+        # Counts of the buckets, and the sum of the values: one tuple, so that a scrape sees both before or after.
+        self._counts_and_sum = (np.zeros(len(bounds) + 1, np.int64), 0.0)
         registry.register(self)
 
     def observe(self, values: NDArray[np.float64]) -> None:
-        counts, total = self._seen
+        counts, total = self._counts_and_sum
         buckets = np.searchsorted(self._bounds, values)
-        self._seen = counts + np.bincount(buckets, minlength=len(counts)), total + float(np.sum(values))
+        new_counts = counts + np.bincount(buckets, minlength=len(counts))
+        self._counts_and_sum = (new_counts, total + float(np.sum(values)))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        counts, total = self._seen
+        counts, total = self._counts_and_sum
         names = [floatToGoString(bound) for bound in [*self._bounds, np.inf]]  # type: ignore[no-untyped-call]
         buckets = [(name, float(count)) for name, count in zip(names, np.cumsum(counts), strict=True)]
         yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)
@@ -108,27 +115,27 @@ _TABLE: MetricsTable = {
 
 
 class WorkerLog(MemberLog):
-    """Logs the worker's events."""
+    """Logs what every member logs, and the checkpoints and models of a worker."""
 
     activity = "learning"
 
     def __init__(self) -> None:
         super().__init__()
-        self._has_warned_of_times = False
+        self._has_warned_of_timestamps = False
 
     def observe(self, change: Change) -> None:
         super().observe(change)
         state = change.after
         match change.event:
-            case BatchLearned(odd_times=[first, *_]) if not self._has_warned_of_times:
+            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:
                 cause = f"half_life_seconds depends on {describe_odd_timestamp(first)}"
                 log.warning("timestamps outside 1990 to 2100", cause=cause)
-                self._has_warned_of_times = True
+                self._has_warned_of_timestamps = True
             case CheckpointSaved(partition, fold, seconds):
                 log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
             case ModelPublished(model, seconds):
-                # Later versions are in the lines about progress.
-                write = log.info if change.before.model_version is None else log.debug
+                is_first = change.before.model_version is None  # later versions are in the lines about progress
+                write = log.info if is_first else log.debug
                 write(
                     "model published",
                     version=model.version,
@@ -164,12 +171,12 @@ class WorkerLog(MemberLog):
 
 
 def _folds(state: MemberState) -> list[Fold]:
-    """The folds of the partitions of which a batch was learned."""
+    """Return the folds of the partitions of which a batch was learned."""
     return [partition.fold for partition in state.partitions.values() if partition.fold]
 
 
 class WorkerMetrics(MemberMetrics):
-    """The metrics of one worker and its partitions, in a registry of their own; all with the topic."""
+    """The metrics of one worker and its partitions, in a registry of their own; the topic is a label of each."""
 
     def __init__(self, topic: str) -> None:
         super().__init__("worker", topic, "streampca_", _TABLE)
@@ -217,10 +224,12 @@ class WorkerMetrics(MemberMetrics):
                 self._record("lost" if lost else "revoked", rebalances=1)
 
     def _on_batch(self, batch: BatchLearned, now: float) -> None:
-        fold, stats, missing = batch.fold, batch.fold.stats, batch.fold.state.missing
+        fold = batch.fold
+        stats = fold.stats
+        missing = fold.state.missing
         self._record("learned", messages=batch.messages)
         self._record(
-            learn_seconds=batch.seconds, vectors_with_gaps=batch.incomplete, odd_timestamps=len(batch.odd_times)
+            learn_seconds=batch.seconds, vectors_with_gaps=batch.incomplete, odd_timestamps=len(batch.odd_timestamps)
         )
         self._record(
             batch.partition,
@@ -235,4 +244,5 @@ class WorkerMetrics(MemberMetrics):
         )
         if batch.losses:
             residual, norm = (np.concatenate(column) for column in zip(*batch.losses, strict=True))
-            self._record(prequential_loss_ratio=residual[norm > 0] / norm[norm > 0])
+            is_not_zero = norm > 0
+            self._record(prequential_loss_ratio=residual[is_not_zero] / norm[is_not_zero])

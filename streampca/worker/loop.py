@@ -1,4 +1,4 @@
-"""The worker's loop: poll, learn, save checkpoints, commit offsets, until stopped.
+"""The worker's loop: it polls, learns, saves checkpoints and commits offsets until it is stopped.
 
 A partition continues at the position inside its checkpoint (checkpointer.py), never at a committed offset.
 """
@@ -13,7 +13,7 @@ from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member_loop import MemberLoop
-from streampca.consumer_group.policy import FirstRecords, without_vectors
+from streampca.consumer_group.policy import FirstRecords, report_rejected_and_skipped
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.epoch import find_odd_timestamps
 from streampca.pca.arrays import rows_with_missing
@@ -64,26 +64,26 @@ class Worker(MemberLoop):
 
     @property
     def _is_saving(self) -> bool:
-        return self._checkpointer.busy
+        return self._checkpointer.is_saving
 
     def _turn(self, clock: Callable[[], float]) -> None:
         self._handle_events(_POLL_S)
         now = clock()
         self._assignment.retry_when_due(now)
-        if not self._checkpointer.busy and now >= self._next_save:
+        if not self._checkpointer.is_saving and now >= self._next_save:
             publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), now)
             self._checkpointer.start_save(self._folds, publish=publish)
             self._next_save = clock() + self._config.checkpoint_interval_s
         self._checkpointer.finish_save(wait=False)
 
     def _leave(self) -> None:
-        """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow.
+        """Save, leave the group, and publish a model.
 
-        Also after an error, if what was learned can be saved.
+        The next owners of the partitions find the checkpoints, and need not wait for the model.
         """
         publish = False
         try:
-            if self._stop_cause is not None:
+            if self._stop_cause is not None:  # None: the loop has crashed, and what it learned is not saved
                 self._checkpointer.save(self._folds)
                 publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), math.inf)
         finally:
@@ -108,33 +108,35 @@ class Worker(MemberLoop):
                 self._checkpointer.forget(self._assignment.release(partitions, lost=True))
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # records that are in flight are not lost
-                self._skip_gap(event)
+                self._skip_lost_records(event)
 
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread."""
         partition = batch.partition
-        installed, config = self._folds[partition], self._config.fold
+        installed = self._folds[partition]
+        config = self._config.fold
 
         def learn(earlier: Learned | None) -> Learned:
             fold = installed if earlier is None else earlier.fold
-            return learned(fold, batch, config)
+            return learn_batch(fold, batch, config)
 
         self._in_flight.work(partition, batch.nbytes, learn, partial(self._install, batch))
 
     def _install(self, batch: Vectors, learned: Learned) -> None:
-        """Make the fold after a batch the partition's own, and report it."""
+        """Send the dead letters of a batch, make the new fold the partition's, and report it."""
         partition = batch.partition
-        # First: a fold is never past a record that could not be sent.
-        for reject in self._config.dead_letters(batch, accepted_any=self._has_learned()):
+        # If sending fails, the fold must stay before the record, which is then read again.
+        for reject in self._config.find_dead_letters(batch, accepted_any=self._has_learned()):
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        for without_vector in without_vectors(batch, accepted_any=self._has_learned()):
-            self._listener.notify(without_vector)
-        incomplete, odd = 0, list[int]()
+        for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
+            self._listener.notify(event)
+        incomplete = 0
+        odd_timestamps: list[int] = []
         if self._config.fold.learning.impute:
             incomplete = int(rows_with_missing(batch.decoded.vectors).sum())
         if self._config.fold.half_life_seconds:
-            odd = find_odd_timestamps(batch.timestamps[batch.timestamps >= 0]).tolist()
+            odd_timestamps = find_odd_timestamps(batch.timestamps[batch.timestamps >= 0]).tolist()
         self._listener.notify(
             events.BatchLearned(
                 partition,
@@ -144,25 +146,25 @@ class Worker(MemberLoop):
                 seconds=learned.seconds,
                 lag=batch.end - batch.next,
                 incomplete=incomplete,
-                odd_times=odd,
+                odd_timestamps=odd_timestamps,
             )
         )
 
     def _has_learned(self) -> bool:
-        """True if anything was learned in a partition of this worker; if not, its settings may be wrong."""
+        """Return whether a vector was learned in any partition of this worker; if not, its settings may be wrong."""
         return any(fold.stats.learned for fold in self._folds.values())
 
-    def _skip_gap(self, event: OutOfRange) -> None:
+    def _skip_lost_records(self, event: OutOfRange) -> None:
         try:
             self._checkpointer.check_topic()
-        except TimeoutError:  # the broker is away again; reading makes the source report the gap again
+        except TimeoutError:  # the broker is away again: the source will report the lost records again
             self._assignment.read([event.partition])
         else:
-            self._assignment.skip_gap(event)
+            self._assignment.skip_lost_records(event)
 
 
-def learned(fold: Fold, batch: Vectors, config: FoldConfig) -> Learned:
-    """The fold after a batch; a pure function, for any thread."""
+def learn_batch(fold: Fold, batch: Vectors, config: FoldConfig) -> Learned:
+    """Return the fold after a batch; a pure function, which any thread may call."""
     started = time.perf_counter()
     after, losses = fold.take(batch, config)
     return Learned(after, losses, time.perf_counter() - started)

@@ -1,9 +1,9 @@
 """Merges the newest checkpoints of all partitions into models, and publishes them.
 
-A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it. The owner of
-the lowest partition publishes. Where this takes long, it publishes less often.
+A model depends only on the positions of its folds; if timestamps are ahead of the clock, also on the clock. The owner
+of the lowest partition publishes. The longer publishing takes, the less often it publishes.
 
-Each request to a bucket costs money: a worker has its own checkpoints in memory, and caches what it reads of others.
+Each request to a bucket costs money. So a worker keeps its own checkpoints in memory, and caches those of the others.
 """
 
 import math
@@ -25,9 +25,9 @@ from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 
-_MIN_MESSAGES = 2  # they define a direction
-CACHED_BYTES = 64 * 2**20  # what does not fit is read again, so that memory does not grow with the number of partitions
-_SHARE = 0.1  # of the time that publishing may take: it competes with learning, and delays checkpoints
+_MIN_MESSAGES = 2  # one vector has no direction from the mean
+CACHED_BYTES = 64 * 2**20  # without a limit, memory would grow with the number of partitions
+_SHARE_OF_TIME = 0.1  # of publishing at most: it competes with learning, and delays checkpoints
 
 
 class PublishSchedule(Listener):
@@ -35,24 +35,28 @@ class PublishSchedule(Listener):
 
     def __init__(self) -> None:
         self._began_at = -math.inf  # seconds
-        # Of the last two publications; the shorter counts, so that a store that hangs once changes nothing.
-        self._took_s = (0.0, 0.0)
+        self._last_took_s = (0.0, 0.0)  # of the last two publications, the newer one last
 
     def notify(self, event: MemberEvent) -> None:
         if isinstance(event, ModelPublished):
-            self._took_s = self._took_s[1], event.seconds
+            _, newer = self._last_took_s
+            self._last_took_s = (newer, event.seconds)
 
     def begin_if_due(self, owned: Collection[int], of_topic: Collection[int], now: float) -> bool:
-        """Begin a publication if it is due; returns whether it is. An infinite `now` is late enough for any owner."""
-        is_owner = min(of_topic, default=0) in owned
-        is_due = is_owner and min(self._took_s) <= _SHARE * (now - self._began_at)
+        """Begin a publication if it is due, and return whether it is.
+
+        `owned` are the partitions of this worker, `of_topic` all. If `now` is infinite, it is due for any owner.
+        """
+        is_publisher = min(of_topic, default=0) in owned
+        took_s = min(self._last_took_s)  # the shorter, so that a store that hangs once does not delay the next one
+        is_due = is_publisher and took_s <= _SHARE_OF_TIME * (now - self._began_at)
         if is_due:
             self._began_at = now
         return is_due
 
 
 class NewestCheckpoints:
-    """Reads the newest checkpoints of all partitions, and caches what fits."""
+    """Reads the newest checkpoints of all partitions, and caches as many of them as fit in memory."""
 
     def __init__(self, fold_config: FoldConfig) -> None:
         self._fold_config = fold_config
@@ -61,9 +65,9 @@ class NewestCheckpoints:
     def read(
         self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint of each partition at its offset; what is `in_memory` need not be read.
+        """Yield the checkpoint of each partition at its offset; checkpoints `in_memory` are not read.
 
-        Memory holds at most one checkpoint beyond the cache and `in_memory`.
+        They come one at a time, so that memory holds only one that is neither cached nor `in_memory`.
         """
         ours = {checkpoint.partition: checkpoint for checkpoint in in_memory}
         for partition, offset in offsets.items():
@@ -72,38 +76,48 @@ class NewestCheckpoints:
             if known:
                 yield known[0].usable_by(self._fold_config)
                 continue
-            read = stored.newest(partition)  # an older one, if the newest is damaged
-            if read is not None:
-                read = read.usable_by(self._fold_config)
-                learned = replace(read.fold, state=read.fold.provisional(self._fold_config.learning)).without_pending()
-                self._put(replace(read, fold=learned))  # as it is merged; what was pending need not be scored again
-                yield read
+            newest = stored.newest(partition)  # an older one, if the newest is damaged
+            if newest is not None:
+                usable = newest.usable_by(self._fold_config)
+                self._put(usable)
+                yield usable
 
     def _put(self, checkpoint: Checkpoint) -> None:
+        """Cache a checkpoint in a smaller form: its state has learned its pending vectors, which are dropped.
+
+        It is merged like the checkpoint itself. Its pending vectors are scored only once, when it is read.
+        """
+        fold = checkpoint.fold
+        state = fold.provisional(self._fold_config.learning)
+        cached = replace(checkpoint, fold=replace(fold, state=state).without_pending())
         self._cache.pop(checkpoint.partition, None)
-        if sum(map(_nbytes, self._cache.values())) + _nbytes(checkpoint) <= CACHED_BYTES:
-            self._cache[checkpoint.partition] = checkpoint
+        nbytes = sum(map(_nbytes, self._cache.values())) + _nbytes(cached)
+        if nbytes <= CACHED_BYTES:
+            self._cache[checkpoint.partition] = cached
 
 
 class Publication(NamedTuple):
-    """A version that was written."""
+    """A model that was published."""
 
     model: PublishedModel
     p_values: F64 | None  # of the messages newly scored for it; None if no version before had past scores
 
 
 class Publisher:
-    """Writes models. Two workers may do so at once: the same positions give the same version."""
+    """Writes models. Two workers may write at the same time: the same positions give the same version."""
 
     def __init__(self, models: Models, fold_config: FoldConfig, now: Callable[[], float]) -> None:
-        self._models, self._fold_config, self._now = models, fold_config, now
+        self._models = models
+        self._fold_config = fold_config
+        self._now = now
         self._inputs = NewestCheckpoints(fold_config)
         self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
 
     def publish(self, stored: Checkpoints, in_memory: Iterable[Checkpoint] = ()) -> Publication | None:
-        """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
+        """Write the model of the newest checkpoints, and return it.
 
-        `in_memory` are checkpoints that are not read if they are the newest.
+        Returns None if it exists already, or if there are too few messages. Checkpoints `in_memory` that are the newest
+        are not read from the store.
         """
         stored_offsets = {partition: stored.offsets(partition) for partition in stored.partitions()}
         offsets = {partition: kept[-1] for partition, kept in stored_offsets.items() if kept}
@@ -114,7 +128,8 @@ class Publisher:
             self._newest = models.newest()
         if self._newest and offsets == self._newest.positions:
             return None
-        scored_by = self._newest.model if self._newest else self._without_pending(stored, offsets, in_memory)
+        # The model that scores pending vectors must not have learned them.
+        scored_by = self._newest.model if self._newest else self._merge_without_pending(stored, offsets, in_memory)
         publication = self._merge(self._inputs.read(stored, offsets, in_memory), scored_by)
         if publication is None or (self._newest and publication.model.version <= self._newest.version):
             return None
@@ -123,10 +138,10 @@ class Publisher:
         self._newest = publication.model
         return publication
 
-    def _without_pending(
+    def _merge_without_pending(
         self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
     ) -> Model | None:
-        """The model of these checkpoints without their pending messages, to score the pending ones."""
+        """Return the model of these checkpoints without their pending vectors."""
         folds = self._merged_folds()
         components = self._fold_config.learning.components
         for checkpoint in NewestCheckpoints(self._fold_config).read(stored, offsets, in_memory):
@@ -135,7 +150,7 @@ class Publisher:
         return model_of(state, components) if state else None
 
     def _merge(self, checkpoints: Iterable[Checkpoint], scored_by: Model | None) -> Publication | None:
-        """The next version; its pending messages are scored by a model that has not learned them."""
+        """Return the next version, with the p-values of its pending vectors; None if there are too few messages."""
         folds = self._merged_folds()
         previous = self._newest
         past = PastScoresBuilder(self._fold_config.learning.components)
@@ -143,27 +158,29 @@ class Publisher:
             past.entered = previous.past_scores
         for checkpoint in checkpoints:
             folds.add_partition(checkpoint)
-            V = _arrived(checkpoint.fold, previous.positions.get(checkpoint.partition, 0) if previous else 0)
+            published_up_to = previous.positions.get(checkpoint.partition, 0) if previous else 0
+            V = _pending_after(checkpoint.fold, published_up_to)
             if scored_by and len(V) and V.shape[1] == scored_by.dimensions:
                 past.score(scored_by, V)
         merged = folds.merged()
         if merged is None or merged.stats.learned < _MIN_MESSAGES:
             return None
         p_values = past.p_values()
-        past.enter(merged.stats.learned - (previous.version if previous else 0), merged.state.weight)
+        learned_before = previous.version if previous else 0
+        past.enter(merged.stats.learned - learned_before, merged.state.weight)
         return Publication(merged.published(self._fold_config, past.entered, self._now(), previous), p_values)
 
     def _merged_folds(self) -> FoldMerger:
         return FoldMerger(self._fold_config, int(1000 * self._now()))
 
 
-def _arrived(fold: Fold, position: int) -> Array:
-    """The pending messages (n, d) that may have arrived after a position."""
+def _pending_after(fold: Fold, position: int) -> Array:
+    """Return the pending vectors (n, d) that may be at or after a position: at most one for each offset from there."""
     n = min(fold.position - max(position, 0), len(fold.pending))
     return fold.pending[len(fold.pending) - n :].astype(np.float64)
 
 
 def _nbytes(checkpoint: Checkpoint) -> int:
-    """Bytes of the arrays of a checkpoint's state."""
+    """Return the bytes of the arrays in the state of a checkpoint."""
     arrays = (value for value in vars(checkpoint.fold.state).values() if isinstance(value, np.ndarray))
     return sum(array.nbytes for array in arrays)

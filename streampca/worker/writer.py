@@ -16,7 +16,7 @@ from streampca.worker.publisher import Publisher
 
 
 class SaveResult(NamedTuple):
-    """Events of a save in their order, and an `error` that a retry cannot fix."""
+    """The events of a save in their order, and the error that ended it, if a retry cannot help."""
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
     error: StreampcaError | None = None
@@ -42,7 +42,7 @@ class CheckpointWriter:
     ) -> Future[SaveResult]:
         """Start to write checkpoints, and then a model if `publish`.
 
-        Checkpoints `saved_before` are merged without being read from the store.
+        The model needs the checkpoints of all partitions; those `saved_before` are in memory and need not be read.
         """
         return self._executor.submit(self._write, checkpoints, publish, saved_before)
 
@@ -56,14 +56,16 @@ class CheckpointWriter:
             if publish:
                 self._publish([*saved_before, *saved], stored, result)
         except StoreError as error:
-            result.events.extend([CheckpointPostponed(str(error))] if checkpoints else [])
-            result.events.extend([PublishFailed(str(error))] if publish else [])
+            if checkpoints:
+                result.events.append(CheckpointPostponed(str(error)))
+            if publish:
+                result.events.append(PublishFailed(str(error)))
         except StreampcaError as error:
             return result._replace(error=error)
         return result
 
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> Sequence[Checkpoint]:
-        """Write checkpoints up to the first that fails; returns those written."""
+        """Write checkpoints until one fails, and return those that were written."""
         for i, checkpoint in enumerate(checkpoints):
             started = self._clock()
             try:

@@ -78,14 +78,14 @@ def figures(env: Environment) -> tuple[int, int, int]:
     return fold.position, fold.stats.learned, fold.stats.gap
 
 
-def test_a_gap_stops_the_worker_and_names_the_setting(trimmed: Environment) -> None:
+def test_lost_records_stop_the_worker_and_the_error_names_the_setting(trimmed: Environment) -> None:
     text = refusal(OffsetGapError, make_worker(trimmed, worker_config(on_offset_gap="fail")).run)
     assert re.match(rf"partition 0 of {TOPIC}: offset 100 was removed by retention.* 180; set on_offset_gap ", text)
     assert trimmed.calls("save", "commit") == []
 
 
 @pytest.mark.parametrize(("policy", "position"), [("earliest", 180), ("latest", N)])
-def test_a_gap_is_skipped_by_policy_and_counted_once(trimmed: Environment, policy: str, position: int) -> None:
+def test_lost_records_are_skipped_by_policy_and_counted_once(trimmed: Environment, policy: str, position: int) -> None:
     """Although the broker is away when it is asked whether the topic is the same."""
     away = broker_away_at_lookup(trimmed, 3)
     worker = make_worker(trimmed, worker_config(on_offset_gap=policy), hook=away).run()
@@ -103,7 +103,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_an_error(filled: Environment) 
     assert filled.position() == N
 
 
-def test_records_removed_before_the_first_poll_are_no_gap() -> None:
+def test_records_removed_before_the_first_poll_are_not_lost() -> None:
     env = filled_with(100)
     worker = make_worker(env, worker_config(on_offset_gap="fail"))
     original_poll = worker.source.poll
@@ -121,7 +121,7 @@ def test_records_removed_before_the_first_poll_are_no_gap() -> None:
     assert figures(env) == (100, 60, 0)
 
 
-def test_a_replaced_topic_is_not_mistaken_for_a_gap(trimmed: Environment) -> None:
+def test_a_replaced_topic_is_not_mistaken_for_lost_records(trimmed: Environment) -> None:
     script = [lambda: trimmed.topic.create(1), 10]
     refusal(TopicReplacedError, make_worker(trimmed, worker_config(on_offset_gap="earliest"), script).run)
     assert trimmed.calls("save", "commit") == []
@@ -340,7 +340,7 @@ def test_all_that_is_released_is_reported_whether_it_was_restored_or_not(restore
     in_flight = InFlight[Learned](SynchronousExecutor(), partial(decode_records, config.codec), limit_bytes=1000)
     assignment = Assignment[Fold](config, source, in_flight, restore, recorder, first_records)
     assignment.assign({0, 1})
-    assignment._pause(Undecoded(0, 0, 10, "the registry is away"))
+    assignment._pause_undecoded(Undecoded(0, 0, 10, "the registry is away"))
     assignment.restart()
     assignment.retry_when_due(0.0)
     assignment.retry_when_due(100.0)

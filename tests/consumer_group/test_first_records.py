@@ -83,7 +83,7 @@ def events_of(codec: Codec, V: Array, size: int, start: int = 0) -> Iterator[Any
 
 @pytest.mark.parametrize("size", [1, 7, 60, FIRST, 250])
 @pytest.mark.parametrize("again", [1, 7, 60, FIRST, 250])
-def test_what_is_read_again_is_handled_however_it_is_cut(size: int, again: int) -> None:
+def test_records_that_are_read_again_are_handled_in_batches_of_any_size(size: int, again: int) -> None:
     """Nothing is handled before the hundredth record was compared, and nothing is compared twice."""
     codec, V = codec_of("float64", 5), np.random.default_rng(0).normal(size=(250, 5))
     first = FirstRecords("readings", codec)
@@ -99,10 +99,10 @@ def test_what_is_read_again_is_handled_however_it_is_cut(size: int, again: int) 
             break
     assert all(first.may_handle(event) for event in events_of(codec, V, again))
     assert codec.counts == [*range(FIRST)]  # type: ignore[attr-defined]
-    assert 0 not in first._starts
+    assert 0 not in first._partitions
 
 
-def test_after_a_minute_what_comes_is_handled_and_still_compared() -> None:
+def test_after_a_minute_records_are_handled_and_still_compared() -> None:
     codec, V = codec_of("float64", 5), np.random.default_rng(0).normal(size=(30, 5))
     first = FirstRecords("readings", codec)
     first.begin([0])

@@ -67,7 +67,7 @@ class Loop:
         self.order = list[int]()  # partitions, as results were installed
 
     def read(self, event: Records) -> None:
-        self.tasks.read(event, self.decoded)
+        self.tasks.decode(event, self.decoded)
 
     def decoded(self, batch: Vectors | Undecoded) -> None:
         if isinstance(batch, Undecoded):
@@ -148,7 +148,7 @@ def test_tasks_of_one_partition_never_run_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("step", range(5))
-def test_what_was_dropped_is_never_installed(step: int) -> None:
+def test_dropped_records_are_never_installed(step: int) -> None:
     """Whether it was unread, decoding, decoded, being worked on, or done."""
     executor = StepByStep()
     loop = Loop(executor)
@@ -179,14 +179,14 @@ def test_other_partitions_keep_what_is_in_flight() -> None:
     assert loop.installed == {1: [0.0, 1.0, 2.0]}
 
 
-def test_after_reading_has_stopped_what_was_decoded_is_still_installed() -> None:
+def test_when_decodings_are_dropped_decoded_records_are_still_installed() -> None:
     executor = StepByStep()
     loop = Loop(executor)
     loop.read(records(0, 0, 3))
     loop.read(records(0, 3, 3))
     executor.run()
     loop.tasks.handle_ended()
-    loop.tasks.stop_reading([0])
+    loop.tasks.drop_decodings([0])
     executor.run_all()
     loop.tasks.finish(0)
     assert loop.installed == {0: [0.0, 1.0, 2.0]}

@@ -34,7 +34,7 @@ from streampca.consumer_group.listeners import log_problems
 from streampca.consumer_group.member_state import MemberState, Moment, Problem
 from streampca.consumer_group.partition_state import PartitionState, PartitionStates
 from streampca.consumer_group.saving import Saving
-from streampca.consumer_group.status import status_of
+from streampca.consumer_group.status import make_report
 from streampca.fold.fold import Fold
 from streampca.pca.learning import LearningConfig
 from streampca.sources.events import SourceStatus
@@ -186,7 +186,7 @@ def test_a_status_report_is_read_as_it_was_written(
     timeline: list[tuple[float, MemberEvent]], output_topic: str | None
 ) -> None:
     state, now = after(timeline)
-    report = status_of(state, now, "host-7", 12.5, output_topic)
+    report = make_report(state, now, "host-7", 12.5, output_topic)
     reports = ProcessStatuses(FaultyStore(), "readings")
     reports.write(report)
     assert reports.all() == [report]

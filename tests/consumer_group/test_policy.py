@@ -127,7 +127,7 @@ def test_100_records_at_once_are_learned_at_once() -> None:
     assert [entry[2] for entry in env.calls("save")] == [100, 250]
 
 
-def test_they_wait_for_a_minute_at_most() -> None:
+def test_first_records_are_held_back_for_a_minute_at_most() -> None:
     """The clock advances by a second or two in a turn."""
     env = filled_with(10)
     script: list[Step] = [10, *[None] * 20, lambda: env.send(0, vectors(5, seed=1)), 5, *[None] * 60]
@@ -140,14 +140,14 @@ def test_they_wait_for_a_minute_at_most() -> None:
     assert [entry[2] for entry in env.calls("save")] == [20]
 
 
-def test_what_comes_after_the_minute_is_compared_with_the_first() -> None:
+def test_records_after_the_minute_are_compared_with_the_first_ones() -> None:
     env = filled_with(15)
     script: list[Step] = [15, *[None] * 80, lambda: env.send(0, foreign(vectors(84))), *[1] * 84]
     assert "decades" in refused(make_worker(env, config(env, on_bad_record="skip"), script, batch=1))
     assert env.position(0) is not None
 
 
-def test_what_waits_when_a_worker_stops_is_left_to_the_next_one() -> None:
+def test_records_held_back_when_a_worker_stops_are_left_to_the_next_one() -> None:
     env = environment_of([*[row.tobytes() for row in vectors(20)], POISON])
     script: list[Step] = [21, lambda: worker.stop("SIGTERM"), None]
     worker: WorkerFixture = make_worker(env, config(env, on_bad_record="dead_letter"), script)

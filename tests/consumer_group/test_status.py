@@ -11,7 +11,7 @@ import pytest
 
 from streampca.consumer_group import events
 from streampca.consumer_group.member import Member
-from streampca.consumer_group.process import name_of_process
+from streampca.consumer_group.process import process_name
 from streampca.consumer_group.status import StatusReports
 from streampca.errors import BadRecordError
 from streampca.sources.events import SourceStatus
@@ -235,7 +235,7 @@ def test_old_and_damaged_status_files_are_removed_at_the_start(member: ReportedM
 @pytest.mark.parametrize("host", ["pod-0.local", "näme/../x y", "h" * 300, "", ".."])
 def test_the_process_name_is_a_valid_file_name(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: host)
-    assert is_part(f"{name_of_process()}.json")
+    assert is_part(f"{process_name()}.json")
 
 
 def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: CountingStore) -> None:

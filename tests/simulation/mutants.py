@@ -109,7 +109,7 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
 
 
 def _begins_unsaved(self: Checkpointer, folds: Mapping[int, Fold]) -> dict[int, Fold]:
-    offsets = self._starts(folds) if folds else {}
+    offsets = self._find_starts(folds) if folds else {}
     return {partition: folds[partition].at(offset) for partition, offset in offsets.items()}
 
 
@@ -187,8 +187,8 @@ MUTANTS: Mutants = {
     "the first records are kept when they are read again": (2, patched(FirstRecords, forget=nothing)),
     "records that were only compared are not read again": (2, patched(FirstRecords, take_due=lambda self, now: [])),
     "a save is not finished when partitions are lost": (3, patched(Worker, _handle=_drops_before_it_has_saved)),
-    "where a partition begins is not saved": (2, patched(Checkpointer, _begun=_begins_unsaved)),
-    "the offsets of a backfill are ignored": (11, patched(Checkpointer, _starts=lambda self, partitions: {})),
+    "where a partition begins is not saved": (2, patched(Checkpointer, _save_starts=_begins_unsaved)),
+    "the offsets of a backfill are ignored": (11, patched(Checkpointer, _find_starts=lambda self, partitions: {})),
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
     "another store than the group's is accepted":
@@ -212,7 +212,7 @@ MUTANTS: Mutants = {
     "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),
     "offsets expire where nothing else says that a partition has begun":
         (9501042, patched(Faults, _may_begin_again=lambda self: False)),
-    "paused partitions are not resumed": (47, patched(Assignment, _read_paused=nothing)),
+    "paused partitions are not resumed": (47, patched(Assignment, _read_undecoded=nothing)),
     "known schemas are rejected after many unknown ones": (1, patched(SchemaCache, get=_rejects_by_its_cache)),
 }  # fmt: skip
 

@@ -54,12 +54,12 @@ def origin_of_output(headers: Iterable[tuple[str, bytes | None]]) -> Origin:
 def of(fields: OutputFields, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
     """The fields of vectors that are alone in the records at these offsets."""
     counts = np.ones(len(offsets), np.int64)
-    return fields.of_records(published, vectors, offsets, counts, counts > 1)
+    return fields.project(published, vectors, offsets, counts, counts > 1)
 
 
 def of_each(fields: OutputFields, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
     """The fields of vectors of which records hold so many each."""
-    return fields.of_records(published, vectors, np.zeros_like(counts), counts, counts > 0)
+    return fields.project(published, vectors, np.zeros_like(counts), counts, counts > 0)
 
 
 class World:

@@ -42,7 +42,7 @@ def following(
     return CurrentModel(cache, version, "output", p_below=p_below, field=field, pins=pins.all)
 
 
-def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
+def test_the_model_in_use_is_the_newest(models: Models, cache: ModelCache) -> None:
     model = following(cache)
     assert "no model has been published yet" in model.refresh()
     for version in (3, 8):
@@ -52,7 +52,7 @@ def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
     assert str(model.shape) == "k=2 d=5"
 
 
-def test_it_is_the_version_asked_for(models: Models, cache: ModelCache) -> None:
+def test_the_model_in_use_is_the_fixed_version(models: Models, cache: ModelCache) -> None:
     publish(models, cache, numbered(3), numbered(8))
     model = following(cache, 3)
     assert (model.refresh(), model.published.version) == ("", 3)
@@ -145,6 +145,6 @@ def test_no_other_version_continues_the_outputs_of_a_fixed_one(
     assert refusal(InputError, following(cache, "b").refresh).endswith(text)
 
 
-def test_there_is_none_before_it_is_found(cache: ModelCache) -> None:
+def test_no_model_is_in_use_before_it_is_found(cache: ModelCache) -> None:
     with pytest.raises(ValueError, match="no model"):
         following(cache).published  # noqa: B018 - a property

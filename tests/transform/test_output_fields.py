@@ -94,7 +94,7 @@ def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int])
 def test_records_of_one_vector_and_of_several_give_what_they_give_apart(counts: list[int], start: int) -> None:
     published, vectors = model(5, 2), np.random.default_rng(3).normal(size=(sum(counts), 5))
     of_records, offsets = np.array(counts), start + np.arange(len(counts))
-    fields = ALL.of_records(published, vectors, offsets, of_records, of_records > 1)
+    fields = ALL.project(published, vectors, offsets, of_records, of_records > 1)
     together = RecordPacker(writer_of("json"), batches=False).values(fields, of_records)
     starts = np.cumsum([0, *counts])
     for i, (value, count) in enumerate(zip(together, counts, strict=True)):

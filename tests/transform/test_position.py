@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from streampca.consumer_group.committed import OutputShape, shape_in
+from streampca.consumer_group.committed import OutputShape, read_shape
 from streampca.errors import TopicReplacedError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
-from streampca.transform.position import Position, position_in, refuse_other_outputs
+from streampca.transform.position import Position, read_position, refuse_other_outputs
 
 OFFSETS = st.integers(0, 2**63 - 2)
 IDS = st.one_of(st.just(""), st.text("abcXYZ019-_", min_size=22, max_size=22))
@@ -25,8 +25,8 @@ def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, 
     behind = data.draw(st.integers(last.offset + 1, 2**63 - 1))
     for position in (Position(behind, last), Position(behind)):
         committed = position.as_committed(shape, topic_id)
-        assert position_in(committed) == position
-        assert shape_in(committed.metadata) == shape
+        assert read_position(committed) == position
+        assert read_shape(committed.metadata) == shape
         assert len(committed.metadata) < 200
         refuse(committed, topic_id)
 
@@ -34,13 +34,13 @@ def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, 
 def test_the_text_is_legible() -> None:
     position, text = Position(42, LastRecord(41, 3)), "k=2 d=5 topic=5fJx-41Z last=41@3"
     assert position.as_committed(OutputShape(2, 5), "5fJx-41Z") == (42, text)
-    assert position_in(Committed(42, text)) == position
+    assert read_position(Committed(42, text)) == position
 
 
 @pytest.mark.parametrize("metadata", ["", "k=2 d=5", "by another tool", "last=x@y topic= ", "k=2 d=5 last=42@3"])
 def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
     """Also where the last record would be behind the offset."""
-    assert position_in(Committed(42, metadata)) == Position(42)
+    assert read_position(Committed(42, metadata)) == Position(42)
     refuse(Committed(42, metadata), "id")
 
 

@@ -108,4 +108,4 @@ def test_only_one_save_runs_at_a_time(filled: Environment, thread: ThreadPoolExe
     checkpointer.start_save({}, publish=True)
     assert "one save at a time" in refusal(RuntimeError, checkpointer.start_save, {}, publish=True)
     checkpointer.finish_save(wait=True)
-    assert not checkpointer.busy
+    assert not checkpointer.is_saving

@@ -137,7 +137,7 @@ def named_config(env: Environment, field: str, names: str) -> WorkerConfig:
         (("v", ""), ("v", ""), ""),
     ],
 )
-def test_a_restart_with_or_without_names_keeps_those_that_there_are(
+def test_a_restart_keeps_names_of_dimensions_that_only_one_side_has(
     env: Environment, before: tuple[str, str], after: tuple[str, str], names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env.send(0, vectors(100))

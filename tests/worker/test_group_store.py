@@ -116,7 +116,7 @@ def test_a_store_that_is_behind_the_group_is_refused(env: Environment) -> None:
 
 
 @pytest.mark.parametrize("moved", [0, 40, 100, 140])
-def test_offsets_that_another_tool_has_set_move_nothing_and_are_said(env: Environment, moved: int) -> None:
+def test_offsets_that_another_tool_has_set_move_nothing_and_are_logged(env: Environment, moved: int) -> None:
     env.send(0, vectors(50, seed=5))
     env.topic.committed[0], env.topic.metadata[0] = moved, ""
     with capture_logs() as logged:

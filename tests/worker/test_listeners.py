@@ -347,7 +347,7 @@ def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: MeasuredMember
     )
 
 
-def test_gaps_failures_and_future_timestamps_are_counted(metrics: MeasuredMember) -> None:
+def test_skipped_offsets_failures_and_future_timestamps_are_counted(metrics: MeasuredMember) -> None:
     far = fold_of(vectors(34), fold_config(), [*[1000] * 32, 10**12, 1000])
     young = fold_of(vectors(5), fold_config())
     notify(
@@ -394,7 +394,7 @@ def test_timestamps_in_another_unit_are_counted_and_logged_once_if_a_half_life_n
     env.assert_complete()
 
 
-def test_gaps_of_vectors_are_shown(metrics: MeasuredMember) -> None:
+def test_missing_entries_of_vectors_are_shown(metrics: MeasuredMember) -> None:
     V = vectors(300)
     V[100:, 2] = np.nan
     fold = fold_of(V, fold_config(impute=True))
@@ -408,7 +408,7 @@ BOUNDS = (0.001, 0.1, 0.5, 1.0)
 
 
 @given(st.lists(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 2)), max_size=20), max_size=5))
-def test_same_exposition_as_single_observations(batches: list[list[float]]) -> None:
+def test_a_bulk_histogram_has_the_exposition_of_single_observations(batches: list[list[float]]) -> None:
     bulk, single = CollectorRegistry(), CollectorRegistry()
     bulk_histogram = BulkHistogram("ratio", "A share.", (), BOUNDS, bulk)
     single_histogram = Histogram("ratio", "A share.", buckets=BOUNDS, registry=single)

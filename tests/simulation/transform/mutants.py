@@ -46,12 +46,12 @@ def nothing(*arguments: Any, **options: Any) -> None:
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
 _write = Transformer._write
-_fields = OutputFields._fields
-_start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
+_compute = OutputFields._compute
+_start_over, _skip_lost_records, _send = Transformer._start_over, Assignment.skip_lost_records, ClusterTransactions.send
 
 
 def _commits_offsets_apart(self: Transformer) -> None:
-    self._source.commit({p: position.position for p, position in self._pending.items()}, str(self._model.shape))
+    self._source.commit({p: position.position for p, position in self._uncommitted.items()}, str(self._model.shape))
     self._transactions.commit({})
     self._end("committed", "")
 
@@ -68,7 +68,7 @@ def _starts_over_where_it_was(self: Transformer, outcome: str, cause: str) -> No
 
 
 def _commits_and_remembers(self: Transformer) -> None:
-    pending = self._pending
+    pending = self._uncommitted
     _commit(self)
     _remembered(self).update(pending)
 
@@ -110,12 +110,12 @@ def _accepts_any_epoch(self: ClusterCoordinator, id_: str, epoch: int) -> Transa
 
 def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
     with mock.patch.object(self, "_listener"):
-        _skip_gap(self, event)
+        _skip_lost_records(self, event)
 
 
 def _rounds_by_place(self: OutputFields, published: PublishedModel, rows: Array) -> Fields:
     """As some processors do, but not all: each row of a product is rounded in another way."""
-    found = _fields(self, published, rows)
+    found = _compute(self, published, rows)
     return {
         name: (values.T * (1 + np.finfo(values.dtype).eps * (np.arange(len(rows)) % 32))).T
         for name, values in found.items()
@@ -130,7 +130,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "a transaction that failed counts as not committed":
         (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
     "records that were only compared count as written when the log is cut":
-        (900710, patched(FirstRecords, withholds=lambda self, partition: False)),
+        (900710, patched(FirstRecords, holds_back=lambda self, partition: False)),
     "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
     "members begin at the earliest record":
         (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
@@ -149,13 +149,13 @@ TRANSFORM_MUTANTS: Mutants = {
     "a topic that was replaced is not noticed": (22, patched(Transformer, _check_topic=nothing)),
     "offsets name a topic that was not read": (10, patched(Transformer, _commit=_commits_for_the_present_topic)),
     "another topic's offsets are used": (10, patched(position, refuse_other_topic=nothing)),
-    "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
+    "gaps are not counted": (19, patched(Assignment, skip_lost_records=_skips_silently)),
     "the last record is not committed":
         (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
     "transform does not retry a restore that failed": (16, patched(Assignment, _retry_restore=nothing)),
-    "transform does not resume paused partitions": (11, patched(Assignment, _read_paused=nothing)),
+    "transform does not resume paused partitions": (11, patched(Assignment, _read_undecoded=nothing)),
     "what hangs is not ended": (44, patched(TransformWorld, _end_what_hangs=nothing)),
     "rows are computed in any place":
-        (3, patched(OutputFields, _of_run=lambda self, published, vectors, start: self._fields(published, vectors)),
-         patched(OutputFields, _fields=_rounds_by_place)),
+        (3, patched(OutputFields, _project_run=lambda self, published, vectors, _: self._compute(published, vectors)),
+         patched(OutputFields, _compute=_rounds_by_place)),
 }  # fmt: skip
