@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.arrays import with_possible_correlations
+from streampca.pca.arrays import limit_correlations
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -44,7 +44,7 @@ def checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         covariance[lower] = arrays["covariance"]
         covariance /= np.minimum.outer(divisor, divisor)
         # The release before could keep larger correlations than 1 of entries with gaps.
-        arrays["covariance"] = with_possible_correlations(covariance)[lower]
+        arrays["covariance"] = limit_correlations(covariance)[lower]
         known = np.minimum.outer(known, known)[lower]
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor

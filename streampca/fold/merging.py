@@ -41,7 +41,7 @@ class MergedFold:
     @classmethod
     def alone(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
         """Return a single fold in the form of merged folds."""
-        state = axes.decomposed(fold.provisional(config.learning), config.learning.components)
+        state = axes.decompose(fold.provisional(config.learning), config.learning.components)
         return cls(state=state, stats=fold.stats, names=config.names)
 
     def published(
@@ -155,7 +155,7 @@ class FoldMerger:
         # Only columns that are long enough are kept: shorter ones would overflow (CᵀC)⁻¹. `limits` counts columns from
         # the shortest, C holds the longest first.
         ascending = state.variance[::-1]
-        kept = state.rank - 1 - learning.limits.of(ascending)
+        kept = state.rank - 1 - learning.limits.select(ascending)
         state = replace(state, C=np.ascontiguousarray(state.C[:, kept]))
         stats = FoldStats.total(self._stats)
         return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)

@@ -18,7 +18,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Kind, Layout
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis, Projected
-from streampca.pca.projection import GEMM_ROWS, at_indices, in_blocks
+from streampca.pca.projection import GEMM_ROWS, multiply_in_blocks, place_at_indices
 
 _KINDS: Mapping[str, Kind] = {"coordinates": "numbers", "reconstruction": "numbers", "record": "bytes"}
 
@@ -84,7 +84,7 @@ class OutputFields:
 
     def _at(self, published: PublishedModel, vectors: Array, indices: NDArray[np.int64]) -> Fields:
         """The fields of vectors, computed at these indices of blocks."""
-        fields = self._fields(published, at_indices(vectors, indices))
+        fields = self._fields(published, place_at_indices(vectors, indices))
         return {name: values[indices] for name, values in fields.items()}
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
@@ -94,7 +94,7 @@ class OutputFields:
             "residual": lambda: projected.residual,
             "score": lambda: projected.scores.score,
             "p": lambda: np.full(len(rows), np.nan) if projected.p is None else projected.p,
-            "reconstruction": lambda: model.uncentred(in_blocks(projected.coordinates, model.components)),
+            "reconstruction": lambda: model.uncentre(multiply_in_blocks(projected.coordinates, model.components)),
         }
         names = (*self.emitted, "p") if self.needs_past_scores else self.emitted
         fields = {name: compute[name]().astype(np.float64, copy=False) for name in names if name in compute}
