@@ -84,7 +84,7 @@ def _learn(
     learning_config = fold_config.learning
     fold, past_scores = Fold.empty(learning_config), PastScoresBuilder(learning_config.components)
     if before:
-        state = axes.continued(before.model, before.learned, before.known, before.version, learning_config)
+        state = axes.restore_state(before.model, before.learned, before.known, before.version, learning_config)
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
         past_scores.entered = before.past_scores or past_scores.entered
     absent, started = 0, time.perf_counter()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.arrays import with_possible_correlations
+from streampca.pca.arrays import limit_correlations
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -47,7 +47,7 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         covariance[lower] = arrays["covariance"]
         covariance /= np.minimum.outer(divisor, divisor)
         # If entries were missing, the release before could keep correlations above 1.
-        arrays["covariance"] = with_possible_correlations(covariance)[lower]
+        arrays["covariance"] = limit_correlations(covariance)[lower]
         known = np.minimum.outer(known, known)[lower]
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor

@@ -41,7 +41,7 @@ class MergedFold:
     @classmethod
     def alone(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
         """Return a single fold as if it were merged."""
-        state = axes.decomposed(fold.provisional(config.learning), config.learning.components)
+        state = axes.decompose(fold.provisional(config.learning), config.learning.components)
         return cls(state=state, stats=fold.stats, names=config.names)
 
     def published(
@@ -158,7 +158,7 @@ class FoldMerger:
         # Columns that are too short are dropped, since (CᵀC)⁻¹ would overflow. `limits` counts columns from the
         # shortest one, and C begins with the longest.
         ascending = state.variance[::-1]
-        kept = state.rank - 1 - learning.limits.of(ascending)
+        kept = state.rank - 1 - learning.limits.select(ascending)
         state = replace(state, C=np.ascontiguousarray(state.C[:, kept]))
         stats = FoldStats.total(self._stats)
         return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)

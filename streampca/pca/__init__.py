@@ -1,4 +1,4 @@
-"""The mathematics: functions of arrays, without input or output, clock or hidden randomness.
+"""The mathematics: functions of arrays that do no input or output and depend on no clock and no hidden randomness.
 
 Letters as in the paper (Amid & Warmuth): d dimensions, k components, y a message (centred), C (d×K) the factor,
 C† (K×d) its pseudo-inverse, S = (CᵀC)⁻¹, x = C†y, r = Cx − y. Also: K = k + oversampling, N = CᵀC, and for a block of

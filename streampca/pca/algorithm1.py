@@ -6,8 +6,8 @@
     C ← C − h r xᵀ                                  eq. 12
     C† ← RankOnePinvUpdate(C, C†, h r, x)
 
-`meyer` updates C† by Meyer's rank-one formula, `sherman_morrison` S = (CᵀC)⁻¹ instead; both take O(dk). Everything
-faster in this package must equal them to rounding.
+`meyer` updates C† by Meyer's rank-one formula; `sherman_morrison` updates S = (CᵀC)⁻¹ instead. Both take O(dk). The
+faster code of this package must equal them to rounding.
 """
 
 import numpy as np
@@ -16,15 +16,17 @@ from streampca.pca.arrays import Array
 
 
 def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """One step of Algorithm 1 on a message y (d,): the next C (d, k) and C† (k, d), and ‖r‖² before the step."""
+    """Learn a message y (d,): return the next C (d, k), the next C† (k, d), and ‖r‖² before the step."""
     x = C_pinv @ y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
-    return C - h * np.outer(r, x), _pinv_update(C_pinv, -h * r, x), float(r @ r)
+    next_C = C - h * np.outer(r, x)
+    next_C_pinv = _update_pinv(C_pinv, -h * r, x)
+    return next_C, next_C_pinv, float(r @ r)
 
 
-def _pinv_update(C_pinv: Array, w: Array, x: Array) -> Array:
-    """(C + w xᵀ)† from C†, where w ⟂ range(C) and C has full column rank.
+def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
+    """Return (C + w xᵀ)† from C†, where w ⟂ range(C) and C has full column rank.
 
     Of the six cases of Meyer's formula only this one occurs here, because the residual is orthogonal to range(C).
     """
@@ -37,13 +39,15 @@ def _pinv_update(C_pinv: Array, w: Array, x: Array) -> Array:
 
 
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """One step of Algorithm 1 with S = (CᵀC)⁻¹ instead of C†: the next C and S, and ‖r‖² before the step.
+    """Learn a message y (d,) with S = (CᵀC)⁻¹ instead of C†: return the next C and S, and ‖r‖² before the step.
 
-    As r ⟂ range(C), CᵀC grows by exactly h²‖r‖² x xᵀ: by rank one, not by rank two as the paper has it.
+    Since r ⟂ range(C), CᵀC grows by exactly h²‖r‖² x xᵀ. This has rank one; the paper's update has rank two.
     """
     x = S @ (C.T @ y)
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
     growth = h**2 * (r @ r)
     u = S @ x
-    return C - h * np.outer(r, x), S - growth / (1 + growth * (x @ u)) * np.outer(u, u), float(r @ r)
+    next_C = C - h * np.outer(r, x)
+    next_S = S - growth / (1 + growth * (x @ u)) * np.outer(u, u)
+    return next_C, next_S, float(r @ r)

@@ -1,4 +1,4 @@
-"""Types of arrays for annotations, their scale, and missing entries."""
+"""Types of arrays for annotations, and small functions of arrays for the whole package."""
 
 from typing import Any
 
@@ -11,40 +11,49 @@ F64 = NDArray[np.float64]
 
 
 def power_of_two(scale: float) -> float:
-    """The power of two next to a scale, or 1 if it is 0: dividing by it changes no bit, and squares do not overflow."""
+    """Return the power of two above a positive scale, or 1 if the scale is 0.
+
+    Division by it rounds nothing, and the squares of numbers up to the scale then do not overflow.
+    """
     return float(np.ldexp(1.0, np.frexp(scale)[1])) if scale else 1.0
 
 
 def rows_with_missing(V: Array) -> NDArray[np.bool_]:
-    """Which of the vectors V (n, d) lack entries, (n,). Also true where the sum of the entries overflows."""
+    """Return which of the vectors V (n, d) have missing entries, (n,).
+
+    True also if the sum of the entries overflows to NaN. A sum is quicker than a test of each entry.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.isnan(V.sum(axis=1)))  # quicker than to look at each entry
+        return np.asarray(np.isnan(V.sum(axis=1)))
 
 
 def not_finite(V: Array, *, impute: bool) -> NDArray[np.bool_]:
-    """Which entries can be neither learned nor projected; with `impute` they may be missing, NaN."""
+    """Return which entries can be neither learned nor projected; with `impute`, NaN is a missing entry and allowed."""
     return np.isinf(V) if impute else ~np.isfinite(V)
 
 
-def of_one_type(V: Array) -> Array:
-    """V as compiled code takes it, whatever array the caller has: in order, aligned and read-only."""
+def as_kernel_input(V: Array) -> Array:
+    """Return V as compiled code takes it: row after row, aligned and read-only.
+
+    So there is one type of array to compile for, whatever array the caller has.
+    """
     V = np.require(V, None, ["C", "A"]).view()
     V.flags.writeable = False
     return V
 
 
-def with_possible_correlations(S: F64) -> F64:
-    """Σ (d, d) with correlations of at most 1. Those of pairs that few messages have shown may seem larger."""
+def limit_correlations(S: F64) -> F64:
+    """Clip Σ (d, d) so that no correlation is beyond ±1; the estimate of a pair that few messages have shown may be."""
     deviation = np.sqrt(np.maximum(S.diagonal(), 0.0))
     largest = np.outer(deviation, deviation)
     return np.clip(S, -largest, largest)
 
 
 def packed_diagonal(d: int) -> NDArray[np.int64]:
-    """Where the diagonal of a symmetric matrix (d, d) is in its packed lower triangle, (d,)."""
+    """Return the indices (d,) of the diagonal of a symmetric matrix (d, d) in its packed lower triangle."""
     return np.cumsum(np.arange(1, d + 1)) - 1
 
 
-def of_entries(shares: F64, d: int) -> F64:
-    """The shares of the d entries, (d,): the diagonal of packed shares of all pairs, or shares of the entries alone."""
+def take_entries(shares: F64, d: int) -> F64:
+    """Take the shares of the d entries, (d,), from packed shares of all pairs, or from shares of the entries alone."""
     return shares if len(shares) == d else shares[packed_diagonal(d)]

@@ -1,4 +1,4 @@
-"""Principal axes: the decomposition U Λ Uᵀ of a covariance, which is kept as such or is [C | F][C | F]ᵀ."""
+"""Principal axes: the decomposition U Λ Uᵀ of the covariance of a state, and the models that are made from it."""
 
 from dataclasses import replace
 
@@ -11,49 +11,51 @@ from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
-_ROUNDING = 1e-5  # of sums of numbers in single precision
+_ROUNDING = 1e-5  # relative error of sums of numbers in single precision
 
 
-def decomposed(state: State, columns: int) -> State:
-    """If the covariance of a state is kept, the state with up to `columns` leading axes of it, to the last digit."""
+def decompose(state: State, columns: int) -> State:
+    """If a state keeps its covariance, replace the columns by up to `columns` leading axes, to the last digit."""
     if state.covariance is None:
         return state
-    limits = ritz.Limits(columns, ritz.RANK_TOLERANCE, float(np.sqrt(np.finfo(np.float64).tiny)))
-    return replace(state, C=ritz.of_covariance(_covariance(state, state.covariance), limits))
+    smallest = float(np.sqrt(np.finfo(np.float64).tiny))
+    limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
+    return replace(state, C=ritz.decompose_covariance(_covariance(state, state.covariance), limits))
 
 
 def _covariance(state: State, packed: F64) -> F64:
-    """Σ (d, d) in the units of C."""
-    return triangle.square(packed, len(state.mean), state.scale)
+    """Return Σ (d, d) in the units of C."""
+    return triangle.unpack(packed, len(state.mean), state.scale)
 
 
 def principal(state: State, k: int) -> tuple[F64, F64]:
-    """The k leading columns of a state as orthonormal rows (k, d), by falling variance, and the variances (k,).
+    """Return the k leading axes of a state as orthonormal rows (k, d), by falling variance, and the variances (k,).
 
-    Beyond its rank the variances are 0 and the axes an arbitrary but deterministic orthonormal completion.
+    If the state has fewer columns, the other variances are 0, and the other axes are arbitrary but always the same.
     """
-    U = np.asarray(ritz.orthonormal(state.C[:, :k].astype(np.float64)), np.float64)
+    U = np.asarray(ritz.orthonormalise(state.C[:, :k].astype(np.float64)), np.float64)
     r = min(k, state.rank)
     variance = np.zeros(k)
     variance[:r] = state.variance[:r]
-    return signed(_completed(U, k).T), variance
+    return choose_signs(_complete_basis(U, k).T), variance
 
 
-def _completed(U: F64, k: int) -> F64:
-    """U (d, r) with k − r further orthonormal columns."""
+def _complete_basis(U: F64, k: int) -> F64:
+    """Add k − r orthonormal columns to U (d, r)."""
     if U.shape[1] == k:
         return U
     extra = np.random.default_rng(0).standard_normal((U.shape[0], k - U.shape[1]))
-    for _ in range(2):  # the second time against rounding errors
+    for _ in range(2):  # the second pass removes the rounding errors of the first
         extra -= U @ (U.T @ extra)
         extra = np.linalg.qr(extra)[0]
     return np.hstack([U, extra])
 
 
-def signed(components: F64, reference: Array | None = None) -> F64:
-    """Rows (k, d), each with the sign that makes its product with the most similar row of `reference` positive.
+def choose_signs(components: F64, reference: Array | None = None) -> F64:
+    """Choose the sign of each row (k, d) so that its product with the most similar row of `reference` is positive.
 
-    So a coordinate keeps its sign from one version of a model to the next. None: its largest entry becomes positive.
+    So a coordinate keeps its sign from one version of a model to the next. If `reference` is None, the largest entry of
+    each row becomes positive.
     """
     similarity = components if reference is None else components @ reference.T
     nearest = similarity[np.arange(len(similarity)), np.abs(similarity).argmax(axis=1)]
@@ -61,18 +63,18 @@ def signed(components: F64, reference: Array | None = None) -> F64:
 
 
 def model_of(state: State, components: int, reference: Array | None = None) -> Model:
-    """The model of the `components` leading columns of a state.
+    """Make the model of the `components` leading columns of a state.
 
-    The signs are those of `reference` (rows of components) if it is given and has the same dimensions.
+    If `reference`, the components of an earlier model, has the same dimensions, the signs follow it.
     """
     rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
-        rows = signed(rows, reference)
-    seen = _seen(state)
+        rows = choose_signs(rows, reference)
+    seen = _find_seen_entries(state)
     total_variance = state.total_variance
-    if state.missing is not None:  # only gaps can make Σ indefinite
+    if state.missing is not None:  # without missing entries, Σ cannot have negative eigenvalues
         dimensions = rows.shape[1] if seen is None else int(seen.sum())
-        definite, total_variance = _as_if_definite(state, dimensions)
+        definite, total_variance = _make_definite(state, dimensions)
         variance[: len(definite)] = definite[:components]
     return Model(
         components=rows,
@@ -85,21 +87,22 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     )
 
 
-def _seen(state: State) -> NDArray[np.bool_] | None:
-    """The entries that some message has shown, (d,), as a model keeps them: None if these are all."""
+def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
+    """Return the mask (d,) of the entries that some message has shown, or None if all were shown."""
     known = state.known_entries
     return None if known.min() > 0 else known > 0
 
 
-def _as_if_definite(state: State, dimensions: int) -> tuple[F64, float]:
-    """The variances (n,) of a state and its total variance, changed as if no eigenvalue of Σ were negative.
+def _make_definite(state: State, dimensions: int) -> tuple[F64, float]:
+    """Return variances (n,) and a total variance of a state that a covariance without negative eigenvalues could have.
 
-    Where pairs of entries were known for different messages, Σ may have negative eigenvalues. If so, the variances of
-    all columns may sum to more than the total, and the negative eigenvalues make up for the excess: their mean size
-    says how far variances are off, and smaller variances are raised to it. Otherwise any new message would be very
-    unusual along such axes. `dimensions` is the number of entries that were ever shown.
+    If different pairs of entries were known for different messages, Σ may have negative eigenvalues. The variances of
+    the columns may then sum to more than the total variance, and the negative eigenvalues make up for the excess. Their
+    mean size says how far variances are off, so smaller variances are raised to it. Otherwise any new message would be
+    very unusual along such axes. `dimensions` is the number of entries that were ever shown.
     """
-    variance, total_variance = state.variance[:dimensions], state.total_variance
+    variance = state.variance[:dimensions]
+    total_variance = state.total_variance
     excess = float(variance.sum()) - total_variance
     if excess <= 0 or len(variance) == dimensions:
         return variance, total_variance
@@ -110,33 +113,34 @@ def _as_if_definite(state: State, dimensions: int) -> tuple[F64, float]:
 
 
 def continuation(state: State, total_variance: float) -> F32:
-    """What a model lacks to be continued from its state, in units of the model's `total_variance`.
+    """Return what a model must keep of its state so that learning can continue, divided by `total_variance`.
 
-    Σ packed (n,), or else [C | F] (d, r). The model has more total variance than the state if Σ is indefinite.
+    If the state keeps Σ, it is Σ packed (n,), otherwise [C | F] (d, r), divided by the root. `total_variance` is that
+    of the model, which is more than that of the state if Σ has negative eigenvalues.
     """
-    total_variance = total_variance or 1.0  # 0 without variance, when nothing is divided
+    total_variance = total_variance or 1.0  # 0 if there is no variance; any other divisor gives zeros
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(total_variance), np.float32)
     packed = _covariance(state, state.covariance)[np.tril_indices(len(state.mean))]
     return np.asarray(packed / total_variance, np.float32)
 
 
-def continued(model: Model, learned: Array | None, known: F64 | None, count: int, config: LearningConfig) -> State:
-    """The state from which a model of `count` messages is continued.
+def restore_state(model: Model, learned: Array | None, known: F64 | None, count: int, config: LearningConfig) -> State:
+    """Restore the state from which learning continues after a model of `count` messages.
 
-    `learned` is the model's `continuation`, `known` the N of its state. Without `learned` the model is one that a
-    worker has published. Where Σ is kept, such a model is continued as in probabilistic PCA: with the noise variance in
-    all directions but the axes, and all dimensions known that were ever seen.
+    `learned` is the `continuation` of the model, and `known` the N of its state. A model that a worker has published
+    has neither. If Σ is kept, the state of such a model is that of probabilistic PCA: the noise variance is in all
+    directions except the axes, and every dimension that was ever seen counts as known.
     """
     d = model.dimensions
     total_variance = model.total_variance or 1.0  # as in `continuation`
-    U, mean = model.components.T.astype(np.float64), model.mean.astype(np.float64)
+    U = model.components.T.astype(np.float64)
     seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
     if learned is None and model.seen is not None:
         known = np.outer(seen, seen)[np.tril_indices(d)] if config.keeps_covariance else seen
     state = State(
         C=np.zeros((d, 0)),
-        mean=mean,
+        mean=model.mean.astype(np.float64),
         weight=model.weight,
         total_variance=total_variance,
         count=count,
@@ -148,22 +152,26 @@ def continued(model: Model, learned: Array | None, known: F64 | None, count: int
     if not config.keeps_covariance:
         C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total_variance)
         C = np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype)
-        variances = None if model.scale is None else _standardised_variances(C, D) / D**2
+        variances = None if model.scale is None else _find_standardised_variances(C, D) / D**2
         return replace(state, C=C, variances=variances)
     if learned is None:
         noise = model.noise_variance
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:
-            np.fill_diagonal(covariance, _standardised_variances(U, D))
+            np.fill_diagonal(covariance, _find_standardised_variances(U, D))
     else:
-        covariance = triangle.square(learned * np.float64(total_variance), d)
+        covariance = triangle.unpack(learned * np.float64(total_variance), d)
         trace = float(covariance.trace())
-        if trace < (1 - _ROUNDING) * total_variance:  # Σ is indefinite, so the model's total variance is more than its
+        if trace < (1 - _ROUNDING) * total_variance:  # Σ has negative eigenvalues: the model has more variance
             state = replace(state, total_variance=trace)
-    state = replace(state, covariance=(covariance / np.outer(D, D))[np.tril_indices(d)])  # of v, as a state keeps it
-    return replace(state, C=decomposed(state, config.columns).C.astype(config.dtype))
+    covariance /= np.outer(D, D)  # a state keeps Σ in the units of v
+    state = replace(state, covariance=covariance[np.tril_indices(d)])
+    return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
 
 
-def _standardised_variances(C: Array, scale: F64) -> F64:
-    """The variance of each standardised entry, (d,): 1, but 0 of a constant one, with D = 1 and no part in C (d, r)."""
+def _find_standardised_variances(C: Array, scale: F64) -> F64:
+    """Return the variance of each standardised entry, (d,): 0 of a constant entry, otherwise 1.
+
+    An entry is constant if its D is 1 and its row of C (d, r) is 0.
+    """
     return np.asarray((scale != 1) | (np.abs(C).max(axis=1, initial=0.0) > 1e-6), np.float64)

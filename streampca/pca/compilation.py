@@ -16,13 +16,14 @@ _MESSAGES = 20  # sizes are not part of the compiled code, so small ones will do
 
 
 def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
-    """Learn two small blocks as `config` says, with missing entries if it allows them: all kernels are then in memory.
+    """Learn two small blocks with the kind of model that `config` describes, so that all compiled code is in memory.
 
-    `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
+    `on_compile` is called once, when numba starts to compile. It is not called if all code is loaded from the cache.
     """
     factor = not config.keeps_covariance
     small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2, factor=factor)
-    V, retention = np.random.default_rng(0).standard_normal((_MESSAGES, 3)), np.ones(_MESSAGES)
+    V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
+    retention = np.ones(_MESSAGES)
     if config.impute:
         V[-1, 0] = np.nan
     with event.install_listener("numba:compile", _Listener(cache(on_compile))):
@@ -30,6 +31,8 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
 
 
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Calls a function whenever numba starts to compile."""
+
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
 
@@ -40,6 +43,6 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         pass
 
 
-if __name__ == "__main__":  # at image build, and before the tests: every kind of model, into NUMBA_CACHE_DIR
+if __name__ == "__main__":  # run when the image is built, and before the tests, to fill NUMBA_CACHE_DIR for all models
     for dtype, factor in itertools.product(("float64", "float32"), (False, True)):
         compile_kernels(LearningConfig(3, 2, dtype=dtype, impute=True, standardize=True, factor=factor))

@@ -43,7 +43,7 @@ def sampling_error(groups: Sequence[State], merged: State, components: int) -> S
     subspace_square = 0.0
     axis_squares = np.zeros(rank)
     for j, factor in enumerate(factors):
-        without_group = _sum_of([*groups[:j], *groups[j + 1 :]], rank)
+        without_group = _pool([*groups[:j], *groups[j + 1 :]], rank)
         axes_without, _ = axes.principal(without_group, rank)
         cosines = U @ axes_without.T
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
@@ -53,9 +53,9 @@ def sampling_error(groups: Sequence[State], merged: State, components: int) -> S
     return SamplingError(subspace=min(subspace_square, float(rank)), axes=np.append(angles, without_variance))
 
 
-def _sum_of(groups: Sequence[State], columns: int) -> State:
-    """The groups as one state with up to `columns` columns."""
-    # Nothing is cut between two groups unless they have very many columns: a cut would look like a sampling error.
+def _pool(groups: Sequence[State], columns: int) -> State:
+    """Merge the groups into one state with up to `columns` columns."""
+    # Unless groups have very many columns, no columns are cut between them: a cut would look like a sampling error.
     pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
     for group in groups:
         pool.add(group)

@@ -1,10 +1,10 @@
 """Merge the states of several streams into one: pooled covariance about the common mean.
 
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). Where
-Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ, and the state's mean variance outside of these
-columns in all other directions. The columns of all states are put side by side, and cuts keep the memory constant.
-Where states have not known an entry for as long, w_i is, in each pair of entries, the weight for which the state has
-known both (docs/mathematics.md, section 7).
+Σ_i is kept this is a sum, and exact. Otherwise Σ_i is [C | F][C | F]ᵀ, plus the state's mean variance outside of these
+columns in all other directions. The columns of all states are put side by side, and reduced to the leading axes when
+there are too many. If states have known an entry for different times, w_i differs for each pair of entries: it is the
+weight for which the state has known both (docs/mathematics.md, section 7).
 """
 
 from collections.abc import Sequence
@@ -14,42 +14,42 @@ from typing import Any
 import numpy as np
 
 from streampca.pca import axes, missing
-from streampca.pca.arrays import F64, Array, of_entries, packed_diagonal, with_possible_correlations
+from streampca.pca.arrays import F64, Array, limit_correlations, packed_diagonal, take_entries
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.learning import SPARE
-from streampca.pca.scaling import change_of_variances, rescaled
-from streampca.pca.state import State, with_added_variance
+from streampca.pca.scaling import change_of_variances, rescale
+from streampca.pca.state import State, add_variance
 
-FEWEST = 4  # streams, and groups of them, whose differences say something about an error
-_MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
-UNCUT_ROWS = 640  # rows of several states that are decomposed exactly: that costs the cube of their number
-_RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
+FEWEST = 4  # with fewer streams, or groups of streams, their differences say too little about an error
+_MOST_GROUPS = 8  # more groups take more time, and hardly improve the estimate of the sampling error
+UNCUT_ROWS = 640  # up to so many rows are decomposed exactly: the time grows with the cube of their number
+_RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than in ritz.py, because many states are summed
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
-_ALWAYS_KNOWN = 1 - 1e-9  # N of pairs that were always known, less rounding
-_FILLED_WEIGHT = 1e-15  # N of a pair that no message shows: so little counts what filled messages say of it
-_RARE = 0.1  # share of the messages: an entry that fewer messages show counts less in a merge
+_ALWAYS_KNOWN = 1 - 1e-9  # N from which a pair counts as always known, despite rounding
+_FILLED_WEIGHT = 1e-15  # N of a pair that no message shows: what filled messages say of it hardly counts
+_RARE = 0.1  # share of the messages: if fewer show an entry, the entry counts less in a merge
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
 
 class PooledCovariance:
     """The pooled covariance and mean of the states added so far.
 
-    Where entries have begun late or are shown by few messages, states weigh differently in each pair of entries. Then
-    the order in which states are added changes the result, because each is pooled with the sum of those before it.
+    If entries have begun late or are shown by few messages, a state has a weight of its own in each pair of entries.
+    Then the order of the states changes the result, because each state is pooled with the sum of the states before it.
     """
 
     def __init__(self, columns: int, uncut_rows: int = 0) -> None:
-        """Pools states of up to `columns` columns.
+        """Prepare to pool states of up to `columns` columns.
 
-        Where Σ is not kept, the columns of the states are collected as rows. When there are more than twice `columns`
-        (at least 40) and more than `uncut_rows`, they are replaced by the leading axes of their sum.
+        If Σ is not kept, the columns of the states are collected as rows. When there are more than twice `columns` (at
+        least 40) and more than `uncut_rows` of them, they are replaced by the leading axes of their sum.
         """
         self._cut_to = max(columns, SPARE)
         self._most_rows = max(2 * self._cut_to, uncut_rows)
         self._pooled = State.empty(0)  # without C and D
         self._is_sum = False  # whether more than one state was added
-        # Where Σ is not kept, it is JJᵀ, and one variance in all directions.
-        self._rows: list[tuple[float, Array]] = []  # factors and rows (r, d) of Jᵀ
+        # If Σ is not kept, the pooled covariance is JJᵀ plus `_variance_outside` in all directions.
+        self._rows: list[tuple[float, Array]] = []  # parts of Jᵀ: a factor, and rows (r, d) to multiply by it
         self._variance_outside = 0.0
         self._scale: F64 | None = None  # D of the rows; None: not standardised
 
@@ -67,10 +67,11 @@ class PooledCovariance:
         before = self._pooled
         added = state.weight * share
         weight = before.weight + added
-        past, new = before.weight / weight, added / weight
+        past = before.weight / weight
+        new = added / weight
         if past:
             self._is_sum = True
-            moments = self._with_moments(state, past, new)
+            moments = self._pool_moments(state, past, new)
         else:
             self._set_rows(state)
             moments = state
@@ -89,22 +90,23 @@ class PooledCovariance:
     def _set_rows(self, state: State) -> None:
         """Replace the rows by the columns of a state."""
         self._variance_outside = state.variance_outside
-        self._rows = [(1.0, with_added_variance(state.C, -self._variance_outside).T)]
+        self._rows = [(1.0, add_variance(state.C, -self._variance_outside).T)]
         self._scale = state.scale
 
-    def _with_moments(self, state: State, past: float, new: float) -> State:
-        """The pooled state with the means, covariances and shares of missing entries of one more state.
+    def _pool_moments(self, state: State, past: float, new: float) -> State:
+        """Pool the means, covariances and shares of missing entries with those of one more state.
 
-        Of the weight of both, the states before have the share `past`, and the one that is added `new`. Each pair of
-        entries, and each entry, has shares of its own if the states have not known it for as long.
+        The states before have the share `past` of the weight, and `state` has the share `new`. Each pair of entries,
+        and each entry, has shares of its own if the states have known it for different times.
         """
-        before, d = self._pooled, len(state.mean)
+        before = self._pooled
+        d = len(state.mean)
         step = state.mean - before.mean
-        pair_share = _share_of_added(before, state, past, new)
+        pair_share = _compute_added_share(before, state, past, new)
         entry_share: F64 | float = new
         past_entry_share: F64 | float = past
         if pair_share is not None:
-            entry_share = of_entries(pair_share, d)
+            entry_share = take_entries(pair_share, d)
             past_entry_share = 1 - entry_share
         between = np.sqrt(past_entry_share * entry_share) * step  # its squares are the variances between the two means
         total_variance = past * before.total_variance + new * state.total_variance + float(between @ between)
@@ -114,32 +116,33 @@ class PooledCovariance:
         if before.covariance is None or state.covariance is None:
             self._add_rows(state, past, new, between)
         elif pair_share is None:
-            covariance = past * before.covariance + new * state.covariance + triangle.outer(between)
+            covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(between)
         else:
-            # The means move by the shares of entries, so each Σ is taken about the new mean before pairs are pooled.
-            covariance_before = before.covariance + triangle.outer(entry_share * step)
-            covariance_added = state.covariance + triangle.outer(past_entry_share * step)
+            # The means move by the shares of entries, which differ from those of pairs. So each Σ is first taken about
+            # the new mean, and then the pairs are pooled.
+            covariance_before = before.covariance + triangle.pack_outer(entry_share * step)
+            covariance_added = state.covariance + triangle.pack_outer(past_entry_share * step)
             covariance = (1 - pair_share) * covariance_before + pair_share * covariance_added
             total_variance = float(covariance[packed_diagonal(d)].sum())
-        known = _pooled_shares(before.known, past, state.known, new, if_none=1.0)
+        known = _pool_shares(before.known, past, state.known, new, if_none=1.0)
         return replace(
             before,
             mean=before.mean + entry_share * step,
             total_variance=total_variance,
             covariance=covariance,
             variances=variances,
-            missing=_pooled_shares(before.missing, past, state.missing, new, if_none=0.0),
+            missing=_pool_shares(before.missing, past, state.missing, new, if_none=0.0),
             known=None if known is None or known.min() > _ALWAYS_KNOWN else known,
         )
 
     def _add_rows(self, state: State, past: float, new: float, between: F64) -> None:
-        """Collect the columns of a state as rows, where Σ is not kept, and one more row for the step between the means.
+        """If Σ is not kept, collect the columns of a state as rows, and one row for the step between the means.
 
-        The rows before get the share `past` of the weight, those of the state `new`. `between` (d,) is the root of the
-        variance between the two means.
+        The rows before get the share `past` of the weight, and those of the state the share `new`. `between` (d,) is
+        the root of the variance between the two means.
         """
         outside = state.variance_outside
-        rows = with_added_variance(state.C, -outside).T
+        rows = add_variance(state.C, -outside).T
         if self._scale is not None and state.scale is not None:  # all rows are in the units of the first state
             units = self._scale / state.scale
             rows = rows * units
@@ -150,36 +153,37 @@ class PooledCovariance:
         self._variance_outside = past * self._variance_outside + new * outside
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
-        """The pooled state. There must be weight.
+        """Return the pooled state, with up to `columns` columns. There must be weight.
 
-        It has up to `columns` columns. If `columns` is None, it has no axes of a covariance, or where Σ is not kept as
-        many columns as a cut leaves. If `columns` is given, the covariance of two entries that no state has met
-        together follows from the entries that have met both.
+        If `columns` is given, the covariance of two entries that no state has known together is computed from the
+        entries that link them. If `columns` is None, a state with Σ has no columns, and a state without Σ has as many
+        as rows are cut to.
         """
         state = replace(self._pooled, C=np.zeros((len(self._pooled.mean), 0)))
         rows = self._rows
         outside = self._variance_outside
-        if columns and self._is_sum:  # what a single stream has learned stays as it is
-            state = _completed(state)
+        if columns and self._is_sum:  # the state of a single stream stays as it was learned
+            state = _complete(state)
         if self._scale is not None:
-            state, scale = rescaled(state)
+            state, scale = rescale(state)
             units = scale / self._scale
             rows = [(factor, of_state * units) for factor, of_state in rows]
             outside *= change_of_variances(units)
         if state.covariance is None:
-            C = _leading(rows, columns or self._cut_to)
-            state = replace(state, C=with_added_variance(C, outside))
+            C = _find_leading_axes(rows, columns or self._cut_to)
+            state = replace(state, C=add_variance(C, outside))
         elif columns:
-            state = axes.decomposed(state, columns)
+            state = axes.decompose(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
 
 
-def _share_of_added(before: State, state: State, past: float, new: float) -> F64 | None:
-    """The share that an added state has in the pooled covariance of each pair, packed; without Σ, of each entry (d,).
+def _compute_added_share(before: State, state: State, past: float, new: float) -> F64 | None:
+    """Compute the share of an added state in the pooled covariance of each pair, packed; without Σ, of each entry (d,).
 
-    `past` and `new` are the shares of the two states in the weight. None: the share is `new` everywhere.
+    `past` and `new` are the shares of the two states in the weight. Returns None if the share is `new` everywhere.
     """
-    known_before, known_added = _known_shares(before), _known_shares(state)
+    known_before = _compute_known_shares(before)
+    known_added = _compute_known_shares(state)
     if known_before is None and known_added is None:
         return None
     added = new * (1.0 if known_added is None else known_added)
@@ -187,13 +191,14 @@ def _share_of_added(before: State, state: State, past: float, new: float) -> F64
     return np.asarray(added / np.where(both > 0, both, 1.0))
 
 
-def _known_shares(state: State) -> F64 | None:
-    """The share of a state's weight by which each pair counts in a merge, packed; without Σ, each entry (d,).
+def _compute_known_shares(state: State) -> F64 | None:
+    """Compute the share of a state's weight with which each pair counts in a merge, packed; without Σ, each entry (d,).
 
-    None: all of it everywhere. A pair counts by N, the share of the weight for which both entries have been known. But
-    a single message begins that, so an entry that less than a tenth of the messages show counts no more than the square
-    of ten times their share. A pair that no message shows together counts only beside another such pair: Σ holds what
-    filled messages say of it.
+    Returns None if all of the weight counts everywhere. A pair counts by N, the share of the weight for which both
+    entries have been known. An entry is known from its first message on, however few follow. So if less than a tenth of
+    the messages show an entry, it counts at most by the square of ten times their share. A pair that no message shows
+    together has in Σ only what filled messages say of it. It counts so little that any state with such messages
+    outweighs it.
     """
     d = len(state.mean)
     entries = state.known_entries
@@ -206,25 +211,28 @@ def _known_shares(state: State) -> F64 | None:
     of_rarer_entry = np.minimum.outer(entries, entries)[np.tril_indices(d)]
     if state.known is None:
         return of_rarer_entry
-    if_filled = np.where(state.covariance != 0, _FILLED_WEIGHT * of_rarer_entry, 0.0)  # 0: nothing is known of the pair
+    if_filled = np.where(
+        state.covariance != 0, _FILLED_WEIGHT * of_rarer_entry, 0.0
+    )  # Σ_ij = 0: nothing is known of the pair
     return np.where(state.known > 0, np.minimum(state.known, of_rarer_entry), if_filled)
 
 
-def _completed(state: State) -> State:
-    """The state with covariances also of pairs that no state has met, and with correlations of at most 1."""
+def _complete(state: State) -> State:
+    """Fill in the covariances of pairs that no state has known together, and limit correlations to ±1."""
     if state.known is None or state.covariance is None:
         return state
     d = len(state.mean)
-    S, known = triangle.square(state.covariance, d), triangle.square(state.known, d)
+    S = triangle.unpack(state.covariance, d)
+    known = triangle.unpack(state.known, d)
     has_covariance = np.where(S != 0, 1.0, known)  # also of a pair that only filled messages show
-    S = missing.completed(S, has_covariance)
-    return replace(state, covariance=with_possible_correlations(S)[np.tril_indices(d)])
+    S = missing.complete_covariance(S, has_covariance)
+    return replace(state, covariance=limit_correlations(S)[np.tril_indices(d)])
 
 
 class StateMerger:
-    """Merges states of K = `columns`, one by one; a function of their sequence, whose memory does not grow with it.
+    """Merges states of K = `columns` one by one, in memory that does not grow with their number.
 
-    States are dealt into groups, like cards: the differences between groups tell the sampling error (`jackknife`).
+    The states go to the groups in turn. The differences between groups are what `jackknife` estimates errors from.
     """
 
     def __init__(self, columns: int) -> None:
@@ -235,33 +243,36 @@ class StateMerger:
 
     @property
     def weight(self) -> float:
+        """The sum of the weights of the states."""
         return sum(group.weight for group in self._groups)
 
     def fade(self, share: float) -> None:
+        """Multiply the weights of all states so far by `share`."""
         for group in self._groups:
             group.fade(share)
 
     def add(self, state: State, share: float = 1.0) -> None:
+        """Add a state with this share of its weight; nothing is added if this is 0."""
         if state.weight * share > 0:
             self._groups[self._added % len(self._groups)].add(state, share)
             self._added += 1
 
     def groups(self) -> list[State]:
-        """The pooled states of the groups with weight, in float64."""
+        """Return the pooled states of the groups with weight, in float64."""
         return [group.state() for group in self._groups if group.weight > 0]
 
     def state(self, most: int, dtype: Any) -> State:
-        """All states as one with at most `most` columns. There must be weight."""
+        """Return the merged state, with at most `most` columns. There must be weight."""
         pool = PooledCovariance(self._columns, uncut_rows=UNCUT_ROWS)
         for group in self.groups():
             pool.add(group)
         return pool.state(most, dtype)
 
 
-def _pooled_shares(before: F64 | None, past: float, added: F64 | None, new: float, *, if_none: float) -> F64 | None:
-    """The mean of shares (n,) of two states, which have the shares `past` and `new` of the weight.
+def _pool_shares(before: F64 | None, past: float, added: F64 | None, new: float, *, if_none: float) -> F64 | None:
+    """Compute the mean of the shares (n,) that two states keep; the states have `past` and `new` of the weight.
 
-    A state that keeps no shares has `if_none` everywhere. None if neither keeps any.
+    If a state keeps none, each of its shares is `if_none`. If both keep none, the result is None.
     """
     if before is None and added is None:
         return None
@@ -270,17 +281,17 @@ def _pooled_shares(before: F64 | None, past: float, added: F64 | None, new: floa
     return np.asarray(past * before_or_same + new * added_or_same)
 
 
-def _leading(parts: Sequence[tuple[float, Array]], most: int) -> F64:
-    """The leading axes of the rows of Jᵀ, times their singular values: U diag(σ) of J (d, r).
+def _find_leading_axes(parts: Sequence[tuple[float, Array]], most: int) -> F64:
+    """Compute the leading axes of the rows of Jᵀ, times their singular values: U diag(σ) of J (d, r).
 
-    `parts` are factors and the rows that they multiply. Up to `most` singular values above rounding are taken. The
-    smaller Gram matrix is decomposed if that is accurate enough, or if J is too large for anything else.
+    `parts` are factors and the rows that they multiply. Up to `most` singular values above rounding are taken. They
+    come from the smaller Gram matrix if that is accurate enough, or if J is too large for a decomposition of its own.
     """
     rows = np.vstack([factor * part.astype(np.float64, copy=False) for factor, part in parts])
-    C = ritz.strongest(rows, ritz.Limits(most, _RANK_TOLERANCE, _SMALLEST))
+    C = ritz.decompose_rows(rows, ritz.Limits(columns=most, rounding=_RANK_TOLERANCE, smallest=_SMALLEST))
     full_rank = min(rows.shape)
     variance = np.square(C).sum(axis=0)
-    has_all = 0 < len(variance) == min(most, full_rank)  # else the Gram matrix may have lost the smallest ones
+    has_all = 0 < len(variance) == min(most, full_rank)  # otherwise the Gram matrix may have lost the smallest axes
     if full_rank > UNCUT_ROWS or (has_all and variance[-1] > _GRADED * variance[0]):
         return np.asarray(C, np.float64)
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)

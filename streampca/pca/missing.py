@@ -1,8 +1,8 @@
-"""Messages that lack entries, which are NaN: a block's missing entries are predicted by the leading axes before it.
+"""Missing entries, which are NaN: those of a block are predicted by the leading axes of the state before it.
 
-The rows m + Cx, and r/√q more where an entry is observed, are what Algorithm 1 learns (blocked/filling.py): q_j is the
-share of the block's messages that have entry j, so rows keep their length on average. Σ is estimated from the fits Cx
-and the residuals r apart (gaps.py). In a first block EM finds the axes. docs/mathematics.md, section 11.
+Algorithm 1 learns the rows m + Cx, with r/√q added where an entry is observed (blocked/filling.py). q_j is the share of
+the block's messages that have entry j, so that rows keep their length on average. For Σ, the fits Cx and the residuals
+r are averaged separately (gaps.py). In the first block of a stream, EM finds the axes. docs/mathematics.md, section 11.
 """
 
 from dataclasses import replace
@@ -16,14 +16,14 @@ from streampca.pca.blocked import centring, filling, ritz
 from streampca.pca.projection import noise_variance
 from streampca.pca.state import State
 
-FILLS = 30  # times that EM fills the first block
-FEW = 0.1  # share of a block: an entry or a pair that fewer messages show counts as less than a block
-_MIN_NOISE = 1e-10  # σ², of the largest variance: keeps C_OᵀC_O + ridge regular
+FILLS = 30  # iterations of EM in the first block
+FEW = 0.1  # share of a block: if fewer of its messages show an entry or a pair, the block counts less for it
+_MIN_NOISE = 1e-10  # smallest σ², as a share of the largest variance: keeps C_OᵀC_O + ridge regular
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 class Predictor(NamedTuple):
-    """What predicts missing entries from the observed ones O of a message: as m + Cx, ridge regression on C.
+    """Predicts missing entries of a message as m + Cx, from its observed entries O by ridge regression on C.
 
     x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀ(v − m)_O is the conditional mean by probabilistic PCA.
     """
@@ -34,140 +34,143 @@ class Predictor(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A block whose missing entries are filled, and what filled them."""
+    """A block whose missing entries are filled, with the predictor that filled them."""
 
     V: Array  # (n, d)
     predictor: Predictor
     X: F64  # (n, K): the fits are m + Cx
-    root: F64  # (d,): √q, of the share of the messages that show each entry
+    root: F64  # (d,): √q, where q is the share of the messages that show each entry
     shown: NDArray[np.bool_]  # (n, d): entries that the messages have
 
 
 def fill(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
-    """The block V (n, d) with its missing entries filled, where its messages have these weights."""
+    """Fill the missing entries of the block V (n, d) that follows `state`; `weights` are those of its messages."""
     missing = np.isnan(V)
-    by_model = predictor(state, components) if state.count else _found_by_em(V, missing, components, center)
+    predictor = make_predictor(state, components) if state.count else _fit_by_em(V, missing, components, center)
     shares = weights.c @ ~missing / weights.c.sum()
-    root = np.sqrt(np.maximum(shares, FEW))  # the residuals of an entry that hardly any message shows stay finite
-    filled, X = filling.fill(V, *by_model, root)
-    return Filled(V=filled, predictor=by_model, X=X, root=root, shown=~missing)
+    root = np.sqrt(np.maximum(shares, FEW))  # if hardly any message shows an entry, r/√q stays finite
+    filled, X = filling.fill(V, *predictor, root)
+    return Filled(V=filled, predictor=predictor, X=X, root=root, shown=~missing)
 
 
-def predictor(state: State, components: int) -> Predictor:
-    """What predicts the missing entries of the messages that follow a state."""
+def make_predictor(state: State, components: int) -> Predictor:
+    """Make the predictor of the missing entries of the messages that follow a state."""
     k = min(components, state.rank)
     seen = int((state.known_entries > 0).sum())
-    total = max(state.total_variance, float(state.variance.sum()))  # the columns of an indefinite Σ may have more
-    return _above_noise(state.mean, state.C[:, :k], state.variance[:k], total, seen)
+    total = max(state.total_variance, float(state.variance.sum()))  # of Σ with negative eigenvalues, columns have more
+    return _build_predictor(state.mean, state.C[:, :k], state.variance[:k], total, seen)
 
 
-def _above_noise(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
-    """The predictor by those columns of C (d, k) that have more variance than the noise.
+def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
+    """Make a predictor from the columns of C (d, k) that have more variance than the noise.
 
     `seen` is the number of entries that some message has shown. Only these have noise.
     """
     noise = max(noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
     has_signal = variance > noise
     if not has_signal.any():
-        return _mean_alone(mean)
+        return _build_mean_predictor(mean)
     rounding = 8 * float(np.finfo(C.dtype).eps)
     C = C[:, has_signal].astype(np.float64)
-    # A constant entry has rounding in C. It is filled with its mean: filling must not make it vary.
+    # The row of a constant entry holds rounding errors. Without them it is filled with its mean, and stays constant.
     C[np.abs(C).max(axis=1) < rounding * np.abs(C).max()] = 0.0
     ridge = noise / (1 - noise / variance[has_signal])  # σ²λ/(λ − σ²)
     return Predictor(mean, np.ascontiguousarray(C), ridge)
 
 
-def _mean_alone(mean: F64) -> Predictor:
-    """The predictor that fills each entry with its mean: one column without variance."""
+def _build_mean_predictor(mean: F64) -> Predictor:
+    """Make a predictor that fills each entry with its mean: it has one column, without variance."""
     return Predictor(mean, np.zeros((len(mean), 1)), np.ones(1))
 
 
-def begin(state: State, V: Array, center: bool) -> tuple[State, Array]:
-    """Prepare for entries that no message before the block V (n, d) has shown.
+def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
+    """Prepare for the entries that no message before the block V (n, d) has shown.
 
-    Returns the state with their means in the block, and V with their outliers moved towards the others.
+    Returns the state with the means of these entries in the block, and V with their outliers clipped.
     """
     begins = state.known_entries <= 0
     if not begins.any():
         return state, V
     V = V.copy()
-    V[:, begins] = centring.each_near_its_median(V[:, begins])
+    V[:, begins] = centring.move_entries_near_medians(V[:, begins])
     missing = np.isnan(V)
-    if state.count and center:  # in the first block of a stream, `_found_by_em` finds the means
+    if state.count and center:  # in the first block of a stream, `_fit_by_em` finds the means
         shown = begins & ~missing.all(axis=0)
-        state = replace(state, mean=np.where(shown, _observed_mean(V, missing), state.mean))
+        state = replace(state, mean=np.where(shown, _compute_observed_mean(V, missing), state.mean))
     return state, V
 
 
-def _observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
-    """The mean of the observed entries, (d,); 0 without any."""
-    return np.asarray(np.where(missing, 0.0, V).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1))
+def _compute_observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
+    """Compute the mean of the observed values of each entry, (d,); 0 if there are none."""
+    counts = (~missing).sum(axis=0)
+    return np.asarray(np.where(missing, 0.0, V).sum(axis=0) / np.maximum(counts, 1))
 
 
-def _found_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> Predictor:
-    """The predictor of a first block V (n, d), by expectation maximisation (EM).
+def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> Predictor:
+    """Fit the predictor of a first block V (n, d) by expectation maximisation (EM).
 
-    The block is filled by a predictor, decomposed into the axes of the next predictor, and filled again.
+    Each iteration fills the block by the predictor, and makes the next predictor from the axes of the filled block.
     """
     n, d = V.shape
     seen = int((~missing).any(axis=0).sum())
-    mean = _observed_mean(V, missing) if center else np.zeros(d)
-    found = _start_of_em(V - mean, mean, missing, components)
+    mean = _compute_observed_mean(V, missing) if center else np.zeros(d)
+    predictor = _start_em(V - mean, mean, missing, components)
     for _ in range(FILLS):
-        filled, _ = filling.fill(V, *found, np.ones(d))
+        filled, _ = filling.fill(V, *predictor, np.ones(d))
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
-        C = ritz.strongest(Y, ritz.Limits(components, ritz.RANK_TOLERANCE, 0.0))
-        found = _above_noise(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)), seen)
-    return found
+        limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
+        C = ritz.decompose_rows(Y, limits)
+        predictor = _build_predictor(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)), seen)
+    return predictor
 
 
-def _start_of_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
-    """The predictor with which EM begins on centred messages Y (n, d).
+def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
+    """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    If every two sensors are together in some message, this is the mean. From there EM would end in a wrong local
-    optimum in half of the streams in which some sensors never are. So it then begins with the axes of a covariance in
-    which these pairs follow from the sensors that link them.
+    If each pair of entries is together in some message, EM begins with the mean. If some pair never is, EM would end in
+    a wrong local optimum from there, in half of such streams. Then it begins with the axes of a covariance in which the
+    missing pairs are computed from entries that link them.
     """
     shown = (~missing).astype(np.float64)
-    together = shown.T @ shown  # messages with both sensors, (d, d)
+    together = shown.T @ shown  # numbers of messages with both entries, (d, d)
     seen = np.flatnonzero(together.diagonal() > 0)
     if (together[np.ix_(seen, seen)] > 0).all():
-        return _mean_alone(mean)
+        return _build_mean_predictor(mean)
     Y = np.where(missing, 0.0, Y)
-    S = completed(Y.T @ Y / np.maximum(together, 1.0), together)
+    S = complete_covariance(Y.T @ Y / np.maximum(together, 1.0), together)
     variance, axes = np.linalg.eigh(S)
     variance = np.maximum(variance[::-1][:components], 0.0)
     C = axes[:, ::-1][:, :components] * np.sqrt(variance)
-    return _above_noise(mean, C, variance, float(np.trace(S)), len(seen))
+    return _build_predictor(mean, C, variance, float(np.trace(S)), len(seen))
 
 
-def completed(S: F64, known: F64) -> F64:
-    """Σ (d, d) in which two sensors that were never together (0 in `known`) agree with those that have met both.
+def complete_covariance(S: F64, known: F64) -> F64:
+    """Fill in the covariances of Σ (d, d) for pairs of entries that were never known together (0 in `known`).
 
-    Then Σ_ij = Σ_iL Σ_LL⁻¹ Σ_Lj, where L are the sensors that have met i, j and each other; 0 without any.
+    For such a pair, Σ_ij = Σ_iL Σ_LL⁻¹ Σ_Lj. L are the entries that were known together with i, with j and with each
+    other; if there are none, Σ_ij is 0.
     """
     seen = np.flatnonzero(known.diagonal() > 0)
     met = known > 0
     if met[np.ix_(seen, seen)].all():
         return S
     S = S.copy()
-    # Sensors that have met the same sensors are a group, which is linked to another one at once.
-    _, group_of = np.unique(met[seen], axis=0, return_inverse=True)
-    groups = [seen[group_of.ravel() == g] for g in range(group_of.max() + 1)]
+    # Entries that were known together with the same entries form a group, because they have the same L.
+    _, group_indices = np.unique(met[seen], axis=0, return_inverse=True)
+    groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
     for g, left in enumerate(groups):
         for right in groups[:g]:
             if not met[left[0], right[0]]:
-                linked = _linked(S, met, left, right)
+                linked = _link_groups(S, met, left, right)
                 S[np.ix_(left, right)] = linked
                 S[np.ix_(right, left)] = linked.T
     return S
 
 
-def _linked(S: F64, met: NDArray[np.bool_], left: NDArray[np.intp], right: NDArray[np.intp]) -> F64:
-    """The covariances between two groups of sensors, from those of the sensors L that have met both and each other."""
+def _link_groups(S: F64, met: NDArray[np.bool_], left: NDArray[np.intp], right: NDArray[np.intp]) -> F64:
+    """Compute the covariances between two groups of entries from the entries L known with both and with each other."""
     common = np.flatnonzero(met[left[0]] & met[right[0]])
     common = common[met[np.ix_(common, common)].all(axis=1)]
     if not len(common):

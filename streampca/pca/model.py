@@ -1,4 +1,4 @@
-"""The model that is served, mean, principal axes and their variances; and vectors projected by it: frozen values."""
+"""The model that is served, and the vectors that it has projected: frozen values."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,23 +14,23 @@ from streampca.pca.projection import GEMM_ROWS, Contributions, Scores, score
 
 Basis = Literal["principal", "whitened"]
 
-_PART = 2**17  # numbers that are projected at once: those of more would not fit the processor's cache
-_SMALLEST_NORM = 1e-28  # of ‖y‖² in single precision: squares of its entries must not underflow
-_ROWS = 64  # vectors whose contributions are computed at once: each takes several times its memory
+_PART = 2**17  # numbers that are projected at once: more would not fit the processor's cache
+_SMALLEST_NORM = 1e-28  # smallest ‖y‖² that single precision computes: squares of smaller entries would underflow
+_ROWS = 64  # vectors whose contributions are computed at once: each takes several times its own memory
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
     """The k leading principal components of a stream.
 
-    Rows of `components` are orthonormal, by falling variance. If fewer than k distinct directions were seen, the other
-    components have an arbitrary axis, explained variance 0 and whitened coordinate 0.
+    Rows of `components` are orthonormal, by falling variance. If the stream has fewer than k directions, the remaining
+    components have arbitrary axes, explained variance 0 and whitened coordinate 0.
 
-    Components, variances, coordinates, residuals and scores are those of y = D(v − m). D is the identity, unless the
-    stream is standardised: then y is in standard deviations. Vectors and the mean are in the data's units.
+    Components, variances, coordinates, residuals and scores are those of y = D(v − m). If the stream is standardised, y
+    is in standard deviations; otherwise D is the identity. Vectors and the mean are in the data's units.
 
-    If no message has shown a dimension, the model is one without it: what a vector holds there does not count in
-    coordinates, residuals, scores and likelihoods, nor does its absence.
+    If no message has shown a dimension, the model ignores it: neither its value in a vector nor its absence changes
+    coordinates, residuals, scores or likelihoods.
     """
 
     components: Array  # (k, d)
@@ -43,12 +43,12 @@ class Model:
 
     @property
     def n_components(self) -> int:
-        """k."""
+        """The number of components, k."""
         return int(self.components.shape[0])
 
     @property
     def dimensions(self) -> int:
-        """d."""
+        """The number of dimensions, d."""
         return int(self.components.shape[1])
 
     @property
@@ -64,7 +64,8 @@ class Model:
     @cached_property
     def explained_variance_ratio(self) -> Array:
         """Share of the total variance along each component, (k,); zeros for a stream without variance."""
-        return np.asarray(self.explained_variance / (self.total_variance if self.total_variance > 0 else np.inf))
+        total_variance = self.total_variance if self.total_variance > 0 else np.inf
+        return np.asarray(self.explained_variance / total_variance)
 
     @cached_property
     def noise_variance(self) -> float:
@@ -74,7 +75,7 @@ class Model:
 
     @cached_property
     def floored_variance(self) -> F64:
-        """λ (k,), at least the variance of rounding: a vector along an axis without variance is very unusual."""
+        """λ (k,), but at least the variance of rounding, so that scores never divide by 0."""
         rounding = projection.rounding_variance(self.total_variance, self.components.dtype)
         return np.asarray(np.maximum(self.explained_variance.astype(np.float64), rounding))
 
@@ -82,7 +83,7 @@ class Model:
     def spikes(self) -> projection.Spikes:
         """The covariance of the stream, as estimated from the variances along the axes.
 
-        There are k axes, but no more than dimensions that were seen: the others are arbitrary.
+        If k is larger than the number of dimensions that were seen, only so many axes count: the rest are arbitrary.
         """
         d = self.seen_dimensions
         variance = self.floored_variance[:d]
@@ -96,7 +97,7 @@ class Model:
         variance_of_new = self.spikes.of_new
         sigma2 = projection.noise_variance(variance_of_new, d, self.total_variance, self.components.dtype)
         t2 = projection.t2_of_new(variance, variance_of_new, sigma2, d, self.weight)
-        spe = max(d - len(variance), 1) * sigma2  # with k = d the residual is rounding: it must not be divided by 0
+        spe = max(d - len(variance), 1) * sigma2  # with k = d, SPE is rounding, and would be divided by 0
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property
@@ -116,45 +117,53 @@ class Model:
     def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
         """Project vectors (n, d).
 
-        Missing entries, NaN, are filled with their conditional means; their uncertainty adds to residuals and T².
-        Vectors of float32 are projected in single precision; coordinates and residuals are float64.
+        Missing entries, NaN, are filled with their conditional means, and their uncertainty is added to residuals and
+        T². Vectors of float32 are projected in single precision; coordinates and residuals are float64.
         """
-        if self.seen is not None:  # at the mean, an entry adds nothing
+        if self.seen is not None:  # dimensions that were never seen get the mean, which adds nothing
             vectors = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
         coordinates, residual = self._project(vectors)
         t2 = np.zeros(len(vectors))
         if np.isnan(residual).any():  # a missing entry makes the residual NaN
-            Y, variance = self.centred(vectors.astype(np.float64)), self.explained_variance.astype(np.float64)
+            Y = self.centre(vectors.astype(np.float64))
+            variance = self.explained_variance.astype(np.float64)
             t2, spe = projection.fill(Y, self.components, variance, self.noise_variance)
-            vectors = np.where(np.isnan(vectors), self.uncentred(Y), vectors).astype(vectors.dtype)
+            vectors = np.where(np.isnan(vectors), self.uncentre(Y), vectors).astype(vectors.dtype)
             coordinates, residual = self._project(vectors)
             residual = residual + spe
-        return Projected(self, vectors, coordinates, residual, t2, past_scores)
+        return Projected(
+            model=self,
+            vectors=vectors,
+            coordinates=coordinates,
+            residual=residual,
+            missing_t2=t2,
+            past_scores=past_scores,
+        )
 
     def _project(self, vectors: Array) -> tuple[Array, Array]:
-        """Coordinates (n, k) of complete vectors, and their squared distances (n,) from the span of the components."""
+        """Compute coordinates (n, k) of complete vectors, and squared distances (n,) from the components."""
         rows = max(_PART // (GEMM_ROWS * self.dimensions), 1) * GEMM_ROWS
         split = self._split_single if vectors.dtype == np.float32 else self._split
         parts = [split(vectors[i : i + rows]) for i in range(0, max(len(vectors), 1), rows)]
         coordinates, residual = zip(*parts, strict=True)
         return np.concatenate(coordinates), np.concatenate(residual)
 
-    def centred(self, vectors: Array) -> Array:
-        """y = D(v − m) of vectors (n, d)."""
-        Y = np.subtract(vectors, self.mean, order="C")  # another order would be summed in another way
+    def centre(self, vectors: Array) -> Array:
+        """Return y = D(v − m) of vectors (n, d)."""
+        Y = np.subtract(vectors, self.mean, order="C")  # in another memory layout, sums would round differently
         return Y if self.scale is None else np.multiply(Y, self.scale, out=Y)
 
-    def uncentred(self, Y: Array) -> Array:
-        """The vectors v = m + D⁻¹y (n, d)."""
+    def uncentre(self, Y: Array) -> Array:
+        """Return the vectors v = m + D⁻¹y (n, d)."""
         return np.asarray((Y if self.scale is None else Y / self.scale) + self.mean)
 
     def _split(self, vectors: Array) -> tuple[Array, Array]:
-        """The coordinates (n, k) and residuals (n,) in double precision."""
-        coordinates, residual, _ = projection.split(self.centred(vectors), self._axes, self.components)
+        """Compute coordinates (n, k) and residuals (n,) in double precision."""
+        coordinates, residual, _ = projection.project_rows(self.centre(vectors), self._axes, self.components)
         return coordinates, residual
 
     def _split_single(self, vectors: Array) -> tuple[Array, Array]:
-        """The coordinates and residuals in single precision, with errors as if the vectors had been rounded to it.
+        """Compute coordinates and residuals in single precision, with errors as if the vectors had been rounded to it.
 
         Rows whose squares would overflow or underflow are computed in double precision.
         """
@@ -163,9 +172,10 @@ class Model:
         Y -= rest
         if scale is not None:
             Y *= scale
-        coordinates, residual, norm = projection.split(Y, axes, components)
+        coordinates, residual, norm = projection.project_rows(Y, axes, components)
         is_in_range = (norm > _SMALLEST_NORM) & np.isfinite(norm)
-        coordinates, residual = coordinates.astype(np.float64), residual.astype(np.float64)
+        coordinates = coordinates.astype(np.float64)
+        residual = residual.astype(np.float64)
         if not is_in_range.all():
             coordinates_in_double, residual_in_double = self._split(vectors.astype(np.float64))
             coordinates = np.where(is_in_range[:, None], coordinates, coordinates_in_double)
@@ -173,27 +183,27 @@ class Model:
         return coordinates, residual
 
     def whiten(self, coordinates: Array) -> Array:
-        """Principal coordinates (n, k) as whitened ones, the paper's x = C†y, with variance one."""
+        """Convert principal coordinates (n, k) to whitened ones, the paper's x = C†y, which have variance one."""
         sigma = np.sqrt(self.explained_variance)
         return np.asarray(coordinates / np.where(sigma > 0, sigma, np.inf))
 
     def reconstruct(self, coordinates: Array, basis: Basis = "principal") -> Array:
-        """The vectors (n, d) in the span of the components with these coordinates (n, k)."""
+        """Return the vectors (n, d) in the span of the components that have these coordinates (n, k)."""
         if basis == "whitened":
             coordinates = coordinates * np.sqrt(self.explained_variance)
-        return self.uncentred(coordinates @ self.components)
+        return self.uncentre(coordinates @ self.components)
 
 
 @dataclass(frozen=True, eq=False)
 class Projected:
-    """Vectors whose missing entries are filled, and where a model puts them. Scores are computed when asked for."""
+    """Vectors projected by a model, with their missing entries filled. Scores are computed when they are read."""
 
     model: Model
     vectors: Array  # (n, d): the mean in dimensions that were never seen
     coordinates: Array  # (n, k), in the principal basis: in the units of the explained variances
     residual: Array  # (n,): the squared distance from the span of the components, SPE
     missing_t2: F64  # (n,): what missing entries add to T²; 0 for complete vectors
-    past_scores: PastScores | None = None  # with which p-values compare
+    past_scores: PastScores | None = None  # the scores with which p-values compare
 
     def rows(self, index: slice | NDArray[Any]) -> "Projected":
         """Select vectors by an index along the first axis."""
@@ -202,24 +212,24 @@ class Projected:
 
     @np.errstate(all="ignore")
     def in_basis(self, basis: Basis) -> Array:
-        """Coordinates (n, k); whitened ones, the paper's x = C†y, have variance one."""
+        """Return the coordinates (n, k) in a basis; whitened ones, the paper's x = C†y, have variance one."""
         return self.model.whiten(self.coordinates) if basis == "whitened" else self.coordinates
 
     @cached_property
     def scores(self) -> Scores:
-        """T², SPE and score, expected ones where entries were missing; infinite beyond the range of float64."""
+        """T², SPE and score; expected values where entries were missing, and infinite beyond the range of float64."""
         model = self.model
         return score(self.coordinates, self.residual, self.missing_t2, model.floored_variance, model.noise_variance)
 
     @cached_property
     @np.errstate(over="ignore")
     def relative_scores(self) -> Scores:
-        """The scores as multiples of the expected ones: these compare with those by other models."""
+        """The scores divided by their expected values, so that scores by several models can be compared."""
         return Scores(*(scores / mean for scores, mean in zip(self.scores, self.model.expected_scores, strict=True)))
 
     @cached_property
     def p_values(self) -> Scores | None:
-        """Share of past scores that are at least as high, for each statistic; None without past scores."""
+        """For each statistic the share of past scores that are at least as high; None without past scores."""
         return None if self.past_scores is None else self.past_scores.p_values(self.relative_scores)
 
     @property
@@ -230,7 +240,8 @@ class Projected:
     @cached_property
     def log_likelihood(self) -> F64:
         """The log-density of v by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2."""
-        model, d = self.model, self.model.seen_dimensions
+        model = self.model
+        d = model.seen_dimensions
         variance = model.floored_variance[:d]
         log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
         if model.scale is not None:  # the scale of a dimension that was never seen is 1, which adds 0
@@ -239,12 +250,15 @@ class Projected:
 
     @np.errstate(all="ignore")
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
-        """The dimensions with the largest contributions to T² and SPE, (2, n, limit), and the contributions.
+        """Return the dimensions with the largest contributions to T² and SPE, (2, n, limit), and the contributions.
 
-        They come by falling absolute value, `limit` for each vector.
+        Each vector has `limit` of them, by falling absolute value.
         """
-        components, variance = self.model.components, self.model.floored_variance
-        some = (self.model.centred(self.vectors[i : i + _ROWS]) for i in range(0, max(len(self.vectors), 1), _ROWS))
-        parts = [projection.contributions(Y, components, variance, limit) for Y in some]
+        components = self.model.components
+        variance = self.model.floored_variance
+        parts = []
+        for start in range(0, max(len(self.vectors), 1), _ROWS):
+            Y = self.model.centre(self.vectors[start : start + _ROWS])
+            parts.append(projection.contributions(Y, components, variance, limit))
         dimensions, values = zip(*parts, strict=True)
         return np.concatenate(dimensions, axis=1), Contributions(*np.concatenate(values, axis=1))

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array, of_entries, packed_diagonal
+from streampca.pca.arrays import F64, Array, packed_diagonal, take_entries
 
 
 @dataclass(frozen=True, eq=False)
 class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
 
-    The first K columns are the C that Algorithm 1 learns, and the rest F, which is kept beside it. All columns are
-    orthogonal (to rounding of the longest), longest first, and linearly independent: a stream that has shown few
-    directions has fewer columns. Where the covariance is kept, the columns are its leading axes.
+    The first K columns are the C that Algorithm 1 learns; the rest is F. All columns are orthogonal (to rounding of the
+    longest), longest first, and linearly independent, so that a stream with few directions has fewer columns. If the
+    covariance is kept, the columns are its leading axes.
     """
 
     C: Array  # (d, r): [C | F]
@@ -24,20 +24,20 @@ class State:
     weight: float  # effective number of messages
     total_variance: float  # of all d dimensions
     count: int  # messages learned
-    concentration: float = 1.0  # κ, the sum of the squares of their shares: 1/weight if nothing is forgotten
-    clipped: int = 0  # of these, the messages that were moved towards the mean
+    concentration: float = 1.0  # κ, the sum of the squares of the messages' shares: 1/weight if nothing is forgotten
+    clipped: int = 0  # messages that were moved towards the mean
     missing: F64 | None = None  # (d,): share of messages that lack each entry; None: every message was complete
     covariance: F64 | None = None  # (d(d + 1)/2,): Σ of v, packed as in blocked/triangle.py; None: not kept, or empty
-    scale: F64 | None = None  # (d,): D, where the stream is standardised: C and the total variance are those of Dv
-    variances: F64 | None = None  # (d,): of the entries of v, where the stream is standardised and Σ is not kept
+    scale: F64 | None = None  # (d,): D, if the stream is standardised: C and the total variance are those of Dv
+    variances: F64 | None = None  # (d,): of the entries of v, if the stream is standardised and Σ is not kept
     # N, packed: the share of the weight for which two entries have been known together; without Σ, of each entry (d,).
     known: F64 | None = None  # None: 1 everywhere
     pinv_error: float = 0.0  # of the last block: how far S had moved from (CᵀC)⁻¹; not part of a checkpoint
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":
-        """The state before the first message."""
-        return cls(np.zeros((d, 0), dtype), np.zeros(d), 0.0, 0.0, 0)
+        """Make the state before the first message."""
+        return cls(C=np.zeros((d, 0), dtype), mean=np.zeros(d), weight=0.0, total_variance=0.0, count=0)
 
     @property
     def entry_variances(self) -> F64:
@@ -53,14 +53,15 @@ class State:
         d = len(self.mean)
         if self.known is None:
             return np.full(d, float(self.count > 0))
-        return of_entries(self.known, d)
+        return take_entries(self.known, d)
 
     def age(self, shown: NDArray[np.bool_]) -> float:
-        """The share of the weight for which the newest of the entries that are true in `shown` (d,) has been known."""
+        """Return the smallest share of the weight for which one of the entries in the mask `shown` (d,) was known."""
         return 1.0 if self.known is None else float(self.known_entries[shown].min(initial=1.0))
 
     @property
     def rank(self) -> int:
+        """The number of columns, r."""
         return int(self.C.shape[1])
 
     @cached_property
@@ -70,9 +71,9 @@ class State:
 
     @property
     def variance_outside(self) -> float:
-        """The mean variance along the directions outside of the columns; at most that of the shortest column.
+        """The mean variance along the directions outside of the columns; at most the variance of the shortest column.
 
-        What [C | F] has forgotten is spread evenly: the covariance is CCᵀ, and this variance in all other directions.
+        The covariance is taken as CCᵀ plus this variance in all other directions.
         """
         directions = int((self.known_entries > 0).sum()) - self.rank
         if directions <= 0 or not self.rank:
@@ -88,15 +89,15 @@ class State:
         return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
 
 
-def with_added_variance(C: Array, added: float) -> Array:
-    """The columns of C (d, r), each with this much more variance; `added` may be negative."""
+def add_variance(C: Array, added: float) -> Array:
+    """Lengthen each column of C (d, r) so that its variance grows by `added`, which may be negative."""
     variance = np.square(C, dtype=np.float64).sum(axis=0)
     ratio = np.maximum(variance + added, 0.0) / np.where(variance > 0, variance, 1.0)
     return np.asarray(C * np.sqrt(ratio).astype(C.dtype))
 
 
 class Losses(NamedTuple):
-    """Losses of n messages, each measured before it was learned, about the running mean m before it."""
+    """The losses of n messages, each measured before the message was learned, about the running mean m before it."""
 
     residual: F64  # (n,): ‖r‖², the part of v − m outside the span of the k served components
     norm: F64  # (n,): ‖v − m‖²

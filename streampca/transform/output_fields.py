@@ -18,7 +18,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Kind, Layout
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis, Projected
-from streampca.pca.projection import GEMM_ROWS, at_indices, in_blocks
+from streampca.pca.projection import GEMM_ROWS, multiply_in_blocks, place_at_indices
 
 _KINDS: Mapping[str, Kind] = {"coordinates": "numbers", "reconstruction": "numbers", "record": "bytes"}
 
@@ -88,7 +88,7 @@ class OutputFields:
 
     def _project_at(self, published: PublishedModel, vectors: Array, indices: NDArray[np.int64]) -> Fields:
         """Return the fields of vectors, computed at these indices of rows (n,), counted over all blocks."""
-        fields = self._compute(published, at_indices(vectors, indices))
+        fields = self._compute(published, place_at_indices(vectors, indices))
         return {name: values[indices] for name, values in fields.items()}
 
     def _compute(self, published: PublishedModel, rows: Array) -> Fields:
@@ -100,7 +100,7 @@ class OutputFields:
             "residual": lambda: projected.residual,
             "score": lambda: projected.scores.score,
             "p": lambda: np.full(len(rows), np.nan) if projected.p is None else projected.p,
-            "reconstruction": lambda: model.uncentred(in_blocks(projected.coordinates, model.components)),
+            "reconstruction": lambda: model.uncentre(multiply_in_blocks(projected.coordinates, model.components)),
         }
         # The values of `compute` are functions, so that only the fields that are needed are computed.
         names = (*self.emitted, "p") if self.needs_past_scores else self.emitted

@@ -67,7 +67,7 @@ def read_in(state: State) -> dict[str, Array]:
     """What this release reads in a state, by the names of the figures."""
     found = {"mean": state.mean, "C": state.C, "numbers": np.array([state.weight, state.total_variance, state.count])}
     if state.covariance is not None:
-        found["covariance"] = triangle.square(state.covariance, len(state.mean))
+        found["covariance"] = triangle.unpack(state.covariance, len(state.mean))
     optional = {"missing": state.missing, "scale": state.scale}
     found |= {name: array for name, array in optional.items() if array is not None}
     return found | ({} if state.scale is None else {"variances": state.entry_variances})
@@ -194,7 +194,7 @@ def test_a_model_of_a_file_is_continued(name: str) -> None:
     assert published.learned is not None
     config = FoldConfig.from_dict(published.settings, published.names)
     known = [published.known] if hasattr(published, "known") else []
-    state = axes.continued(published.model, published.learned, *known, published.version, config.learning)
+    state = axes.restore_state(published.model, published.learned, *known, published.version, config.learning)
     assert state.count == published.version
     fold = after(replace(Fold.empty(config.learning), state=state), V, config)
     merged = MergedFold.alone(fold, config)

@@ -55,7 +55,7 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
     of_rows = sketch(rows)
     start = np.hstack([C, F, of_rows[:, ::2] + of_rows[:, 1::2] if config.keeps_covariance else of_rows])
     if config.keeps_covariance:
-        old = triangle.square(state.covariance, d)  # type: ignore[arg-type]
+        old = triangle.unpack(state.covariance, d)  # type: ignore[arg-type]
         raw = past * old + rows.T @ rows / np.outer(D, D)  #                                            section 4
         if gaps or state.known is not None:
             second = rows.T @ rows + np.outer(m - m0, m - m0)
@@ -135,7 +135,7 @@ def known_before(state: State) -> F64:
     d = len(state.mean)
     if state.known is None:
         return np.ones((d, d))
-    return np.diag(state.known) if len(state.known) == d else triangle.square(state.known, d)
+    return np.diag(state.known) if len(state.known) == d else triangle.unpack(state.known, d)
 
 
 def seen_before(state: State) -> int:
@@ -246,7 +246,7 @@ def fits_of(V: F64, mean: F64, C: F64, total_variance: float, seen: int | None =
 
 def sketch(rows: F64) -> F64:
     """Combinations of the rows (B, d), as columns (d, SKETCH)."""
-    column, sign = block.combinations(len(rows)).T
+    column, sign = block.draw_combinations(len(rows)).T
     return np.asarray(rows.T @ (np.eye(block.SKETCH)[column] * sign[:, None]))
 
 

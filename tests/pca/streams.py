@@ -74,7 +74,7 @@ def state_of(C: F64) -> State:
 def learned(state: State) -> F64:
     """The covariance as the state knows it, in float64."""
     if state.covariance is not None:
-        return triangle.square(state.covariance, len(state.mean))
+        return triangle.unpack(state.covariance, len(state.mean))
     C = state.C.astype(np.float64)
     return C @ C.T
 

@@ -37,7 +37,7 @@ def test_axes_are_the_eigenvectors_of_the_covariance(C: np.ndarray) -> None:
 @settings(max_examples=60, deadline=None)
 def test_a_kept_covariance_is_decomposed_to_the_last_digit(C: np.ndarray, columns: int) -> None:
     d, exact = len(C), np.linalg.eigvalsh(C @ C.T)[::-1][: min(columns, C.shape[1])]
-    state = axes.decomposed(replace(state_of(C[:, :0]), covariance=(C @ C.T)[np.tril_indices(d)]), columns)
+    state = axes.decompose(replace(state_of(C[:, :0]), covariance=(C @ C.T)[np.tril_indices(d)]), columns)
     assert state.variance == pytest.approx(exact[: state.rank], rel=1e-9)
     assert state.rank == len(exact) or exact[state.rank] < 1e-10 * exact[0]
     assert np.abs(state.C.T @ state.C - np.diag(state.variance)).max() <= 1e-9 * state.variance[0]
@@ -56,14 +56,14 @@ def test_signs_are_stable_between_versions() -> None:
     """If two entries have nearly the same size, the sign convention alone would flip between versions."""
     first = np.array([[0.6, -0.6 - 1e-9, 0.5], [0.1, 0.2, 0.97]])
     second = np.array([[0.6 + 1e-8, -0.6, 0.5], [-0.1, -0.2, -0.97]])
-    own = axes.signed(first)
+    own = axes.choose_signs(first)
     assert own[0, 0] < 0
-    assert ((axes.signed(axes.signed(second), own) * own).sum(axis=1) > 0).all()
+    assert ((axes.choose_signs(axes.choose_signs(second), own) * own).sum(axis=1) > 0).all()
 
 
 def test_signs_are_stable_when_axes_swap() -> None:
     now = np.eye(4)[[1, 0, 2]]
-    assert np.array_equal(axes.signed(now, -np.eye(4)[:3]), -now)
+    assert np.array_equal(axes.choose_signs(now, -np.eye(4)[:3]), -now)
 
 
 def test_the_whitened_coordinate_of_a_component_without_variance_is_zero() -> None:
@@ -84,16 +84,16 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
     X = gaussian(1, 6000, 1 / np.arange(1, d + 1.0), offset=2.0) * (np.logspace(-3, 3, d) if standardize else 1)
     X[:, 7], X[:, 8] = 5.0, np.sign(X[:, 9] - X[:, 9].mean())
     state, whole = one_pass(X[:3000], config)[0], one_pass(X, config)[0]
-    model = axes.model_of(axes.decomposed(state, 4), 4)
+    model = axes.model_of(axes.decompose(state, 4), 4)
     left = axes.continuation(state, model.total_variance)
-    again = axes.continued(model, left if fitted else None, None, 3000, config)
+    again = axes.restore_state(model, left if fitted else None, None, 3000, config)
     assert (again.count, again.weight) == (3000, 3000)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
     assert later.mean == pytest.approx(whole.mean, rel=1e-12)
     if standardize:
         assert later.scale == pytest.approx(whole.scale, rel=1e-6)
         assert later.total_variance == pytest.approx(d - 1)
-    exact, rows = covariance(X * scale_of(X) if standardize else X), axes.principal(axes.decomposed(later, 4), 4)[0]
+    exact, rows = covariance(X * scale_of(X) if standardize else X), axes.principal(axes.decompose(later, 4), 4)[0]
     assert excess(rows, exact) <= (1e-6 if fitted else 0.01)
 
 
@@ -111,9 +111,9 @@ def test_a_stream_with_gaps_is_continued_as_if_it_had_not_been_stopped(kind: str
     if kind == "random":
         X[random.random(X.shape) < 0.3] = np.nan
     config = LearningConfig(12, 4, impute=True, standardize=standardize)
-    state = axes.decomposed(one_pass(X[:3000], config)[0], config.columns)
+    state = axes.decompose(one_pass(X[:3000], config)[0], config.columns)
     model = axes.model_of(state, 4)
-    again = axes.continued(model, axes.continuation(state, model.total_variance), state.known, 3000, config)
+    again = axes.restore_state(model, axes.continuation(state, model.total_variance), state.known, 3000, config)
     (whole, _), (later, _) = (learn(before, X[3000:], np.ones(3000), config) for before in (state, again))
     assert later.mean == pytest.approx(whole.mean, rel=1e-6)
     assert close(learned(later), learned(whole), 1e-5)
@@ -128,9 +128,9 @@ def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_sh
     X = gaussian(2, 6000, 1 / np.arange(1, 13.0), offset=50.0)
     X[:3000, 3] = np.nan
     state = one_pass(X[:3000], config)[0]
-    model = axes.model_of(axes.decomposed(state, 4), 4)
+    model = axes.model_of(axes.decompose(state, 4), 4)
     learned_before = (axes.continuation(state, model.total_variance), state.known) if fitted else (None, None)
-    again = axes.continued(model, *learned_before, 3000, config)
+    again = axes.restore_state(model, *learned_before, 3000, config)
     assert again.entry_variances[3] == pytest.approx(0, abs=1e-12)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
     assert later.mean[3] == pytest.approx(X[3000:, 3].mean(), abs=0.02)

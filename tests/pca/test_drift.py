@@ -91,9 +91,9 @@ def test_the_mean_of_a_sensor_that_begins_is_no_shift(standardize: bool) -> None
     X[:3000, 5] = np.nan
     config = LearningConfig(8, 3, impute=True, standardize=standardize)
     state, _ = one_pass(X[:3000], config)
-    pinned = axes.model_of(axes.decomposed(state, config.columns), 3)
+    pinned = axes.model_of(axes.decompose(state, config.columns), 3)
     state, _ = learn(state, X[3000:], np.ones(3000), config)
-    assert drift(pinned, axes.model_of(axes.decomposed(state, config.columns), 3)).mean_shift_ratio < 0.01
+    assert drift(pinned, axes.model_of(axes.decompose(state, config.columns), 3)).mean_shift_ratio < 0.01
 
 
 D = 64
@@ -109,9 +109,9 @@ def is_outdated(before: F64, after: F64, half_life: float | None) -> bool:
     """Whether the alert's rule calls a model of the messages before outdated, once those after are learned as well."""
     config, retention = LearningConfig(D, 8), 2 ** (-1 / half_life) if half_life else 1.0
     state, _ = one_pass(before, config, retention)
-    pinned = axes.model_of(axes.decomposed(state, config.columns), 8)
+    pinned = axes.model_of(axes.decompose(state, config.columns), 8)
     state, _ = learn(state, after, np.full(len(after), retention), config)
-    moved = drift(pinned, axes.model_of(axes.decomposed(state, config.columns), 8))
+    moved = drift(pinned, axes.model_of(axes.decompose(state, config.columns), 8))
     explains_less = moved.explained_variance_ratio < 0.9 * moved.newest_explained_variance_ratio
     return explains_less or moved.mean_shift_ratio > 0.25
 

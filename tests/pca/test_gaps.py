@@ -60,11 +60,11 @@ def states(V: F64, config: LearningConfig, retention: float = 1.0) -> list[State
 
 def noise_shares(state: State, k: int, config: LearningConfig) -> tuple[float, float]:
     """The shares of the total variance that σ² has where the state is served, and where it fills messages."""
-    model = axes.model_of(axes.decomposed(state, config.columns), k)
+    model = axes.model_of(axes.decompose(state, config.columns), k)
     assert model.explained_variance_ratio.sum() <= 1 + 1e-12
     assert model.explained_variance.min() >= 0
     total = state.total_variance or 1.0
-    return model.noise_variance / total, missing.predictor(state, k).ridge.min() / total
+    return model.noise_variance / total, missing.make_predictor(state, k).ridge.min() / total
 
 
 @given(
@@ -181,7 +181,7 @@ def test_a_sensor_that_was_never_seen_is_no_dimension_of_the_noise() -> None:
     wide = np.column_stack([V, np.full((1200, 10), np.nan)])
     narrow = states(V, LearningConfig(20, 2, impute=True))
     for one, other in zip(narrow, states(wide, LearningConfig(30, 2, impute=True)), strict=True):
-        assert missing.predictor(other, 2).ridge == pytest.approx(missing.predictor(one, 2).ridge, rel=1e-6)
+        assert missing.make_predictor(other, 2).ridge == pytest.approx(missing.make_predictor(one, 2).ridge, rel=1e-6)
         assert close(learned(other)[:20, :20], learned(one), 1e-6)
 
 
@@ -194,6 +194,6 @@ def test_pairs_that_are_never_together_agree_with_the_sensors_that_have_met_both
     V[first, 16:] = np.nan
     V[~first, :8] = np.nan
     state = states(V, LearningConfig(24, 4, impute=True))[-1]
-    known = triangle.square(state.known, 24)  # type: ignore[arg-type]
+    known = triangle.unpack(state.known, 24)  # type: ignore[arg-type]
     assert (known[:8, 16:] == 0).all()
     assert close(learned(state)[:8, 16:], loadings.T[:8] @ loadings[:, 16:], 0.1)

@@ -61,7 +61,7 @@ def test_no_message_adds_more_than_documented(
 
 def variances(state: State) -> F64:
     """The total variance, that along the first axis, and that of all others."""
-    explained = axes.principal(axes.decomposed(state, 1), 1)[1].sum()
+    explained = axes.principal(axes.decompose(state, 1), 1)[1].sum()
     return np.array([state.total_variance, explained, max(state.total_variance - explained, 0.0)])
 
 

@@ -243,7 +243,7 @@ def test_pairs_are_pooled_about_the_pooled_means_by_the_weight_that_knows_them(f
 
 
 def square_of(packed: F64 | None, d: int) -> F64:
-    return np.ones((d, d)) if packed is None else triangle.square(packed, d)
+    return np.ones((d, d)) if packed is None else triangle.unpack(packed, d)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

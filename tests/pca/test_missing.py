@@ -9,7 +9,7 @@ from sklearn import datasets
 
 from streampca.pca import missing as missing_entries
 from streampca.pca.arrays import F64
-from streampca.pca.axes import decomposed, model_of, principal
+from streampca.pca.axes import decompose, model_of, principal
 from streampca.pca.blocked import centring, triangle
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
@@ -27,7 +27,7 @@ def stream(n: int, seed: int = 0, offset: float = 3.0) -> F64:
 
 def filled(state: State, V: F64) -> F64:
     """The block V (B, d), filled."""
-    return missing_entries.fill(state, V, centring.weights(state, np.ones(len(V))), K, center=True).V
+    return missing_entries.fill(state, V, centring.compute_weights(state, np.ones(len(V))), K, center=True).V
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.5))
@@ -44,7 +44,7 @@ def test_observed_residuals_are_divided_by_the_root_of_the_share_of_messages_tha
     state, _ = one_pass(stream(600), CONFIG)
     V = with_gaps(stream(100, 1), 0.3)
     V[::4] = stream(25, 2)
-    c = centring.weights(state, np.ones(100)).c
+    c = centring.compute_weights(state, np.ones(100)).c
     root = np.sqrt(c @ ~np.isnan(V) / c.sum())
     fits = plain.fits_of(V, state.mean, state.C[:, :K], state.total_variance)
     assert filled(state, V) == pytest.approx(np.where(np.isnan(V), fits, fits + (V - fits) / root), rel=1e-9, abs=1e-9)
@@ -80,7 +80,7 @@ def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
     other, _ = learn(replace(state, missing=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
     after, _ = learn(state, V[552:], np.full(256, 0.99), CONFIG)
     assert values_in(replace(after, missing=None)) == values_in(other)
-    past = centring.weights(state, np.full(256, 0.99)).past
+    past = centring.compute_weights(state, np.full(256, 0.99)).past
     assert after.missing == pytest.approx(past * state.missing)
     assert after.known is None
 
@@ -96,7 +96,7 @@ def test_shares_are_those_of_the_weighted_messages(seed: int, retention: float) 
     weights /= weights.sum()
     assert state.missing == pytest.approx(weights @ np.isnan(V), rel=1e-9)
     known = np.where(np.arange(D) == 3, weights[296:].sum(), np.where(np.arange(D) == 5, weights[552:].sum(), 1.0))
-    assert triangle.square(state.known, D) == pytest.approx(np.minimum.outer(known, known), rel=1e-9)
+    assert triangle.unpack(state.known, D) == pytest.approx(np.minimum.outer(known, known), rel=1e-9)
 
 
 @given(st.permutations(range(4)), st.integers(1, 3))
@@ -198,7 +198,7 @@ def test_sensors_that_begin_late(starts: int, spectrum: str) -> None:
     late[:starts, 50:] = late[: starts // 2, 40:45] = np.nan
     state, _ = one_pass(late, LearningConfig(60, 6, impute=True))
     exact = covariance(V)
-    assert excess(principal(decomposed(state, 6), 6)[0], exact) <= (0.001 if spectrum == "low rank" else 0.003)
+    assert excess(principal(decompose(state, 6), 6)[0], exact) <= (0.001 if spectrum == "low rank" else 0.003)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=0.01)
     assert state.entry_variances[:50] == pytest.approx(V.var(axis=0)[:50], rel=0.02)
     assert state.entry_variances[50:] == pytest.approx(V[starts:, 50:].var(axis=0), rel=0.02)
@@ -209,7 +209,7 @@ def test_a_late_sensor_that_others_determine_leaves_no_negative_variance() -> No
     V = gaussian(4, 3000, np.concatenate([[3.0, 2.0], np.full(8, 1e-3)]), offset=1.0)
     V[:2400, 5:] = np.nan
     state, _ = one_pass(V, LearningConfig(10, 4, impute=True))
-    model = model_of(decomposed(state, 4), 4)
+    model = model_of(decompose(state, 4), 4)
     assert (model.explained_variance >= 0).all()
     assert model.noise_variance > 0
     exact = covariance(gaussian(4, 3000, np.concatenate([[3.0, 2.0], np.full(8, 1e-3)])))
@@ -228,7 +228,7 @@ def test_variances_of_entries_are_unbiased(share: float, late: bool) -> None:
         gone[:8000, 50:] = np.nan
     state, _ = one_pass(gone, LearningConfig(d, k, impute=True))
     assert np.mean(state.entry_variances / V.var(axis=0)) == pytest.approx(1, abs=0.01)
-    assert excess(principal(decomposed(state, k), k)[0], covariance(V)) < 0.004
+    assert excess(principal(decompose(state, k), k)[0], covariance(V)) < 0.004
 
 
 def test_a_pause_of_many_half_lives_forgets_the_shares() -> None:

@@ -86,10 +86,10 @@ def test_a_standardised_model_projects_vectors_as_a_plain_one_their_deviations(
     assert of_V.log_likelihood == pytest.approx(of_Y.log_likelihood + np.log(D).sum())
     for basis in get_args(Basis):
         back = standardised.reconstruct(of_V.in_basis(basis), basis)
-        assert standardised.centred(back) == pytest.approx(plain.reconstruct(of_Y.in_basis(basis), basis), abs=1e-9)
+        assert standardised.centre(back) == pytest.approx(plain.reconstruct(of_Y.in_basis(basis), basis), abs=1e-9)
     gaps = np.isnan(with_gaps(Y, 0.3, seed))
     of_V = standardised.project(np.where(gaps, np.nan, V).astype(dtype))
     of_Y = plain.project(np.where(gaps, np.nan, Y).astype(dtype))
     assert np.array_equal(of_V.vectors[~gaps], V[~gaps])
-    assert standardised.centred(of_V.vectors) == pytest.approx(of_Y.vectors, rel=1e-4, abs=1e-4)
+    assert standardised.centre(of_V.vectors) == pytest.approx(of_Y.vectors, rel=1e-4, abs=1e-4)
     assert of_V.scores.score == pytest.approx(of_Y.scores.score, rel=1e-4, abs=1e-4)

@@ -19,5 +19,5 @@ def test_variances_are_sums_in_double_precision() -> None:
 def test_columns_are_scaled_to_length_one_however_short_they_are() -> None:
     """The square of the second is below the smallest number of single precision."""
     A = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32) * np.array([1, 2.0**-90, 0], np.float32)
-    lengths = np.linalg.norm(ritz._scaled(A).astype(np.float64), axis=0)
+    lengths = np.linalg.norm(ritz._normalise_columns(A).astype(np.float64), axis=0)
     np.testing.assert_allclose(lengths, [1, 1, 0], rtol=1e-6)

@@ -44,7 +44,7 @@ def assert_exact(
     D = scale_of(X, weights)
     assert state.scale == pytest.approx(D, rel=tolerance)
     exact = covariance(X * D, weights)
-    state = axes.decomposed(state, k)
+    state = axes.decompose(state, k)
     rows, variance = axes.principal(state, k)
     assert excess(rows, exact) <= most
     assert variance == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:k], rel=max(tolerance, 100 * most))
@@ -154,7 +154,7 @@ def test_constant_dimensions_are_those_of_scikit_learn(dtype: str, factor: bool)
     assert (state.scale[2:7] == 1).all()
     assert state.total_variance == pytest.approx(7, rel=1e-6)
     assert state.scale == pytest.approx(scale_of(X), rel=1e-5 if dtype == "float32" else 1e-9)
-    rows = axes.principal(axes.decomposed(state, 3), 3)[0]
+    rows = axes.principal(axes.decompose(state, 3), 3)[0]
     assert np.abs(rows[:, 2:7]).max() <= 1e-6
     assert excess(rows, covariance(X * scale_of(X))) <= (1e-5 if dtype == "float32" else 1e-6)
 
@@ -187,7 +187,7 @@ def test_missing_entries_and_late_sensors(factor: bool) -> None:
     state, _ = one_pass(gone, LearningConfig(60, 3, standardize=True, impute=True, factor=factor))
     assert state.scale == pytest.approx(D, rel=0.05)
     assert state.total_variance == pytest.approx(60, rel=1e-9)
-    assert excess(axes.principal(axes.decomposed(state, 3), 3)[0], covariance(X * D)) <= 0.002
+    assert excess(axes.principal(axes.decompose(state, 3), 3)[0], covariance(X * D)) <= 0.002
 
 
 @pytest.mark.parametrize("impute", [False, True])

@@ -18,85 +18,117 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_within
 from streampca.pca.state import State
 
-SHARE = 0.05  # q
-ORDINARY = 30.0  # times tr Σ: one variable that is Gaussian exceeds it in four of 10⁸ messages
-SHORT = 32  # messages: before, or in a shorter first block, nothing is clipped
-_MEDIANS = 10.0  # distances from the median of a first block
+SHARE = 0.05  # q: the largest squared distance, in units of tr Σ and of the weight before the message
+ORDINARY = 30.0  # times tr Σ: never clipped to less; a single Gaussian variable exceeds it in four of 10⁸ messages
+SHORT = 32  # messages: in a shorter first block, and before so many messages, nothing is clipped
+_MEDIANS = 10.0  # largest distance from the median of a first block, in median distances
 
 
 class Weights(NamedTuple):
     """Weights of the n messages of a block, and of the past before it."""
 
-    eta: F64  # (n,): its step size, 1/w
-    a: F64  # (n,): its weight in the running mean when it arrives; zero without centring
-    c: F64  # (n,): its share of the moments at the end of the block
+    eta: F64  # (n,): the step size of each message, 1/w
+    a: F64  # (n,): the weight of each message in the running mean when it arrives; zero without centring
+    c: F64  # (n,): the share of each message in the moments at the end of the block
     past: float  # the share of everything before the block, at the end of the block
-    before: F64  # (n,): ρw, the weight of everything before it
+    before: F64  # (n,): ρw, the weight of everything before each message
     total: float  # w at the end of the block
-    reach: F64  # (n,): the squared distance from the mean, in units of tr Σ, to which it is clipped
+    reach: F64  # (n,): the largest squared distance from the mean, in units of tr Σ: a message farther away is clipped
     concentration: float  # κ at the end of the block
 
 
-def weights(state: State, retention: F64, center: bool = True, age: float = 1.0) -> Weights:
-    """Weights of the messages of a block that follows a state; `retention` (n,) holds each ρ.
+def compute_weights(state: State, retention: F64, center: bool = True, age: float = 1.0) -> Weights:
+    """Compute the weights of the messages of a block that follows `state`; `retention` (n,) holds each ρ.
 
     `age` is the share of the weight since the newest entry was first seen.
     """
-    kappa, count = state.concentration, state.count
-    before, eta, c, past, reach, kappa = _weights(state.weight, kappa, count, retention, SHARE * age, center)
-    a = eta if center else np.zeros(len(eta))
-    return Weights(eta, a, c, past, before, float(before[-1] + 1.0), reach, kappa)
+    before, eta, c, past, reach, concentration = _compute_weights(
+        w=state.weight,
+        kappa=state.concentration,
+        count=state.count,
+        retention=retention,
+        share=SHARE * age,
+        center=center,
+    )
+    return Weights(
+        eta=eta,
+        a=eta if center else np.zeros(len(eta)),
+        c=c,
+        past=past,
+        before=before,
+        total=float(before[-1] + 1.0),
+        reach=reach,
+        concentration=concentration,
+    )
 
 
-def near_median(V: Array) -> tuple[Array, F64]:
-    """The messages V (n, d), none farther from their median than ten median distances, and the shares kept (n,)."""
+def move_near_median(V: Array) -> tuple[Array, F64]:
+    """Move messages V (n, d) that are farther than ten median distances from their median to that distance.
+
+    Returns the messages, and the share of its distance that each has kept, (n,).
+    """
     median = np.median(V, axis=0)
-    D = V.astype(np.float64) - median
-    largest = np.abs(D).max(axis=1)
-    lengths = largest * np.linalg.norm(D / np.maximum(largest, np.finfo(np.float64).tiny)[:, None], axis=1)
-    apart = lengths[lengths > 0]  # of messages that are alike, as many as like, the distances say nothing
-    limit = _MEDIANS * np.median(apart) if len(apart) else np.inf
-    far, kept = lengths > limit, np.ones(len(V))
-    if far.any():
-        V, kept[far] = V.copy(), limit / lengths[far]
-        V[far] = median + D[far] * kept[far, None]
+    differences = V.astype(np.float64) - median
+    largest = np.abs(differences).max(axis=1)
+    divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]  # squares must not overflow
+    distances = largest * np.linalg.norm(differences / divisors, axis=1)
+    # Messages equal to the median are left out: if most are, the median distance would be 0, and all others too far.
+    positive = distances[distances > 0]
+    limit = _MEDIANS * np.median(positive) if len(positive) else np.inf
+    is_far = distances > limit
+    kept = np.ones(len(V))
+    if is_far.any():
+        V = V.copy()
+        kept[is_far] = limit / distances[is_far]
+        V[is_far] = median + differences[is_far] * kept[is_far, None]
     return V, kept
 
 
-def each_near_its_median(V: Array) -> Array:
-    """The messages V (n, d), no entry farther from its median than ten median distances; missing entries stay NaN.
+def move_entries_near_medians(V: Array) -> Array:
+    """Clip each entry of V (n, d) to ten median distances from its median; missing entries stay NaN.
 
-    For entries that begin: an outlier among their first values would decide their mean and their scale.
+    This is for entries that no earlier message has shown: an outlier among the first values would decide the mean and
+    the scale of the entry.
     """
-    median = _medians(V)
+    median = _compute_medians(V)
     distances = np.abs(V - median)
-    distances[distances == 0] = np.nan
-    limit = _MEDIANS * _medians(distances)
-    limit = np.where(np.isnan(limit), np.inf, limit)  # of values that are alike, or missing
+    distances[distances == 0] = np.nan  # as in `move_near_median`: values equal to the median are left out
+    limit = _MEDIANS * _compute_medians(distances)
+    limit = np.where(np.isnan(limit), np.inf, limit)  # NaN if all values of the entry are equal or missing
     return np.clip(V, median - limit, median + limit)
 
 
-def _medians(V: Array) -> F64:
-    """The median of each column of V (n, d) without its NaN; NaN of a column that has nothing else."""
-    n = (~np.isnan(V)).sum(axis=0)
+def _compute_medians(V: Array) -> F64:
+    """Compute the median of each column of V (n, d) without its NaN; it is NaN if a column has only NaN."""
+    counts = (~np.isnan(V)).sum(axis=0)
     ordered = np.sort(V, axis=0)  # NaN come last
-    middle = np.take_along_axis(ordered, np.array([np.maximum(n - 1, 0) // 2, np.minimum(n // 2, len(V) - 1)]), axis=0)
+    lower = np.maximum(counts - 1, 0) // 2
+    upper = np.minimum(counts // 2, len(V) - 1)
+    middle = np.take_along_axis(ordered, np.array([lower, upper]), axis=0)
     return np.asarray(middle.mean(axis=0, dtype=np.float64))
 
 
 @compiled
-def _weights(
+def _compute_weights(
     w: float, kappa: float, count: int, retention: F64, share: float, center: bool
 ) -> tuple[F64, F64, F64, float, F64, float]:
-    n, kept = len(retention), 1.0
-    before, eta, c, reach = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    """Compute `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`.
+
+    The state before the block has the weight `w`, the concentration `kappa` and `count` messages; `share` is q.
+    """
+    n = len(retention)
+    before = np.empty(n)
+    eta = np.empty(n)
+    c = np.empty(n)
+    reach = np.empty(n)
     for s in range(n):
         before[s] = retention[s] * w
         w = before[s] + 1.0
         eta[s] = 1.0 / w
-        known = 1.0 - kappa if center else 1.0  # of the variance: the rest is the mean's, which is estimated
-        reach[s] = max(share * before[s], ORDINARY) / known if count + s >= SHORT else np.inf
+        unbiased = 1.0 - kappa if center else 1.0  # tr Σ is too small by this factor, because the mean is estimated
+        reach[s] = max(share * before[s], ORDINARY) / unbiased if count + s >= SHORT else np.inf
         kappa = (1.0 - eta[s]) * (1.0 - eta[s]) * kappa + eta[s] * eta[s]
+    kept = 1.0  # the share of a message that the messages after it leave
     for s in range(n - 1, -1, -1):
         c[s] = eta[s] * kept
         kept *= 1.0 - eta[s]
@@ -107,26 +139,31 @@ def _weights(
 def centre_rows(
     V: Array, mean: F64, weights: Weights, first: int, total: float, smallest: float, Y: Array, norm: F64, kept: F64
 ) -> float:
-    """Centre the messages V (b, d), which begin at message `first` of the block that has these weights.
+    """Centre and clip the messages V (b, d), which begin at message `first` of a block; return tr Σ after them.
 
-    Fills in Y (b, d), the rows y, and for each message its squared distance from the mean, `norm`, and the share of the
-    distance that clipping has left, `kept`; updates the mean. `total` is tr Σ; at most `smallest` counts as none.
-    Returns tr Σ after the messages.
+    Fills in Y (b, d), the rows y. For each message it also fills in `norm`, the squared distance from the mean, and
+    `kept`, the share of the distance that clipping has left. Updates the mean. `weights` are those of the whole block.
+    `total` is tr Σ before the messages; if it is at most `smallest`, nothing is clipped.
     """
     for s in range(len(V)):
-        eta, a = weights.eta[first + s], weights.a[first + s]
-        square, part = 0.0, 1.0
+        eta = weights.eta[first + s]
+        a = weights.a[first + s]
+        square = 0.0
+        part = 1.0
         for j in range(V.shape[1]):
             y = V[s, j] - mean[j]
             square += y * y
         limit = weights.reach[first + s] * total
         if square > limit and total > smallest:
-            part, square = math.sqrt(limit / square), limit
-        root, step = math.sqrt(1.0 - a), part * a
+            part = math.sqrt(limit / square)
+            square = limit
+        root = math.sqrt(1.0 - a)
+        step = part * a
         for j in range(V.shape[1]):
             y = V[s, j] - mean[j]
             Y[s, j] = part * root * y
             mean[j] += step * y
-        norm[s], kept[s] = square, part
+        norm[s] = square
+        kept[s] = part
         total = (1.0 - eta) * total + eta * (1.0 - a) * square
     return total

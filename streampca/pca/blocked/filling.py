@@ -1,10 +1,11 @@
-"""Compiled: the missing entries of messages are predicted by axes, each message by itself.
+"""Compiled functions that predict the missing entries of messages from axes, each message by itself.
 
 With y = v − m and the observed entries O of a message:
 
     x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O          filled: m + Cx, and r/√q where observed, r = (y − Cx)_O
 
-Cx is the prediction of `projection.fill`, compiled since whole streams pass here. docs/mathematics.md, section 11.
+`projection.fill` predicts the same Cx; this is compiled, because whole streams are filled here. docs/mathematics.md,
+section 11.
 """
 
 import math
@@ -21,19 +22,21 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @compiled_without_lock
 def fill(V: Array, mean: F64, C: F64, ridge: F64, root: F64) -> tuple[Array, F64]:
-    """The messages V (B, d) with missing entries filled, and x (B, k); `root` (d,) is √q.
+    """Return the messages V (B, d) with missing entries filled, and x (B, k); `root` (d,) is √q.
 
-    x is clipped to ‖x‖² ≤ k + √2k, the mean and a standard deviation of complete Gaussian messages: where few
-    entries say little, their noise would be magnified, learned, and magnified again.
+    x is clipped to ‖x‖² ≤ k + √2k, which is the mean of complete Gaussian messages and a standard deviation more. If a
+    message has too few entries to determine x, their noise would otherwise be magnified, learned, and magnified again.
     """
-    (B, d), CC = V.shape, C.T @ C
-    filled, X = np.empty(V.shape, V.dtype), np.zeros((B, C.shape[1]))
+    B, d = V.shape
+    CC = C.T @ C
+    filled = np.empty(V.shape, V.dtype)
+    X = np.zeros((B, C.shape[1]))
     added_residuals = np.empty(d)  # an observed entry is m + Cx + r, so 1/√q − 1 times r is added to it
     for j in range(d):
         added_residuals[j] = 1.0 / root[j] - 1.0
-    for i in range(0, B, _ROWS):
-        end = min(i + _ROWS, B)
-        X[i:end] = _fill_few(V[i:end], filled[i:end], (mean, C, CC, ridge, added_residuals))
+    for first in range(0, B, _ROWS):
+        end = min(first + _ROWS, B)
+        X[first:end] = _fill_few(V[first:end], filled[first:end], (mean, C, CC, ridge, added_residuals))
     return filled, X
 
 
@@ -44,7 +47,8 @@ def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
     `predictor` is the same for all messages: the mean, C, CᵀC, the ridge, and 1/√q − 1.
     """
     mean, C, CC, ridge, added_residuals = predictor
-    (B, d), missing = V.shape, np.zeros(len(V), np.int64)
+    B, d = V.shape
+    missing = np.zeros(B, np.int64)
     Y = np.empty((B, d))  # centred messages, with 0 for missing entries
     for s in range(B):
         count = 0
@@ -57,28 +61,31 @@ def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
     fits = X @ C.T
     for s in range(B):
         for j in range(d):
-            v, r = V[s, j], Y[s, j] - fits[s, j]
+            v = V[s, j]
+            r = Y[s, j] - fits[s, j]
             filled[s, j] = v + r * added_residuals[j] if v == v else mean[j] + fits[s, j]
     return X
 
 
 @compiled_within
 def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
-    """x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O, where O are its observed entries.
+    """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O, where O are its observed entries.
 
     `missing` (B,) are the numbers of missing entries, `CY` (B, k) holds C_Oᵀy_O, and `CC` (k, k) is CᵀC.
     """
-    (B, d), k = V.shape, C.shape[1]
+    B, d = V.shape
+    k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        # C_OᵀC_O is a sum over the observed rows of C, or CᵀC less the sum over the missing rows if these are fewer.
+        # C_OᵀC_O is a sum over the observed rows of C. If fewer rows are missing, it is CᵀC less the sum over these.
         sums_missing = missing[s] <= d - missing[s]
-        summed_rows, i = np.zeros((max(1, min(missing[s], d - missing[s])), k)), 0
+        summed_rows = np.zeros((max(1, min(missing[s], d - missing[s])), k))
+        count = 0
         for j in range(d):
             if math.isnan(V[s, j]) == sums_missing:
                 for m in range(k):
-                    summed_rows[i, m] = C[j, m]
-                i += 1
+                    summed_rows[count, m] = C[j, m]
+                count += 1
         H = summed_rows.T @ summed_rows
         for i in range(k):
             for m in range(k):
@@ -91,7 +98,8 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
 @compiled_within
 def _clip(x: F64) -> None:
     """Clip x to ‖x‖² ≤ k + √2k."""
-    square, limit = 0.0, len(x) + math.sqrt(2.0 * len(x))
+    square = 0.0
+    limit = len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
         square += x[i] * x[i]
     scale = math.sqrt(limit / square) if square > limit else 1.0

@@ -1,9 +1,10 @@
-"""Decorators that compile functions with numba and cache the machine code, if possible, in a folder.
+"""Decorators that compile functions with numba and cache the machine code in a folder, if there is one.
 
-The classes below replace the cache of `njit(cache=True)`, which, up to numba 0.68, ignores a read-only folder, raises
-where it cannot write, keeps code into which a function was inlined that has changed since in another module, and lets
-processes that write at once overwrite each other's code: a float64 call then raises, or runs float32 code, at every
-start. A folder for each version of the code would solve the third problem; nothing public solves the others.
+The classes below replace the cache of `njit(cache=True)`, which has four faults up to numba 0.68. It ignores a folder
+that is read-only. It raises if it cannot write. It keeps code into which a function of another module was inlined, even
+after that function has changed. Processes that write at once overwrite each other's code: a float64 call then raises,
+or runs float32 code, at every start. A folder for each version of the code would mend the third fault; nothing public
+mends the rest.
 """
 
 import contextlib
@@ -20,14 +21,15 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_REORDER_SUMS = {"reassoc", "contract", "nsz"}  # LLVM's names
+_REORDER_SUMS = {"reassoc", "contract", "nsz"}  # flags of LLVM
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}  # quick to compile
 
 
 def compiled(function: Function, **options: Any) -> Function:
-    """Compile the function when it is first called; cache the code, with that of all compiled functions that it calls.
+    """Compile the function when it is first called, and cache its code together with the code of what it calls.
 
-    Division by zero gives infinity or NaN, as in NumPy. Keeps the GIL: for short calls, reacquiring it costs more.
+    Division by zero gives infinity or NaN, as in NumPy. The function keeps the GIL: for short calls, reacquiring it
+    would cost more.
     """
     dispatcher = njit(**_OPTIONS, **options)(function)
     with contextlib.suppress(RuntimeError):  # no folder to cache in
@@ -36,16 +38,16 @@ def compiled(function: Function, **options: Any) -> Function:
 
 
 def compiled_without_lock(function: Function) -> Function:
-    """Compile as `compiled` does, and release the GIL: for long calls.
+    """Compile a function for long calls: as `compiled` does, and it releases the GIL.
 
-    Sums may be reordered and products fused in, so that they vectorise. On one machine and build the order is always
-    the same.
+    The compiler may reorder sums and fuse products into them, so that loops vectorise. On one machine and build the
+    order is always the same.
     """
     return compiled(function, fastmath=_REORDER_SUMS, nogil=True)
 
 
 def compiled_within(function: Function) -> Function:
-    """Compile as `compiled_without_lock` does, for calls from compiled functions alone: half as much to compile."""
+    """Compile a function that only compiled functions call: without a wrapper for Python there is half to compile."""
     return cast("Function", njit(**_OPTIONS, fastmath=_REORDER_SUMS, no_cpython_wrapper=True)(function))
 
 
@@ -62,7 +64,7 @@ class _Files(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]
-    """One file for each signature, named by a digest of all that its code depends on; no index."""
+    """A cache without an index: one file for each signature, named by a digest of all that its code depends on."""
 
     def load(self, key: Any) -> Any:
         return self._load_data(self._name(key))
@@ -76,13 +78,14 @@ class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Files that are valid while no module beside the function's own, or beside this one, has changed."""
+    """A cache that is valid until a module changes in the folder of the function, or in the folder of this module."""
 
     _impl_class = _Files
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        stamp = _digest(Path(function.__code__.co_filename).parent), _digest(Path(__file__).parent)
+        folder_of_function = Path(function.__code__.co_filename).parent
+        stamp = (_digest(folder_of_function), _digest(Path(__file__).parent))
         self._cache_file = _FileBySignature(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -97,5 +100,5 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _digest(folder: Path) -> str:
-    """SHA-256 of the folder's modules."""
+    """Return the SHA-256 of the modules in a folder."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()

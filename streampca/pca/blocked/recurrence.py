@@ -1,14 +1,15 @@
-"""One block: B messages learned one after the other by Algorithm 1, at the speed of matrix products.
+"""Learn the B messages of a block one after the other by Algorithm 1, at the speed of matrix products.
 
-Within a block, Algorithm 1 needs nothing of size d but P = YC and G = YYᵀ. For s = 1 … B:
+Within a block, Algorithm 1 needs no vectors of length d, but only their products P = YC and G = YYᵀ. For s = 1 … B:
 
     x_s = S p_s                         h_s = η_s / (1 + η_s‖x_s‖²)             ‖r_s‖² = G_ss − x_s·p_s
     p_t ← p_t + h_s (G_ts − p_t·x_s) x_s    for t > s                           (Cᵀy_t after C ← C − h r xᵀ, eq. 12)
     S ← Sherman–Morrison for CᵀC + h_s²‖r_s‖² x_s x_sᵀ
 
-and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ. The same lines give
-what 16 messages do to the p of later ones, P ← P(I − XᵀZ) + GZ, and to the Z of earlier ones, Z ← Z(I − XᵀZ); only 16
-are learned one by one. docs/mathematics.md, section 2. Equal to `algorithm1.sherman_morrison` to rounding.
+and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ. Messages are learned
+one by one only within parts of 16. The same formula gives what a part does to the p of later messages,
+P ← P(I − XᵀZ) + GZ, and to the Z of earlier messages, Z ← Z(I − XᵀZ). This equals
+`algorithm1.sherman_morrison` to rounding. docs/mathematics.md, section 2.
 """
 
 from typing import Any
@@ -22,8 +23,9 @@ from streampca.pca.blocked.jit import compiled_within
 _PART = 16  # messages
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
 
-# numba's BLAS: precision; forms of the factors; sizes; α, a matrix, its stride; another; β; the product, its stride.
-# Pointers are integers, so that one type does for both precisions; letters are no `int`, as each would be compiled.
+# numba's BLAS. Parameters: the precision; the forms of the two factors; three sizes; α; a matrix and its stride; a
+# second matrix and its stride; β; the product and its stride. Pointers are integers, so that one type serves both
+# precisions. Letters are not Python integers, because each of these would be compiled for itself.
 _gemm: Any = types.ExternalFunction(
     "numba_xxgemm",
     types.intc(
@@ -37,12 +39,14 @@ _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 
 @compiled_within
 def product(A: Array, B: Array, form: Any) -> Array:
-    """AB, or ABᵀ if `form` is T, of matrices of one type whose rows are contiguous: for BLAS (AB)ᵀ, by columns.
+    """Return AB, or ABᵀ if `form` is T, for matrices of one type whose rows are contiguous.
 
-    `@` would take seconds to compile.
+    BLAS reads matrices by columns, so that it is given (AB)ᵀ = BᵀAᵀ. `@` would take seconds to compile.
     """
-    (m, k), n = A.shape, B.shape[0] if form == T else B.shape[1]
-    out, is_single = np.empty((m, n), A.dtype), A.itemsize == 4
+    m, k = A.shape
+    n = B.shape[0] if form == T else B.shape[1]
+    out = np.empty((m, n), A.dtype)
+    is_single = A.itemsize == 4
     _gemm(
         _SINGLE if is_single else _DOUBLE, form, N, n, m, k, _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,
         B.ctypes.data, B.strides[0] // B.itemsize, A.ctypes.data, A.strides[0] // A.itemsize, _ZERO.ctypes.data,
@@ -55,38 +59,46 @@ def product(A: Array, B: Array, form: Any) -> Array:
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
 
-    Returns X and Z (B, w); each message's p = Cᵀy for the C that it met (B, w); and S (w, w) after the block; all are
-    padded with zeros from K to w, whole registers.
+    Returns X and Z (B, w), the p = Cᵀy of each message with the C before it (B, w), and S (w, w) after the block. All
+    are padded with zeros from K to w, a whole number of registers.
     """
-    b, wide = len(P), (P.shape[1] + _LANES - 1) // _LANES * _LANES
-    Z = resize(P, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
-    X, h, p = np.zeros((b, wide)), np.zeros(b), np.zeros((b, wide))
-    G, S = resize(G, b, b), resize(S, wide, wide)
-    for i in range(0, b, _PART):
-        e = min(i + _PART, b)
-        _learn_part(i, e, Z, G, S, eta, X, h)
-        z, change = _solve(X[i:e], h[i:e]), product(Z, X[i:e], T)
-        for s in range(e, b):
-            for t in range(i, e):
-                change[s, t - i] -= G[s, t]
+    b = len(P)
+    wide = (P.shape[1] + _LANES - 1) // _LANES * _LANES
+    # The row of a message holds its p until the message is learned, and then its z. So one product moves the p of later
+    # messages and the Z of earlier ones; only the term GZ is for later ones alone.
+    Z = resize(P, b, wide)
+    X = np.zeros((b, wide))
+    h = np.zeros(b)
+    p = np.zeros((b, wide))
+    G = resize(G, b, b)
+    S = resize(S, wide, wide)
+    for first in range(0, b, _PART):
+        end = min(first + _PART, b)
+        _learn_part(first, end, Z, G, S, eta, X, h)
+        z = _solve(X[first:end], h[first:end])
+        change = product(Z, X[first:end], T)
+        for s in range(end, b):
+            for t in range(first, end):
+                change[s, t - first] -= G[s, t]
         moved = product(change, z, N)
         for s in range(b):
-            if i <= s < e:
+            if first <= s < end:
                 for j in range(wide):
-                    p[s, j], Z[s, j] = Z[s, j], z[s - i, j]
+                    p[s, j] = Z[s, j]
+                    Z[s, j] = z[s - first, j]
             else:
                 for j in range(wide):
                     Z[s, j] -= moved[s, j]
     return X, Z, p, S
 
 
-# Written as loops, not as array expressions: numba takes seconds to compile those. No loop both stores and sums: it
-# would be compiled twice, and where arrays lie in memory would decide which code runs, in which order it sums.
+# The functions are loops, because numba takes seconds to compile array expressions. No loop both stores and sums: it
+# would be compiled twice, and the order of its sums would depend on where arrays lie in memory.
 
 
 @compiled_within
 def resize(A: Array, rows: int, columns: int) -> F64:
-    """A copy of A with so many rows and columns, cut or padded with zeros."""
+    """Return a copy of A with this number of rows and columns, cut or padded with zeros."""
     new = np.zeros((rows, columns))
     for i in range(min(A.shape[0], rows)):
         for j in range(min(A.shape[1], columns)):
@@ -95,20 +107,23 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 
 
 @compiled_within
-def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
-    """Learn messages i … e−1 one by one: fill in X and h, update p and S.
+def _learn_part(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
+    """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
 
-    Sp is kept beside p. With u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x, it changes by
-    (q − shrink u·(p_t + q x)) u. u·p_t is computed as x·Sp_t: so an error in Sp_t shrinks with Sp_t, however much S
-    shrinks. S is large: its change is applied together with the next message's Sx, in one pass.
+    The products Sp are kept as well. A message changes S by −shrink u uᵀ, with u = Sx, and p_t by q x. So Sp_t changes
+    by (q − shrink u·(p_t + q x)) u. Here u·p_t is computed as x·Sp_t: an error in Sp_t then shrinks with Sp_t, however
+    much S shrinks. Since S is large, its change is applied in the same pass that computes Sx of the next message.
     """
-    wide, shrink = len(S), 0.0
-    Sp, u, before = product(p[i:e], S, N), np.zeros(wide), np.zeros(wide)
-    for s in range(i, e):
+    wide = len(S)
+    shrink = 0.0
+    Sp = product(p[first:end], S, N)
+    u = np.zeros(wide)
+    before = np.zeros(wide)  # u of the message before
+    for s in range(first, end):
         x = X[s]
         xx = xp = xu = 0.0
         for j in range(wide):
-            x[j] = Sp[s - i, j]
+            x[j] = Sp[s - first, j]
         for j in range(wide):
             xx += x[j] * x[j]
             xp += x[j] * p[s, j]
@@ -120,41 +135,53 @@ def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64
         h[s] = eta[s] / (1.0 + eta[s] * xx)
         growth = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # of CᵀC along x xᵀ; rounding may make the residual negative
         shrink = growth / (1.0 + growth * xu)
-        for t in range(s + 1, e):
+        for t in range(s + 1, end):
             px = Spx = 0.0
             for j in range(wide):
                 px += p[t, j] * x[j]
-                Spx += Sp[t - i, j] * x[j]
+                Spx += Sp[t - first, j] * x[j]
             q = h[s] * (G[s, t] - px)
-            of_u = q - shrink * (Spx + q * xu)
+            factor_of_u = q - shrink * (Spx + q * xu)
             for j in range(wide):
                 p[t, j] += q * x[j]
-                Sp[t - i, j] += of_u * u[j]
+                Sp[t - first, j] += factor_of_u * u[j]
     _shrink_and_multiply(S, shrink, before, before, u)
 
 
 @compiled_within
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
-    """S ← S − shrink v vᵀ for a symmetric S, then out = Sx.
+    """Subtract shrink v vᵀ from a symmetric S, and write the product of the new S with x to `out`.
 
-    Four rows at a time save writes of `out`. In this order v·v, which may underflow, is never formed.
+    Four rows at a time need fewer writes of `out`. In this order of products v·v, which may underflow, is never formed.
     """
     for i in range(len(x)):
         out[i] = 0.0
     for j in range(0, len(S), 4):
-        v0, v1, v2, v3 = shrink * v[j], shrink * v[j + 1], shrink * v[j + 2], shrink * v[j + 3]
-        x0, x1, x2, x3 = x[j], x[j + 1], x[j + 2], x[j + 3]
+        v0 = shrink * v[j]
+        v1 = shrink * v[j + 1]
+        v2 = shrink * v[j + 2]
+        v3 = shrink * v[j + 3]
+        x0 = x[j]
+        x1 = x[j + 1]
+        x2 = x[j + 2]
+        x3 = x[j + 3]
         for i in range(len(x)):
-            S0, S1 = S[j, i] - v0 * v[i], S[j + 1, i] - v1 * v[i]
-            S2, S3 = S[j + 2, i] - v2 * v[i], S[j + 3, i] - v3 * v[i]
-            S[j, i], S[j + 1, i], S[j + 2, i], S[j + 3, i] = S0, S1, S2, S3
+            S0 = S[j, i] - v0 * v[i]
+            S1 = S[j + 1, i] - v1 * v[i]
+            S2 = S[j + 2, i] - v2 * v[i]
+            S3 = S[j + 3, i] - v3 * v[i]
+            S[j, i] = S0
+            S[j + 1, i] = S1
+            S[j + 2, i] = S2
+            S[j + 3, i] = S3
             out[i] += S0 * x0 + S1 * x1 + S2 * x2 + S3 * x3
 
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may contain zeros."""
-    XX, (b, wide) = product(X, X, T), X.shape
+    """Solve (striu(XXᵀ) + diag(1/h)) Z = X for Z, from the last row up; h may contain zeros."""
+    XX = product(X, X, T)
+    b, wide = X.shape
     Z = resize(X, b, wide)
     for s in range(b - 1, -1, -1):
         for t in range(s + 1, b):

@@ -1,4 +1,4 @@
-"""Symmetric matrices packed: the rows of the lower triangle one after the other, half the memory of the square."""
+"""Packed symmetric matrices: the rows of the lower triangle one after the other, in half the memory of the square."""
 
 import numpy as np
 from scipy.linalg import blas
@@ -9,26 +9,32 @@ from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
 _TILE = 32  # rows and columns that are mirrored at a time, in the processor's cache
 
 
-def of_rows(Y: Array) -> Array:
-    """The lower triangle of YᵀY in a square (d, d), whose upper one is 0: mirroring it would cost a tenth more."""
+def gram(Y: Array) -> Array:
+    """Return YᵀY in the lower triangle of a square (d, d); the upper triangle is 0.
+
+    To mirror it would take a tenth of the time more.
+    """
     syrk = blas.ssyrk if Y.dtype == np.float32 else blas.dsyrk
     return np.asarray(syrk(1.0, Y.T).T)
 
 
 @compiled_without_lock
-def plus(triangle: F64, past: float, A: Array, inverse: F64, after: F64) -> tuple[F64, Array]:
-    """past · triangle + A·bbᵀ for the lower triangle of A (d, d), b = `inverse` (d,): packed, and as a square.
+def add_block(triangle: F64, past: float, A: Array, inverse: F64, after: F64) -> tuple[F64, Array]:
+    """Add a block to a packed triangle; return the sum packed, and as a square (d, d).
 
-    The square is of A's type and times aaᵀ, a = `after` (d,): A may be in other units than the triangle, and the square
-    in others again.
+    The lower triangle of A (d, d) is the block's YᵀY. The sum is past · triangle + A∘bbᵀ with b = `inverse` (d,), the
+    units of the triangle in those of A. The square has A's type and is the sum∘aaᵀ with a = `after` (d,): it is in the
+    units of the next block.
     """
-    d, n = len(A), 0
-    total, square = np.empty(len(triangle)), np.empty((d, d), A.dtype)
+    d = len(A)
+    total = np.empty(len(triangle))
+    square = np.empty((d, d), A.dtype)
+    row = 0  # where row i begins in the packed triangle
     for i in range(d):
         for j in range(i + 1):
-            total[n + j] = past * triangle[n + j] + A[i, j] * (inverse[i] * inverse[j])
-            square[i, j] = total[n + j] * (after[i] * after[j])
-        n += i + 1
+            total[row + j] = past * triangle[row + j] + A[i, j] * (inverse[i] * inverse[j])
+            square[i, j] = total[row + j] * (after[i] * after[j])
+        row += i + 1
     mirror(square)
     return total, square
 
@@ -44,15 +50,16 @@ def mirror(square: Array) -> None:
                     square[column, row] = square[row, column]
 
 
-def outer(x: F64) -> F64:
-    """xxᵀ for a vector x (d,), packed."""
+def pack_outer(x: F64) -> F64:
+    """Return xxᵀ for a vector x (d,), packed."""
     return np.concatenate([x[i] * x[: i + 1] for i in range(len(x))])
 
 
-def square(triangle: F64, d: int, scale: F64 | None = None) -> F64:
-    """The symmetric matrix (d, d), times ssᵀ for a `scale` s (d,)."""
-    full, n = np.empty((d, d)), 0
+def unpack(triangle: F64, d: int, scale: F64 | None = None) -> F64:
+    """Return the square (d, d) of a packed triangle, times ssᵀ if there is a `scale` s (d,)."""
+    full = np.empty((d, d))
+    row = 0  # where row i begins in the packed triangle
     for i in range(d):
-        full[i, : i + 1] = full[: i + 1, i] = triangle[n : n + i + 1]
-        n += i + 1
+        full[i, : i + 1] = full[: i + 1, i] = triangle[row : row + i + 1]
+        row += i + 1
     return full if scale is None else full * np.outer(scale, scale)

@@ -28,7 +28,7 @@ retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_si
 @given(retentions, st.floats(0, 1e6))
 @settings(max_examples=100, deadline=None)
 def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
-    got = centring.weights(state_of(w0), retention)
+    got = centring.compute_weights(state_of(w0), retention)
     w = w0
     for s, kept in enumerate(retention):
         assert got.before[s] == pytest.approx(kept * w, rel=1e-14)
@@ -44,9 +44,9 @@ def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
 @settings(max_examples=100, deadline=None)
 def test_the_concentration_is_the_sum_of_the_squared_shares(retention: F64, first: int, center: bool) -> None:
     """And 1 − κ is the share of a variance that is seen about the mean: so the limit is divided by it."""
-    early = centring.weights(State.empty(1), np.ones(first)) if first else None
+    early = centring.compute_weights(State.empty(1), np.ones(first)) if first else None
     state = state_of(early.total, early.concentration, first) if early else State.empty(1)
-    got = centring.weights(state, retention, center)
+    got = centring.compute_weights(state, retention, center)
     weights = remaining_weights(np.append(np.ones(first), retention))
     assert got.concentration == pytest.approx(np.sum((weights / weights.sum()) ** 2), rel=1e-9)
     kappa = state.concentration
@@ -66,7 +66,7 @@ def test_each_message_is_centred_and_clipped_before_the_next(
     V, m, total = random.standard_normal((len(retention), 3)), random.standard_normal(3), 2.0
     V[::5] *= size
     kappa = 1 / w0
-    weights = centring.weights(state_of(w0, kappa), retention, age=age)
+    weights = centring.compute_weights(state_of(w0, kappa), retention, age=age)
     got = centred(V, m, total, weights)
     for s, v in enumerate(V):
         a, y, kept = weights.a[s], v - m, 1.0
@@ -89,7 +89,7 @@ def test_each_message_is_centred_and_clipped_before_the_next(
 def test_no_message_is_farther_than_ten_medians(size: float) -> None:
     V = np.random.default_rng(0).standard_normal((200, 4)) + 3
     V[[7, 100]] *= size
-    got = centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200)))
+    got = centred(V, np.zeros(4), 0.0, centring.compute_weights(State.empty(4), np.ones(200)))
     assert np.flatnonzero(got.kept < 1).tolist() == [7, 100]
     assert np.isfinite(got.Y).all()
     assert np.isfinite(got.norm).all()
@@ -100,4 +100,4 @@ def test_messages_that_are_alike_say_nothing() -> None:
     """As of an idle sensor: their median distance is 0."""
     V = np.zeros((200, 4))
     V[::3] = np.random.default_rng(1).standard_normal((67, 4))
-    assert (centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200))).kept == 1).all()
+    assert (centred(V, np.zeros(4), 0.0, centring.compute_weights(State.empty(4), np.ones(200))).kept == 1).all()

@@ -145,7 +145,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "dead letters are not sent":
         (1, patched(ClusterTransactions, send=lambda self, records: _send(self, [r for r in records if r[0] != DEAD]))),
     "models of another shape are used": (7, patched(CurrentModel, require_shape=nothing)),
-    "the model goes back when a newer one is damaged": (446, LOADS_OLDER_MODELS),
+    "the model goes back when a newer one is damaged": (962, LOADS_OLDER_MODELS),
     "a topic that was replaced is not noticed": (22, patched(Transformer, _check_topic=nothing)),
     "offsets name a topic that was not read": (10, patched(Transformer, _commit=_commits_for_the_present_topic)),
     "another topic's offsets are used": (10, patched(position, refuse_other_topic=nothing)),
