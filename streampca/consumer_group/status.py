@@ -147,6 +147,7 @@ def _partition_status(partition: PartitionState) -> PartitionStatus:
 
 
 def _transform_status(state: MemberState, output_topic: str) -> TransformStatus:
+    """Return what only members of transform report."""
     delay = state.problems.get(StartDelayed)
     return TransformStatus(
         output_topic=output_topic,
