@@ -146,6 +146,7 @@ def _partition_status(partition: PartitionState) -> PartitionStatus:
 
 
 def _transform_status(state: MemberState, output_topic: str) -> TransformStatus:
+    """Return what only members of transform report."""
     return TransformStatus(
         output_topic=output_topic,
         model_version=state.fixed_version if state.model_version is None else state.model_version,

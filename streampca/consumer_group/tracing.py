@@ -54,7 +54,7 @@ class BatchSpans(Observer):
             for partition, end in list(self._open):  # a copy, since the threads that decode add spans
                 if partition == event.partition and end <= event.next:
                     span = self._open.pop((partition, end))
-                    if end == event.next:  # otherwise the batch was dropped, and its records were read again
+                    if end == event.next:  # an earlier batch was dropped, and its records were read again: no span
                         span.end()
 
     def _begin(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":

@@ -190,7 +190,7 @@ class Outputs:
 
 
 def refuse_too_few(topic: str, count: int, source_topic: str, partitions: Collection[int]) -> None:
-    """Raise `SourceError` unless an output topic with `count` partitions has these of the source topic."""
+    """Raise `SourceError` if an output topic with `count` partitions lacks one of these partitions of the source."""
     if max(partitions, default=-1) >= count:
         raise SourceError(
             f"{topic} has {count} partitions, fewer than {source_topic}: add some, since each partition is written to "
