@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments import charts, passes
 from experiments.baselines import explicit, incremental
-from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, TUNED, method
+from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, method
 from experiments.plan import Job, Plan, Results, complete
 from experiments.report import Claim, cell, table
 from experiments.table1 import METHODS
@@ -114,20 +114,14 @@ def _draw(panel: Any, plan: Plan, name: str, k: int) -> None:
 
 
 def blocks(plan: Plan) -> dict[str, list[str]]:
-    """The step sizes that were chosen, and how many times slower other methods are than the implicit update."""
-    chosen, head = [], [f"{name} k={k}" for name, k in SETTINGS]
+    """How many times slower other methods are than the implicit update."""
     cases = [(D[name], k) for name, k in SETTINGS]
-    for name in (name for name in TUNED if name != "explicit"):
-        chosen.append([LABELS[name], *(f"{passes.eta0_of(plan, *case, name):g}" for case in SETTINGS)])
     sizes = [f"in blocks of {size}" if size > 1 else "message by message" for size in SIZES]
     factors = [
         [LABELS[name], *(_range([_ratio(plan, *case, size, name) for case in cases]) for size in SIZES)]
         for name in PAPERS if name != "implicit"
     ]  # fmt: skip
-    return {
-        "rates": table(["η₀", *head], chosen),
-        "factors": table(["time / implicit update's", *sizes], factors, labels=1),
-    }
+    return {"factors": table(["time / implicit update's", *sizes], factors, labels=1)}
 
 
 def _times(plan: Plan, d: int, k: int, size: int, name: str) -> list[float]:

@@ -20,7 +20,7 @@ from experiments.baselines.batch import Batch
 from experiments.datasets import Data
 from experiments.methods import WARM_UP, method
 from experiments.plan import Job, Plan, Results, complete, curve
-from experiments.report import average, cell, spread, table
+from experiments.report import spread, table
 from streampca.pca.arrays import F64
 
 RUNS, GROUPS, MESSAGES = 100, 10, 102_400
@@ -131,7 +131,7 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
     for row in results(plan).rows():
         values = {column: [float(value) for value in row[column].split()] for column in ("excess", "batch")}
         curves.setdefault((row["stream"], row["run"] == PREDICTED), []).append(values)
-    rows, ends = [], []
+    rows = []
     for name, (variances, columns) in spectra().items():
         runs, theories = curves.pop((name, False), []), curves.pop((name, True), [])
         if not runs:
@@ -144,9 +144,5 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
         cells = [f"{-min(1.0, 2 * (1 - ratio)):.2f}", f"{slope(theory['excess']):.2f}", spread(slopes)]
         cells += [f"{centre(r['excess'][-1] for r in runs):.3g}", f"{theory['excess'][-1]:.3g}"]
         rows.append([name, *cells])
-    for name in dict.fromkeys(stream for stream, _ in curves):
-        measured, expected = ([run["excess"][0] for run in curves.get((name, kind), [])] for kind in (False, True))
-        ends.append([name, spread(measured, 4), cell(average(expected), ".4f")])
     heads = ["power of t: limit", "predicted", "measured", "excess, %", "predicted"]
-    pictures = table(["data", "excess over batch PCA, %", "predicted"], ends)
-    return {"rate": table(["stream", *heads], rows), "rate-pictures": pictures}
+    return {"rate": table(["stream", *heads], rows)}
