@@ -44,7 +44,7 @@ class PooledCovariance:
         If Σ is not kept, the columns of the states are collected as rows. When there are more than twice `columns` (at
         least 40) and more than `uncut_rows` of them, they are replaced by the leading axes of their sum.
         """
-        self._cut_to = max(columns, SPARE)
+        self._cut_to = max(columns, SPARE)  # rows that remain after such a replacement
         self._most_rows = max(2 * self._cut_to, uncut_rows)
         self._pooled = State.empty(0)  # without C and D
         self._is_sum = False  # whether more than one state was added

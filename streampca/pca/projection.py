@@ -63,9 +63,7 @@ class Spikes(NamedTuple):
     def overlap(self) -> F64:
         """The squared cosine between each learned axis and the true axis, (k,); 0 if it only fits noise."""
         t = self.strength
-        edge = np.sqrt(
-            self.gamma
-        )  # an axis that only fits noise has this t, to the last bit, so its overlap is exactly 0
+        edge = np.sqrt(self.gamma)  # t of an axis that only fits noise, to the last bit: its overlap is exactly 0
         return np.asarray((t - edge) * (t + edge) / (t * (t + self.gamma)))
 
     @property
