@@ -135,9 +135,8 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # (b, k), (b, k, k)
         is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
         inverse = np.where(is_determined, 1 / (S + sigma2), 0.0)
-        coordinates = inverse[:, None] * (
-            y[:, None] @ Phi @ B
-        )  # one product for each row, so that no other row changes its bits
+        # One product for each row, so that no other row changes its bits.
+        coordinates = inverse[:, None] * (y[:, None] @ Phi @ B)
         fits = (coordinates @ np.swapaxes(B, 1, 2) @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o
         centred[rows] = np.where(missing, fits, y)
         uncertain = np.where(is_determined, sigma2 * inverse, 1.0)
