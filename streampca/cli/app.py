@@ -1,4 +1,4 @@
-"""The command line: names, options and help. A command's implementation is imported when it runs: help is quick."""
+"""The command line: names, options and help. To print help quickly, a command is imported only when it runs."""
 
 import signal
 import sys
@@ -29,17 +29,20 @@ app = typer.Typer(
 )
 
 
-def _version(is_set: bool) -> None:
+def _print_version(is_set: bool) -> None:
+    """Print the version and exit, if the option is given."""
     if is_set:
         typer.echo(f"streampca {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options_of_all(
-    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+def _accept_common_options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
-    pass
+    """Accept the options that stand before the command; their callbacks do the work."""
 
 
 @command(app, *WORKER, logs_errors=True)
@@ -78,8 +81,8 @@ def transform(settings: "TransformSettings") -> None:
     """Project a topic into another topic, exactly once.
 
     Writes an output for each record, with its key, timestamp and headers, to the partition of the same number. Outputs
-    and offsets are one transaction: read_committed consumers see each output once. Waits for a model if there is none
-    yet, and uses newer ones as they appear. Start up to one per partition.
+    and offsets are one transaction, so read_committed consumers see each output once. Waits for a model if there is
+    none yet, and uses newer models as they appear. Start up to one member per partition.
 
     Example: streampca transform --topic readings --output-topic readings-projected
     """
@@ -101,9 +104,9 @@ def demo(
 ) -> None:
     """Run everything on this machine.
 
-    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs neither Java nor Docker. The vectors have
-    a low-rank structure that is known, so one can watch how well it is found.
-    With --sensors a record has named readings in different units, and one sensor fails now and then: the page names it.
+    Starts a broker in memory, a stream of vectors, a worker and the HTTP API. Needs neither Java nor Docker. The
+    vectors have a known structure of low rank, so one can watch how well it is found. With --sensors, a record has
+    named readings in different units. A sensor fails now and then, and the page names it.
     """
     from streampca.demo.run import choose_stream, run
 
@@ -153,7 +156,7 @@ def fit(
     ] = False,
     half_life: Annotated[float | None, typer.Option(min=0.001, help="Half-life of a row's weight, in rows.")] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
-    missing: Annotated[str, typer.Option(help="What to do with gaps in rows.", metavar="refuse|impute")] = "refuse",
+    missing: Annotated[str, typer.Option(help="What to do with missing entries.", metavar="refuse|impute")] = "refuse",
     start_from: Annotated[
         str | None,
         typer.Option(help="Model file, or store with one topic, to continue; no other options of the model."),
@@ -172,7 +175,14 @@ def fit(
     from streampca.cli.fit import FitOptions, run
 
     dtype = "float32" if single else "float64"
-    options = FitOptions(components, center, standardize, half_life, dtype, missing)
+    options = FitOptions(
+        components=components,
+        center=center,
+        standardize=standardize,
+        half_life=half_life,
+        dtype=dtype,
+        missing=missing,
+    )
     run(file, output, options, start_from, file_options(field, header, separator, dimensions))
 
 
@@ -189,9 +199,10 @@ def project(
 ) -> None:
     """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
 
-    Of a store the newest model is used; older ones are files in it. The bearer token of a sidecar is taken from
-    STREAMPCA_TOKEN. From Parquet and CSV the other columns are kept in Parquet and CSV, where columns of CSV are text.
-    An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.
+    If the model is a store, its newest model is used; older models are files in it. The bearer token of a sidecar is
+    taken from STREAMPCA_TOKEN. The other columns of a Parquet or CSV file are kept if the output is Parquet or CSV;
+    those of CSV are text. An .npy file gets only the coordinates. The file is streamed, so it may be larger than
+    memory.
 
     Example: streampca project vectors.npy --model model.npz -o projected.parquet
     """
@@ -220,7 +231,7 @@ def export(
 ) -> None:
     """Write a model as a file of another tool.
 
-    Of a store the newest model is used; older ones are files in it.
+    Exports the newest model of a store; older models are files in it.
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """
@@ -241,7 +252,7 @@ def main() -> None:
     try:
         with naming_the_worker():
             app()  # raises SystemExit
-    except (StreampcaError, OSError) as error:  # the latter of stdout, on a full disk
+    except (StreampcaError, OSError) as error:  # OSError: stdout is a file on a full disk
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         code = exit_code_of(error)
     except SystemExit as end:

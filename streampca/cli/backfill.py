@@ -6,8 +6,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.console import console, iso_time, progress, report
-from streampca.cli.options import milliseconds
+from streampca.cli.console import console, iso_time, print_notes, progress
+from streampca.cli.options import parse_time_ms
 from streampca.cli.worker_config import create_worker_config
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.files.columns import FileOptions
@@ -28,7 +28,7 @@ def run(
     settings: WorkerSettings, sources: Sequence[str], files: FileOptions, timestamp_column: str | None,
     until: str | None, number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
-    """Learn the rows, save a checkpoint that every model will contain, and say what was learned."""
+    """Learn the rows, save them as a checkpoint that every later model contains, and print what was learned."""
     with naming_the_extra("this", "dask" if scheduler else "backfill"):
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import execute, with_names
@@ -36,20 +36,16 @@ def run(
 
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
     chunks = chunks_of(sources)
+    until_offsets = offsets_in(until or "")
+    until_ms = None if until_offsets else parse_time_ms(until, "until")
     plan = BackfillPlan(
-        settings.topic,
-        create_worker_config(settings).fold,
-        files,
-        timestamp_column,
-        None if offsets_in(until or "") else milliseconds(until, "until"),
-        offsets_in(until or ""),
-        number,
+        settings.topic, create_worker_config(settings).fold, files, timestamp_column, until_ms, until_offsets, number
     )
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     store = open_store(settings.store)
     plan, first = with_names(store, plan, chunks)
-    report(first)
+    print_notes(first)
     with progress("learning", len(chunks)) as update:
         checkpoint, rejected = execute(
             store,
@@ -66,22 +62,24 @@ def run(
     counts = ", ".join(f"{reason}: {count}" for reason, count in stats.rejected.items())
     if stats.first_ms >= 0:
         console().print(f"history from {iso_time(stats.first_ms)} to {iso_time(stats.last_ms)}")
+    published = _publish(settings, store, plan.fold_config)
+    start = f"at {until}" if until else "at the earliest record"
     console().print(
         f"{partition_name(checkpoint.partition)} is done: {stats.learned:,} vectors learned into "
         f"{settings.store}; rejected: {counts or 'none'}; skipped: {stats.skipped}\n"
-        f"{_published(settings, store, plan.fold_config)}; workers with start=backfill begin "
-        f"{f'at {until}' if until else 'at the earliest record'}"
+        f"{published}; workers with start=backfill begin {start}"
     )
 
 
-def _published(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
-    """Publish a model unless a worker does that; returns which model contains the backfill."""
+def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
+    """Publish a model with the backfill unless a worker will; return a text that says which model contains it."""
     models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()
     if any(report.transform is None and report.is_running(time.time()) for report in reports):
-        yet = "contains them yet" if models.versions() else "yet"
-        return f"no model {yet}: a worker of the topic publishes it"
-    with threadpool_limits(1):  # the same bits as of a worker
+        if models.versions():
+            return "no model contains them yet: a worker of the topic publishes it"
+        return "no model yet: a worker of the topic publishes it"
+    with threadpool_limits(1):  # so that the model has the same bits as from a worker
         Publisher(models, config, time.time).publish(Checkpoints(store, settings.topic))
     newest = models.newest()
     return f"model version {newest.version} contains them" if newest else "no model yet: it takes two vectors"
@@ -89,15 +87,17 @@ def _published(settings: WorkerSettings, store: Store, config: FoldConfig) -> st
 
 def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
     """Delete a backfill and the models that contain it, if `ask` agrees. Raises `SettingsError` if there is none."""
-    store, name = open_store(settings.store), partition_name(backfill_partition(number))
-    folder = folder_of(settings.topic, backfill_partition(number))
+    store = open_store(settings.store)
+    partition = backfill_partition(number)
+    name = partition_name(partition)
+    folder = folder_of(settings.topic, partition)
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]
     others = [path for path in store.names(folder) if not path.endswith((".npz", "/parts"))]
-    others += store.names(f"{folder}/parts")  # of one that was interrupted
+    others += store.names(f"{folder}/parts")  # only an interrupted backfill has parts
     if not checkpoints + others:
         raise SettingsError(f"{settings.store} has no {name} of {settings.topic}")
     models = Models(store, settings.topic)
-    versions = models.containing(backfill_partition(number))
+    versions = models.containing(partition)
     pins = [f"{pin} ({version})" for pin, version in Pins(store, settings.topic).all().items() if version in versions]
     pinned = f", among them what is pinned as {' and '.join(pins)}" if pins else ""
     what = f"{name} of {settings.topic}, and the {len(versions)} models that contain it{pinned}"
@@ -105,8 +105,8 @@ def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> 
         raise StreampcaError("nothing was changed")
     for path in checkpoints:
         store.delete(path)
-    versions = models.containing(backfill_partition(number))  # again: workers may have published until they stopped
-    models.delete(versions)  # they have higher versions than those that workers publish next
-    for path in others:  # last, so that one that is killed can be run again
+    versions = models.containing(partition)  # read again: workers may have published until they stopped
+    models.delete(versions)  # otherwise they would stay the newest: later models have fewer messages, so lower versions
+    for path in others:  # last: if this command is killed before, it finds the backfill when it is run again
         store.delete(path)
     console().print(f"deleted {name} of {settings.topic}, and {len(versions)} models that contained it")

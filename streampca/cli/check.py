@@ -1,4 +1,4 @@
-"""`streampca check`: prints the effective settings, their origins and every mistake, without any connection."""
+"""`streampca check`: prints the settings in effect, their origins and every mistake, without a connection."""
 
 from pathlib import Path
 
@@ -15,17 +15,20 @@ _KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSet
 
 
 def run(options: Options) -> int:
-    """Print the settings of worker and sidecar, and of transform if one of its own is set; return the exit code."""
+    """Print the settings of worker, sidecar and transform and their mistakes; return the exit code.
+
+    Transform is left out unless a setting that only transform has is given.
+    """
     out = console()
-    shown: list[Effective] = []
-    mistakes: dict[str, None] = {}  # in order, without repetitions
+    printed: list[Effective] = []
+    mistakes: dict[str, None] = {}  # a dictionary keeps the order and drops repetitions
     warnings: list[str] = []
     for name, kind in _KINDS.items():
         settings, mistakes_of_kind = kind.explain(**options)
-        own = [effective for effective in settings if effective not in shown]
+        own = [effective for effective in settings if effective not in printed]
         if kind is TransformSettings and all(effective.origin in ("default", "missing") for effective in own):
             continue
-        title = f"streampca {name}{' (besides those above)' if shown else ''}"
+        title = f"streampca {name}{' (besides those above)' if printed else ''}"
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
         for heading in ("setting", "value", "from"):
             table.add_column(heading, overflow="fold")
@@ -34,7 +37,7 @@ def run(options: Options) -> int:
                 value = str(Path(value).absolute())
             table.add_row(setting, value or "–", origin, style="dim" if origin == "default" else "")
         out.print(table)
-        shown += own
+        printed += own
         mistakes |= dict.fromkeys(mistakes_of_kind)
         values = {effective.name: effective.value for effective in settings}
         if not values["tokens_file"] and not is_loopback(values["host"]):

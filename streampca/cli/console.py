@@ -14,23 +14,23 @@ from rich.table import Table
 if TYPE_CHECKING:
     from streampca.files.rows import Rows
 
-_UNLIMITED = 10_000  # columns, without a terminal
+_UNLIMITED = 10_000  # characters in a line without a terminal: more than any table has
 
 
 def console() -> Console:
-    """A console on standard output that interprets no markup; only a terminal's width limits tables."""
+    """Return a console on standard output that interprets no markup and, without a terminal, does not wrap tables."""
     width = None if sys.stdout.isatty() else _UNLIMITED
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
-def report(rows: "Rows") -> None:
-    """Print how a file was read, where that is worth a line: a guessed separator, say."""
+def print_notes(rows: "Rows") -> None:
+    """If a file was read by a guess, such as a guessed separator, print what was guessed."""
     if rows.notes:
         console().print(f"{rows.path}: {rows.notes}")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:
-    """A table of texts without lines; the columns named in `right` are aligned right."""
+    """Return a table of texts without lines; columns whose headings are in `right` are aligned right."""
     result = Table(box=None, pad_edge=False, show_header=bool(headings))
     for heading in headings:
         result.add_column(heading, justify="right" if heading in right else "left")
@@ -40,7 +40,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collect
 
 
 def iso_time(milliseconds: float) -> str | None:
-    """A time since 1970 in UTC; None if it is unknown (negative), or beyond the year 9999."""
+    """Return a time, in milliseconds since 1970, as text in UTC; None if it is negative or beyond the year 9999."""
     if milliseconds < 0:
         return None
     try:
@@ -51,7 +51,7 @@ def iso_time(milliseconds: float) -> str | None:
 
 @contextmanager
 def progress(task: str, total: float | None = 1.0) -> Iterator[Callable[..., None]]:
-    """A bar, shown only on a terminal. Yields the function that updates it, with `completed`, `rows` and `note`."""
+    """Show a progress bar if stderr is a terminal; yield a function that updates its `completed`, `rows` and `note`."""
     errors = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),

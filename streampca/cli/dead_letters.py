@@ -14,12 +14,13 @@ from streampca.sources.base import Outgoing, OutgoingFields, TransactionFailedEr
 from streampca.sources.clients import create_replay, open_reader
 from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, make_replay_note
 
-_EXAMPLES = 3  # of each reason, with messages that differ
-_MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
+_EXAMPLES = 3  # examples that are printed for each reason; their messages differ
+_MAX_LETTERS = 1000  # letters in one transaction
+_MAX_BYTES = 8 * 2**20  # a transaction ends with the letter that reaches this sum of bytes of values
 
 
 class LetterFilter(NamedTuple):
-    """Selects the letters to replay; empty: all. Times are the records' timestamps, in milliseconds."""
+    """Selects the letters to replay; an empty filter selects all. Times are timestamps of records, in milliseconds."""
 
     reasons: Sequence[str] = ()
     partitions: Sequence[int] = ()
@@ -27,33 +28,35 @@ class LetterFilter(NamedTuple):
     until_ms: int | None = None
 
     def accepts(self, letter: DeadLetter) -> bool:
+        """Return whether the letter is selected."""
+        origin = letter.origin
         return (
-            (not self.reasons or letter.origin.reason in self.reasons)
-            and (not self.partitions or letter.origin.partition in self.partitions)
-            and (self.since_ms is None or letter.origin.timestamp >= self.since_ms)
-            and (self.until_ms is None or letter.origin.timestamp < self.until_ms)
+            (not self.reasons or origin.reason in self.reasons)
+            and (not self.partitions or origin.partition in self.partitions)
+            and (self.since_ms is None or origin.timestamp >= self.since_ms)
+            and (self.until_ms is None or origin.timestamp < self.until_ms)
         )
 
 
 def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
-    """Print the letters by reason. Raises `SourceError`."""
+    """Print the dead letters by reason, as tables or as JSON. Raises `SourceError`."""
     with closing(open_reader(settings, settings.dead_letter_topic)) as reader:
         topic = DeadLetterTopic(reader.read)
-        groups = grouped(topic.letters())
+        groups = group_letters(topic.letters())
     if as_json:
         facts = {"topic": settings.dead_letter_topic, "groups": groups, "others": topic.others}
         print(json.dumps(facts, indent=2))  # noqa: T201
         return
-    show(settings.dead_letter_topic, groups)
+    print_groups(settings.dead_letter_topic, groups)
     if topic.others:
         console().print(f"{topic.others} other records are no dead letters of streampca")
 
 
 def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
-    """Print what would be replayed. Raises `SourceError`."""
+    """Print the letters that a replay would send. Raises `SourceError`."""
     with closing(open_reader(settings, settings.dead_letter_topic)) as reader:
-        groups = grouped(to_replay(reader.read, settings.topic, chosen))
-    show(settings.dead_letter_topic, groups)
+        groups = group_letters(select_letters(reader.read, settings.topic, chosen))
+    print_groups(settings.dead_letter_topic, groups)
     count = sum(group["letters"] for group in groups)
     console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
 
@@ -61,12 +64,13 @@ def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Send the chosen letters' records to their topic again. Raises `SourceError`."""
     try:
-        # The producer first: after it no other replay can send, so the reader sees all that was sent.
+        # The producer is opened before the reader. From then on no other replay can send, so the reader finds the notes
+        # of all records that were ever sent again.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,
         ):
-            letters = to_replay(reader.read, settings.topic, chosen, producer.partitions)
+            letters = select_letters(reader.read, settings.topic, chosen, producer.partitions)
             count = send_all(producer.send, letters, settings.dead_letter_topic)
     except (TransactionFailedError, TimeoutError, SourceError) as error:
         raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None
@@ -74,10 +78,16 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     console().print(f"{count} records were sent to {settings.topic}{replaced}")
 
 
-def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter, partitions: float = math.inf) -> Iterator[DeadLetter]:
-    """The chosen letters of a topic that were not replayed yet. Raises `SourceError` at one of a missing partition."""
+def select_letters(
+    read: ReadTopic, topic: str, chosen: LetterFilter, partitions: float = math.inf
+) -> Iterator[DeadLetter]:
+    """Yield the chosen letters of a topic that were not replayed yet.
+
+    If the partition of a letter is not among the topic's first `partitions`, raises `SourceError`.
+    """
     for letter in DeadLetterTopic(read).letters():
-        if letter.status == LetterStatus.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
+        is_waiting = letter.status == LetterStatus.WAITING
+        if is_waiting and letter.origin.topic == topic and chosen.accepts(letter):
             if letter.origin.partition >= partitions:
                 raise SourceError(
                     f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {partitions}; "
@@ -89,7 +99,10 @@ def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter, partitions: flo
 def send_all(
     send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
 ) -> int:
-    """Send the letters' records in transactions, each with a replay note in its letters' partitions; count them."""
+    """Send the records of the letters to their topics, and return their number.
+
+    Each transaction also sends a replay note to the partitions of its letters, so that no record is sent twice.
+    """
     sent = 0
     for batch in _batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
@@ -102,23 +115,26 @@ def send_all(
 
 
 def _batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """The letters in lists of at most 1,000 and, but for the last of each, 8 MiB."""
-    batch, size = list[DeadLetter](), 0
+    """Yield the letters in lists that end at 1,000 letters or 8 MiB."""
+    batch = list[DeadLetter]()
+    size = 0
     for letter in letters:
         batch.append(letter)
         size += len(letter.record.value or b"")
         if len(batch) == _MAX_LETTERS or size >= _MAX_BYTES:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
 
 
-def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
-    """The letters by topic and reason, the largest group first."""
+def group_letters(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
+    """Group letters by topic and reason; the largest group comes first."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for letter in letters:
-        origin, time = letter.origin, iso_time(letter.origin.timestamp)
+        origin = letter.origin
+        time = iso_time(origin.timestamp)
         group = groups.setdefault((origin.topic, origin.reason), {
             "reason": origin.reason, "topic": origin.topic, "letters": 0,
             **{status.value: 0 for status in LetterStatus},
@@ -138,7 +154,8 @@ def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
     return sorted(groups.values(), key=lambda group: (-group["letters"], group["topic"], group["reason"]))
 
 
-def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
+def print_groups(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
+    """Print a table of the groups, and their examples."""
     out = console()
     if not groups:
         out.print(f"no such dead letters in {dead_letter_topic}")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from streampca.cli.console import console
 from streampca.cli.doctor_topic import TopicChecks
 from streampca.cli.member_start import MemberStart
-from streampca.cli.options import Options, settings_of
+from streampca.cli.options import Options, read_settings
 from streampca.cli.transform_start import TransformStart
 from streampca.consumer_group.step import NotYetError, Step
 from streampca.errors import StreampcaError
@@ -54,10 +54,10 @@ def _starts_of(options: Options, opened: contextlib.ExitStack) -> list[MemberSta
     if not has_transform or _is_set(WorkerSettings, ["dimensions", "components"], options):
         from streampca.cli.worker_start import WorkerStart  # here: it imports numba, which takes a second
 
-        worker = opened.enter_context(settings_of("WorkerSettings", options))
+        worker = opened.enter_context(read_settings("WorkerSettings", options))
         starts.append(WorkerStart(worker, open_store(worker.store)))
     if has_transform:
-        transform = opened.enter_context(settings_of("TransformSettings", options))
+        transform = opened.enter_context(read_settings("TransformSettings", options))
         starts.append(TransformStart(transform, open_store(transform.store)))
     return starts
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from streampca.cli import locations
-from streampca.cli.console import console, progress, report, table
+from streampca.cli.console import console, print_notes, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
@@ -22,52 +22,56 @@ from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 
-_COMPONENTS = 10
+_COMPONENTS = 10  # default
 
 
 @dataclass(frozen=True)
 class FitOptions:
     """The options of `streampca fit` that shape the model."""
 
-    components: int | None = None  # 10, or as many as the file has dimensions
+    components: int | None = None  # None: 10, or the dimensions of the file if these are fewer
     center: bool = True
     standardize: bool = False
     half_life: float | None = None  # in rows
     dtype: str = "float64"
-    missing: str = "refuse"  # or impute
+    missing: str = "refuse"  # or "impute"
 
 
 def run(file: Path, output: str, options: FitOptions, start_from: str | None, wanted: FileOptions) -> None:
-    """Learn the rows of the file and write the model."""
+    """Learn the rows of a file and write the model; `start_from` names a model to continue."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
-    before = locations.model_at(start_from) if start_from else None
+    before = locations.read_model(start_from) if start_from else None
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     impute = before.impute if before else options.missing == "impute"
     if before:
         wanted = wanted._replace(dimensions=before.model.dimensions, names=before.names)
     rows = open_rows(file, wanted._replace(impute=impute))
-    fold_config = (
-        FoldConfig.from_dict(before.settings, before.names or rows.names) if before else _fold_config(options, rows)
-    )
+    if before:
+        fold_config = FoldConfig.from_dict(before.settings, before.names or rows.names)
+    else:
+        fold_config = _create_fold_config(options, rows)
     locations.check_writable(output)
-    report(rows)
+    print_notes(rows)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, past_scores, seconds = _learn(rows, fold_config, before)
         if fold.stats.learned < 2:
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.entered, time.time())
-    left = axes.continuation(merged.state, model.model.total_variance)
-    model = replace(model, learned=left, known=merged.state.known)
+    continuation = axes.continuation(merged.state, model.model.total_variance)
+    model = replace(model, learned=continuation, known=merged.state.known)
     locations.write(output, model_file.encode(model))
-    learned = fold.stats.learned - (before.version if before else 0)
+    learned_before = before.version if before else 0
+    learned = fold.stats.learned - learned_before
     _report(model.model, output, seconds, learned, merged.state.clipped)
 
 
-def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
-    d, k = rows.dimensions, options.components or min(_COMPONENTS, rows.dimensions)
+def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
+    """Create the configuration of a new model. Raises `SettingsError` if options contradict the file or each other."""
+    d = rows.dimensions
+    k = options.components or min(_COMPONENTS, d)
     if k > d:
         raise SettingsError(f"components ({k}) cannot exceed the dimensions of {rows.path} ({d})")
     if options.standardize and not options.center:
@@ -81,16 +85,23 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
 def _learn(
     rows: Rows, fold_config: FoldConfig, before: model_file.PublishedModel | None
 ) -> tuple[Fold, PastScoresBuilder, float]:
+    """Learn the rows, after the model `before` if there is one; return the fold, its past scores and the seconds.
+
+    Raises `InputError` at the first vector that cannot be learned.
+    """
     learning_config = fold_config.learning
-    fold, past_scores = Fold.empty(learning_config), PastScoresBuilder(learning_config.components)
+    fold = Fold.empty(learning_config)
+    past_scores = PastScoresBuilder(learning_config.components)
     if before:
         state = axes.restore_state(before.model, before.learned, before.known, before.version, learning_config)
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
         past_scores.entered = before.past_scores or past_scores.entered
-    absent, started = 0, time.perf_counter()
+    absent = 0  # rows with null instead of a vector
+    started = time.perf_counter()
     with progress("learning") as update:
         for vectors, share, _, numbers, nulls in rows.chunks(skip_nulls=True):
-            absent, learned = absent + nulls, fold.stats.learned
+            absent += nulls
+            learned = fold.stats.learned
             if bad := Judge.of(learning_config).first_bad(vectors):
                 row, reason, message = bad
                 hint = f" with --components {learning_config.components}" if reason == "too_few_observed" else ""
@@ -105,7 +116,9 @@ def _learn(
 
 
 def _report(model: Model, output: str, seconds: float, learned: int, clipped: int) -> None:
-    out, ratios = console(), model.explained_variance_ratio
+    """Print a table of the components and how fast the model was learned, in `seconds`."""
+    out = console()
+    ratios = model.explained_variance_ratio
     headings = ("component", "explained variance", "ratio", "sum of ratios")
     values = zip(model.explained_variance, ratios, ratios.cumsum(), strict=True)
     rows = ((str(i), f"{v:.6g}", f"{ratio:.4%}", f"{total:.4%}") for i, (v, ratio, total) in enumerate(values, 1))

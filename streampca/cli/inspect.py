@@ -18,32 +18,34 @@ from streampca.stores.pins import Pins
 
 
 def run(location: str, *, as_json: bool) -> None:
-    """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
+    """Print the content of the file or store at a path or URL. Raises `StreampcaError` if it cannot be read."""
     if locations.is_store(location):
-        facts = facts_of_store(location)
+        facts = describe_store(location)
     else:
-        facts = _facts_of_file(location, locations.read(location))
+        facts = _describe_file(location, locations.read(location))
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
-        _show(facts)
+        _print(facts)
 
 
-def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
-    if not locations.is_ours(data):
+def _describe_file(path: str, data: bytes) -> dict[str, Any]:
+    """Return the facts of a model file or a checkpoint file. Raises `StoreError` if it is neither."""
+    if not locations.is_streampca_file(data):
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         try:
-            return _model(data)
+            return _describe_model(data)
         except DamagedFileError as error:
             if "this is a checkpoint file" not in str(error):
                 raise
-        return _checkpoint(data)
+        return _describe_checkpoint(data)
     except DamagedFileError as error:
         raise DamagedFileError(f"{path}: {error}") from None
 
 
-def _model(data: bytes) -> dict[str, Any]:
+def _describe_model(data: bytes) -> dict[str, Any]:
+    """Return the header of a model file, and its sizes and variances. Raises `DamagedFileError`."""
     model = models.decode(data).model
     header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION, earlier_format.upgrade_model)
     return {
@@ -56,42 +58,49 @@ def _model(data: bytes) -> dict[str, Any]:
     }
 
 
-def _checkpoint(data: bytes) -> dict[str, Any]:
+def _describe_checkpoint(data: bytes) -> dict[str, Any]:
+    """Return the header of a checkpoint file, and the size of its fold. Raises `DamagedFileError`."""
     fold = checkpoints.decode(data).fold
     header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION, earlier_format.upgrade_checkpoint)
-    del header["event_time"]  # mostly its last timestamps
-    C, stats = fold.state.C, fold.stats
+    del header["event_time"]  # a long list of the last timestamps
+    C = fold.state.C
     return {
         **header,
         "dimensions": C.shape[0],
         "columns": C.shape[1],
         "dtype": str(C.dtype),
         "pending": len(fold.pending),
-        "loss_ratio": stats.loss_ratio,
+        "loss_ratio": fold.stats.loss_ratio,
     }
 
 
-def facts_of_store(location: Path | str) -> dict[str, Any]:
-    """The content of a store, by topic. Raises `StoreError` if there is none."""
+def describe_store(location: Path | str) -> dict[str, Any]:
+    """Return the content of a store by topic. Raises `StoreError` if it has no topic."""
     store = open_store(location)
     topics = topics_in(store, "checkpoints", "models")
     if not topics:
         raise StoreError(f"{location} holds no checkpoints and no models")
-    return {"kind": "store", "path": str(location), "topics": {topic: _topic(store, topic) for topic in topics}}
+    return {
+        "kind": "store",
+        "path": str(location),
+        "topics": {topic: _describe_topic(store, topic) for topic in topics},
+    }
 
 
-def _topic(store: Store, topic: str) -> dict[str, Any]:
-    saved, published = Checkpoints(store, topic), Models(store, topic)
-    versions = published.versions()
+def _describe_topic(store: Store, topic: str) -> dict[str, Any]:
+    """Return the partitions, models and pins of a topic; what a partition without a good checkpoint lacks is None."""
+    saved = Checkpoints(store, topic)
+    versions = Models(store, topic).versions()
     partitions = {}
     for partition in saved.partitions():
         newest = saved.newest(partition)
+        stats = newest.fold.stats if newest else None
         partitions[partition_name(partition)] = {
             "checkpoints": len(saved.offsets(partition)),
             "next_offset": newest.fold.position if newest else None,
-            "learned": newest.fold.stats.learned if newest else None,
-            "rejected": sum((newest.fold.stats.rejected or {}).values()) if newest else None,
-            "skipped": newest.fold.stats.skipped if newest else None,
+            "learned": stats.learned if stats else None,
+            "rejected": sum((stats.rejected or {}).values()) if stats else None,
+            "skipped": stats.skipped if stats else None,
         }
     return {
         "partitions": partitions, "models": len(versions), "newest_model": versions[-1] if versions else None,
@@ -99,25 +108,29 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any]) -> None:
+    """Print the facts of a file as one table, or those of a store as a table for each topic."""
     out = console()
     if facts["kind"] != "store":
-        out.print(table([], [[name, _formatted(value, name)] for name, value in _flat(facts)]))
+        out.print(table([], [[name, _format(value, name)] for name, value in _flatten(facts)]))
         return
     for topic, facts_of_topic in facts["topics"].items():
-        newest, versions, partitions = (facts_of_topic[name] for name in ("newest_model", "versions", "partitions"))
+        newest = facts_of_topic["newest_model"]
+        versions = facts_of_topic["versions"]
         out.print(f"{topic}: {len(versions)} models, newest version {'–' if newest is None else newest}")
         if versions:
             out.print(f"versions: {', '.join(map(str, versions))}")
         if pins := facts_of_topic["pins"]:
             out.print(f"pinned: {', '.join(f'{version} as {name}' for name, version in pins.items())}")
         names = ["next_offset", "learned", "rejected", "skipped", "checkpoints"]
-        rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in partitions.items()]
+        rows = []
+        for partition, row in facts_of_topic["partitions"].items():
+            rows.append([partition, *(_format(row[name]) for name in names)])
         out.print(table(["partition", *names], rows))
 
 
-def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values; then entries of lists and of dictionaries one by one."""
+def _flatten(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of facts; entries of lists and dictionaries come last, one by one."""
     for name, value in sorted(facts.items(), key=lambda item: isinstance(item[1], (dict, list))):
         if isinstance(value, dict):
             yield from ((f"{name}.{key}", entry) for key, entry in value.items())
@@ -127,10 +140,12 @@ def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _formatted(value: Any, name: str = "") -> str:
-    """A value as people read it; times, which JSON has as numbers, in UTC."""
+def _format(value: Any, name: str = "") -> str:
+    """Format a value for people; a time, which is a number in JSON, becomes text in UTC."""
     if value in (None, "") or (name == "published_at" and not value):
         return "–"
-    if name.endswith("_ms") or name == "published_at":  # which is in seconds
-        return iso_time(value if name.endswith("_ms") else 1000 * value) or "–"
+    if name == "published_at":  # in seconds
+        return iso_time(1000 * value) or "–"
+    if name.endswith("_ms"):
+        return iso_time(value) or "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,6 @@
 """Files and stores that commands name by a path or a URL, and the models in them.
 
-A function that fails raises `StoreError`, with one line that names the file and the cause; for a wrong URL
-`SettingsError`.
+Functions raise `StoreError` with one line that names the file and the cause, and `SettingsError` for a wrong URL.
 """
 
 import os
@@ -15,19 +14,22 @@ from streampca.stores.base import check_name, other_topics, topics_in
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.models import Models
 
-# Every file that streampca writes begins with this signature and, after the zip's fixed fields, this name.
+# Every file that streampca writes begins with this signature. The name follows after the fixed fields of the zip
+# format.
 _ZIP_SIGNATURE = b"PK\x03\x04"
-_FIRST_NAME_AT = 30  # bytes
+_FIRST_NAME_AT = 30  # bytes before the name
 _FIRST_NAME = b"header.npy"
 
 
 def is_store(path_or_url: str) -> bool:
     """Return whether a path or URL names a store instead of a file."""
-    is_url = store_url.scheme_of(path_or_url) is not None
-    return not path_or_url.endswith(".npz") if is_url else Path(path_or_url).is_dir()
+    if store_url.scheme_of(path_or_url) is not None:
+        return not path_or_url.endswith(".npz")
+    return Path(path_or_url).is_dir()
 
 
 def read(path_or_url: str) -> bytes:
+    """Read a file."""
     try:
         if store_url.scheme_of(path_or_url) is None:
             return Path(path_or_url).read_bytes()
@@ -40,7 +42,7 @@ def read(path_or_url: str) -> bytes:
 
 
 def check_writable(path_or_url: str) -> None:
-    """Raise unless the file can be written. Commands ask before they learn, which may take an hour."""
+    """If the file cannot be written, raise. Commands call this before they learn, which may take an hour."""
     if store_url.scheme_of(path_or_url) is not None:
         store, name = store_and_name(path_or_url)
         check_name(name)
@@ -68,16 +70,16 @@ def write(path_or_url: str, data: bytes) -> None:
         raise StoreError(f"cannot write {path_or_url}: {error.strerror}") from None
 
 
-def is_ours(data: bytes) -> bool:
-    """Return whether these bytes are a file that streampca wrote, by their beginning."""
+def is_streampca_file(data: bytes) -> bool:
+    """Return whether the beginning of these bytes is that of a file which streampca wrote."""
     return data.startswith(_ZIP_SIGNATURE) and data.startswith(_FIRST_NAME, _FIRST_NAME_AT)
 
 
-def model_at(location: str, topic: str | None = None) -> model_file.PublishedModel:
+def read_model(location: str, topic: str | None = None) -> model_file.PublishedModel:
     """Read the model of a file, or the newest model of a topic in a store. Raises `StreampcaError`."""
     if not is_store(location):
         data = read(location)
-        if not is_ours(data):
+        if not is_streampca_file(data):
             kind = "it is an .npy array" if data.startswith(b"\x93NUMPY") else f"it begins with {data[:16]!r}"
             text = f"{location} is not a model of streampca; {kind}"
             raise StoreError(f"{text}. `streampca fit` makes a model of vectors")
@@ -96,6 +98,7 @@ def model_at(location: str, topic: str | None = None) -> model_file.PublishedMod
     if topic is None and len(topics) != 1:
         raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
     models = Models(store, topic or topics[0])
-    if (model := models.newest()) is None:
+    model = models.newest()
+    if model is None:
         raise StoreError(f"{models.location} holds no model{other_topics(store, models.topic)}")
     return model

@@ -1,11 +1,11 @@
-"""The command line of what operators run beside the processes."""
+"""The commands that operators run beside the processes: names, options and help."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streampca.cli.options import Field, Header, Options, Separator, command, file_options, milliseconds, settings_of
+from streampca.cli.options import Field, Header, Options, Separator, command, file_options, parse_time_ms, read_settings
 from streampca.settings.options import CHECKED
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ app.add_typer(dead_letters)
 def check(options: Options) -> None:
     """Print the settings and every mistake in them.
 
-    Shows the origin of each: an option, the environment, the file, or the default. Settings of transform are shown if
-    any is given. Contacts no broker. Exits with 2 if there is a mistake.
+    Shows the origin of each setting: an option, the environment, the file, or the default. Settings of transform are
+    shown if any is given. Contacts no broker. Exits with 2 if there is a mistake.
     """
     from streampca.cli.check import run
 
@@ -36,12 +36,12 @@ def check(options: Options) -> None:
 
 @command(app, *CHECKED)
 def doctor(options: Options) -> None:
-    """Check everything that a worker needs, and transform.
+    """Check everything that a worker and transform need.
 
-    Does the steps of a worker's start and prints a line for each, with a remedy where it fails: store, broker,
-    credentials, topics, group, checkpoints; then it checks the records. With an output topic also the steps of
-    transform: model, output topic, transactional ids, its group, schema; and only these if neither dimensions nor
-    components are set. Exits with 1 if a step fails. Learns nothing, and changes no offset, topic, schema or
+    Does the steps of a worker's start: store, broker, credentials, topics, group, checkpoints. Then it checks the
+    records. Prints a line for each step, with a remedy if it fails. If an output topic is set, it also does the steps
+    of transform: model, output topic, transactional ids, its group, schema. If neither dimensions nor components are
+    set, it does only these. Exits with 1 if a step fails. Learns nothing, and changes no offset, topic, schema or
     checkpoint.
     """
     from streampca.cli.doctor import run
@@ -57,10 +57,10 @@ def create_topics(
     ] = None,
     replication_factor: Annotated[int | None, typer.Option(min=1, help="Replicas; default: the broker's.")] = None,
 ) -> None:
-    """Create the topic, and the dead-letter topic and transform's output topic where they are set.
+    """Create the topic, and if they are set the dead-letter topic and transform's output topic.
 
-    Existing topics are reported and never changed, so it can be repeated. The dead-letter topic gets one partition, the
-    output topic as many as the topic.
+    Existing topics are reported and never changed, so the command can be repeated. The dead-letter topic gets one
+    partition, the output topic as many as the topic.
 
     Example: streampca create-topics --topic readings --dead-letter-topic readings-dead --partitions 6
     """
@@ -80,10 +80,11 @@ def reset(
 ) -> None:
     """Delete the group's committed offsets of the topic.
 
-    A worker refuses a store that is behind its group: most often a volume is not mounted. After a reset, workers
-    continue from the checkpoints of whichever store they have, or from the earliest record if it holds none. With --to,
-    checkpoints are moved there first; records in between are counted as a gap, and none is ever learned twice. Refused
-    while the group has members: stop the workers first. Always uses kafka-python, whatever kafka_client says.
+    A worker refuses a store that is behind its group, because most often a volume is not mounted. After a reset,
+    workers continue from the checkpoints of the store that they have, or from the earliest record if it has none. With
+    --to, checkpoints are moved there first: records in between are counted as skipped, and no record is learned twice.
+    The command is refused while the group has members, so stop the workers first. It always uses kafka-python, whatever
+    kafka_client says.
 
     Example: streampca reset --topic readings --group-id streampca --to latest
     """
@@ -103,7 +104,7 @@ def audit(
 ) -> None:
     """Learn the records between two checkpoints again, and compare the bytes.
 
-    Changes nothing. Takes the workers' settings. Exits with 1 if the bytes differ.
+    Takes the settings of the workers. Changes nothing. Exits with 1 if the bytes differ.
 
     Example: streampca audit --partition 3 --from 0
     """
@@ -135,8 +136,8 @@ def backfill(
 ) -> None:
     """Learn the past of a topic from files.
 
-    Every model that workers publish from then on contains it. It takes the workers' settings. One that was
-    interrupted continues.
+    Every model that workers publish from then on contains the past. Takes the settings of the workers. If a backfill
+    was interrupted, the same command continues it.
 
     Example: streampca backfill s3://lake/readings --field embedding --timestamp-column time --until 2026-01-31T12:00Z
     """
@@ -144,7 +145,7 @@ def backfill(
         raise typer.BadParameter("--remove takes no files: it deletes what was learned of them")
     if remove is None and not sources:
         raise typer.BadParameter("name the files or folders")
-    with settings_of("WorkerSettings" if remove is None else "StoreSettings", options) as settings:
+    with read_settings("WorkerSettings" if remove is None else "StoreSettings", options) as settings:
         from streampca.cli import backfill
 
         if remove is not None:
@@ -158,12 +159,12 @@ def backfill(
 def pin(
     settings: "StoreSettings",
     version: Annotated[int, typer.Argument(min=0, help="Version of a model, as `inspect` lists them.")],
-    name: Annotated[str, typer.Option("--as", help="Name; one that exists moves, and lets its version go.")] = "pinned",
+    name: Annotated[str, typer.Option("--as", help="Name of the pin; an existing pin is moved.")] = "pinned",
 ) -> None:
     """Keep a version of the model, under a name.
 
-    It is served by that name, and never deleted until it is unpinned. Each version has a basis of its own, so what
-    fills an index is projected by one. A topic has at most 10 names.
+    The version is served by that name, and not deleted until it is unpinned. Each version has axes of its own, so all
+    vectors of an index should be projected by the same version. A topic has at most 10 names.
 
     Example: streampca pin 4000 --topic readings --as index-7
     """
@@ -174,7 +175,7 @@ def pin(
 
 @command(app, "topic", "store")
 def unpin(settings: "StoreSettings", name: Annotated[str, typer.Argument(help="Name of the pin.")]) -> None:
-    """Let a pinned version go.
+    """Remove the name of a pinned version, which may then be deleted.
 
     Example: streampca unpin index-7 --topic readings
     """
@@ -183,17 +184,17 @@ def unpin(settings: "StoreSettings", name: Annotated[str, typer.Argument(help="N
     run(settings, name)
 
 
-_OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")
+_LETTER_SETTINGS = ("topic", "dead_letter_topic", "bootstrap_servers")
 
 
-@command(dead_letters, *_OF_LETTERS, name="list")
+@command(dead_letters, *_LETTER_SETTINGS, name="list")
 def list_(
     settings: "DeadLettersSettings",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """List the dead letters by reason.
 
-    Shows for each reason and topic how many there are, in which partitions, how many were replayed, the times of the
+    Shows for each reason and topic the number of letters, their partitions, how many were replayed, the times of the
     first and the last record, and examples. Changes nothing.
 
     Example: streampca dead-letters list --topic readings --dead-letter-topic readings-dead
@@ -203,7 +204,7 @@ def list_(
     list_letters(settings, as_json=json)
 
 
-@command(dead_letters, *_OF_LETTERS)
+@command(dead_letters, *_LETTER_SETTINGS)
 def replay(
     settings: "DeadLettersSettings",
     reason: Annotated[list[str] | None, typer.Option(help="Only letters with this reason; may be repeated.")] = None,
@@ -216,14 +217,21 @@ def replay(
 ) -> None:
     """Send rejected records to their topic again.
 
-    To the partition that they came from, with the same key, value, headers and timestamp, and a header that counts
-    replays. Each is sent once, however often this is run and whatever is killed, for readers of committed
-    records. Correct what was wrong first.
+    Each record goes to its old partition, with the same key, value, headers and timestamp, and a header that counts
+    replays. Readers of committed records see it once, however often this command is run or killed. First correct what
+    was wrong.
 
     Example: streampca dead-letters replay --topic readings --dead-letter-topic readings-dead --reason wrong_length
     """
     from streampca.cli import dead_letters as implementation
 
-    times = [milliseconds(text, name) for text, name in ((since, "since"), (until, "until"))]
-    chosen = implementation.LetterFilter(reason or (), partition or (), *times)
-    (implementation.replay if send else implementation.preview)(settings, chosen)
+    chosen = implementation.LetterFilter(
+        reasons=reason or (),
+        partitions=partition or (),
+        since_ms=parse_time_ms(since, "since"),
+        until_ms=parse_time_ms(until, "until"),
+    )
+    if send:
+        implementation.replay(settings, chosen)
+    else:
+        implementation.preview(settings, chosen)

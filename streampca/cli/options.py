@@ -1,4 +1,7 @@
-"""Settings as command-line options: None when not given. Their help is looked up only to be shown: that takes time."""
+"""Settings as command-line options; an option that is not given is None.
+
+Their help is looked up only when it is printed, because the import of the settings takes time.
+"""
 
 import functools
 import inspect
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from streampca.files.columns import FileOptions
 
 Options = dict[str, Any]
-"""The values of these options by name."""
+"""The values of a command's settings by name."""
 
 Config = Annotated[Path | None, typer.Option(help="TOML file of settings; default: the one named by STREAMPCA_CONFIG.")]
 
@@ -31,7 +34,7 @@ _METAVARS = {bool: "true|false", int: "NUMBER", float: "NUMBER", Path: "PATH"}
 
 
 class _SettingsCommand(TyperCommand):
-    """Takes the help of options that are settings from the settings."""
+    """A command that prints the descriptions of settings as the help of their options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         from pydantic_core import PydanticUndefined
@@ -44,20 +47,21 @@ class _SettingsCommand(TyperCommand):
                 field = fields[option.name]
                 default = "" if field.default in (None, PydanticUndefined) else f" [default: {field.default}]"
                 option.help = f"{field.description}{default}"  # type: ignore[attr-defined]
-                option.metavar = _metavar(field.annotation)
+                option.metavar = _describe_value(field.annotation)
         super().format_options(ctx, formatter)
 
 
-def _metavar(kind: Any) -> str:
-    """What a setting takes: one of some words, a number, or any value."""
+def _describe_value(kind: Any) -> str:
+    """Describe the values of a setting for its help: words to choose from, a number, a path, or any value."""
     kinds = [kind, *get_args(kind)]
-    if words := [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]:
+    words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
+    if words:
         return "|".join(words)
     return next((name for type_, name in _METAVARS.items() if type_ in kinds), "VALUE")
 
 
-def milliseconds(text: str | None, name: str) -> int | None:
-    """The time of an option, ISO 8601, in milliseconds since 1970. Raises `SettingsError`."""
+def parse_time_ms(text: str | None, name: str) -> int | None:
+    """Parse the time of the option `name`, ISO 8601, to milliseconds since 1970. Raises `SettingsError`."""
     from streampca.settings.commands import milliseconds_of
 
     if text is None:
@@ -71,28 +75,29 @@ def milliseconds(text: str | None, name: str) -> int | None:
 def file_options(
     field: str, header: bool | None, separator: str | None, dimensions: int | None = None
 ) -> "FileOptions":
-    """What these options say about files. Raises `SettingsError`."""
+    """Collect the options about files. Raises `SettingsError`."""
     from streampca.files.columns import FileOptions
 
-    separator = separator and separator.replace("\\t", "\t")
+    if separator:
+        separator = separator.replace("\\t", "\t")  # a tab that was typed as two characters
     if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
         raise SettingsError(f"--separator {separator!r}: must be one character")
     return FileOptions(field, header, separator, dimensions)
 
 
 @contextmanager
-def settings_of(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
-    """Read the settings of this class, and log as they say. Raises `SettingsError`.
+def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
+    """Configure the log, read the settings of the class named `kind`, and yield them. Raises `SettingsError`.
 
-    With `logs_errors` the error that ends the block is the last line of the log. The log's settings are read first, so
-    that mistakes in all others are reported in its format.
+    With `logs_errors`, an error that ends the block is the last line of the log. The settings of the log are read
+    first, so that mistakes in other settings are already logged in its format.
     """
     from streampca.process import logs, start
     from streampca.settings import commands
 
     try:
         level = commands.LogSettings.read(options.get("config")).log_level
-    except SettingsError:  # reading all settings will report it
+    except SettingsError:  # reported when all settings are read
         level = "info"
     logs.configure(level)
     with start.errors_logged() if logs_errors else nullcontext(), naming_the_worker():
@@ -102,10 +107,11 @@ def settings_of(kind: str, options: Options, *, logs_errors: bool = False) -> It
 def command(
     app: typer.Typer, *settings: str, name: str | None = None, logs_errors: bool = False
 ) -> Callable[[Callable[..., None]], None]:
-    """Add a command with these settings and `config` as options, which become its first argument.
+    """Add a command to `app`, with these settings and `config` as options.
 
-    That is an object of the class of settings that its annotation names, or `Options`. With `logs_errors` the error
-    that ends the command is the last line of its log, instead of a line on stderr.
+    The decorated function gets the options as its first argument: as an object of the class of settings that the
+    annotation names, or as `Options`. With `logs_errors`, an error that ends the command is the last line of its log
+    instead of a line on stderr.
     """
     option: Any = Annotated[str | None, typer.Option(metavar="VALUE")]
     kinds = {**dict.fromkeys(settings, option), "config": Config}
@@ -123,11 +129,11 @@ def command(
             if first.annotation is Options:
                 function(values, **arguments)
                 return
-            with settings_of(first.annotation, values, logs_errors=logs_errors) as read:
+            with read_settings(first.annotation, values, logs_errors=logs_errors) as read:
                 function(read, **arguments)
 
         by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-        run.__annotations__ = {}  # else typer would import the settings
+        run.__annotations__ = {}  # otherwise typer would import the settings, which takes time
         run.__signature__ = inspect.Signature([*options, *by_keyword])  # type: ignore[attr-defined]  # typer reads it
         app.command(name, cls=_SettingsCommand)(run)
 

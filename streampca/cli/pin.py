@@ -7,6 +7,6 @@ from streampca.stores.pins import Pins
 
 
 def run(settings: StoreSettings, name: str, version: int) -> None:
-    """Pin the version. Raises `SettingsError` for a missing version, an invalid name, or a name too many."""
+    """Pin the version. Raises `SettingsError` if the version is missing, the name invalid, or one name too many."""
     Pins(open_store(settings.store), settings.topic).set(name, version)
     console().print(f"version {version} of {settings.topic} is kept as {name}")

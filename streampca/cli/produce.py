@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from streampca.cli.console import console, progress, report
+from streampca.cli.console import console, print_notes, progress
 from streampca.errors import InputError, SettingsError, SourceError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
@@ -19,7 +19,7 @@ from streampca.sources.clients import create_producer
 from streampca.sources.schema_registry import create_writer
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
-_TICK_S = 0.02
+_SHORTEST_SLEEP_S = 0.02  # shorter sleeps would take much of the processor at high rates
 
 
 def run(
@@ -31,7 +31,10 @@ def run(
     repeat: bool,
     synthetic: bool,
 ) -> None:
-    """Send the rows of the file, or generated ones endlessly. Raises `InputError` or `SourceError`."""
+    """Send the rows of a file once or repeatedly, or generated rows without end; `rate` is in messages per second.
+
+    Raises `InputError` or `SourceError`.
+    """
     if (file is not None) == synthetic:
         raise InputError("give either a file to send or --synthetic")
     try:
@@ -41,12 +44,14 @@ def run(
     names = names_of(paths_of(settings.field)) if len(layout.fields) > 1 else None
     d = len(names or ()) or settings.dimensions
     rows = open_rows(file, files._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
-    report(rows)
-    started, sent, task = time.monotonic(), 0, f"to {settings.topic}"
+    print_notes(rows)
+    started = time.monotonic()
+    sent = 0
+    total = None if repeat or synthetic else 1.0
     with closing(create_producer(settings)) as producer:
         partitions = itertools.cycle(sorted(producer.partitions()))
-        with progress(task, None if repeat or synthetic else 1.0) as update:
-            for value, share in _paced(_values(rows, settings, layout, repeat), rate):
+        with progress(f"to {settings.topic}", total) as update:
+            for value, share in _pace(_encode_rows(rows, settings, layout, repeat), rate):
                 producer.produce(value, next(partitions))
                 producer.raise_refused()
                 sent += 1
@@ -65,22 +70,23 @@ def run(
     console().print(f"sent {sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s")
 
 
-def _values(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[tuple[bytes, float]]:
-    """The encoded rows, and the share of the file that was read."""
-    writer, names = create_writer(settings, settings.format, settings.topic, layout), list(layout.fields)
+def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[tuple[bytes, float]]:
+    """Yield the encoded rows, each with the share of the file that was read."""
+    writer = create_writer(settings, settings.format, settings.topic, layout)
+    names = list(layout.fields)
     for _ in itertools.count() if repeat else range(1):
         for vectors, share, others, *_ in rows.chunks(skip_nulls=True):
             columns = [vectors] if len(names) == 1 else vectors.T
-            around = others if settings.format == "json" else {}
-            for value in writer.write({**around, **dict(zip(names, columns, strict=True))}):
+            other_columns = others if settings.format == "json" else {}  # the other formats hold only the vector
+            for value in writer.write({**other_columns, **dict(zip(names, columns, strict=True))}):
                 yield value, share
 
 
-def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:
-    """Delay values: the n-th comes no earlier than n/rate seconds after the first."""
+def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:
+    """Yield the values no faster than `rate` per second; None: without delay."""
     started = 0.0
     for n, value in enumerate(values):
-        started = started or time.monotonic()  # not before: the first value may take long
+        started = started or time.monotonic()  # when the first value is there, which may take long
         while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:
-            time.sleep(max(ahead, _TICK_S) if ahead < 1 else 1)
+            time.sleep(max(ahead, _SHORTEST_SLEEP_S) if ahead < 1 else 1)
         yield value

@@ -1,4 +1,4 @@
-"""`streampca project`: where the vectors of a file lie, by the model of a file, of a store, or of a sidecar."""
+"""`streampca project`: projects the vectors of a file by a model of a file, of a store, or of a sidecar."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.console import console, progress, report
-from streampca.cli.locations import model_at
+from streampca.cli.console import console, print_notes, progress
+from streampca.cli.locations import read_model
 from streampca.errors import InputError, SettingsError, StoreError, naming_the_extra
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
@@ -21,33 +21,32 @@ from streampca.settings import store_url
 
 
 class Projector(NamedTuple):
-    """A model, wherever it is."""
+    """A model of a file, a store or a sidecar, which projects vectors."""
 
-    named: str
+    description: str  # for people
     dimensions: int
     components: int
     names: Sequence[str] | None  # of the dimensions
-    impute: bool  # vectors may lack entries
-    project: Callable[[Array], tuple[Array, Array]]
-    """Coordinates (n, k) and residuals (n,) of vectors (n, d)."""
+    impute: bool  # whether entries of vectors may be missing
+    project: Callable[[Array], tuple[Array, Array]]  # vectors (n, d) to coordinates (n, k) and residuals (n,)
 
 
 def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, files: FileOptions) -> None:
-    """Project the file's vectors, chunk by chunk. Raises `StreampcaError`; then no file is written."""
+    """Project the vectors of a file and write the result. Raises `StreampcaError`, and then writes no file."""
     if basis not in ("principal", "whitened"):
         raise SettingsError(f"--basis {basis}: must be principal or whitened")
     with ExitStack() as opened:
         if store_url.scheme_of(location) in ("http", "https"):
-            projector = _sidecar(location, basis, opened)
+            projector = _open_sidecar(location, basis, opened)
         elif store_url.scheme_of(location) or location.endswith(".npz") or Path(location).exists():
-            projector = _model(location, basis, topic)
+            projector = _open_model(location, basis, topic)
         else:
             raise StoreError(f"there is no file {location}; if it is a sidecar's address, write http://{location}")
         files = files._replace(dimensions=projector.dimensions, names=projector.names, impute=projector.impute)
         rows = open_rows(file, files._replace(others=output.suffix in TABLES))
-        report(rows)
-        opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
-        done = 0
+        print_notes(rows)
+        opened.enter_context(threadpool_limits(1))  # so that results have the same bits as from a sidecar
+        done = 0  # vectors
         write = opened.enter_context(projected_file(output, projector.components, rows.others))
         update = opened.enter_context(progress("projecting"))
         for vectors, share, others, *_ in rows.chunks():
@@ -58,11 +57,12 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             write(coordinates, residual, others)
             done += len(vectors)
             update(completed=share, rows=done)
-    console().print(f"{done:,} vectors projected by {projector.named}, written to {output}")
+    console().print(f"{done:,} vectors projected by {projector.description}, written to {output}")
 
 
-def _model(location: str, basis: Basis, topic: str | None) -> Projector:
-    published = model_at(location, topic)
+def _open_model(location: str, basis: Basis, topic: str | None) -> Projector:
+    """Open the model of a file, or the newest model of a store."""
+    published = read_model(location, topic)
     model = published.model
 
     def project(vectors: Array) -> tuple[Array, Array]:
@@ -70,12 +70,17 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
         return projected.in_basis(basis), projected.residual
 
     return Projector(
-        f"version {published.version}", model.dimensions, model.n_components, published.names, published.impute, project
+        description=f"version {published.version}",
+        dimensions=model.dimensions,
+        components=model.n_components,
+        names=published.names,
+        impute=published.impute,
+        project=project,
     )
 
 
-def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
-    """One version for the whole file, although newer ones may appear meanwhile."""
+def _open_sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
+    """Open the model of a sidecar; its version is used for the whole file, even if newer versions appear."""
     with naming_the_extra("a sidecar's URL", "client"):
         from streampca.client import Client
     client = opened.enter_context(Client(url, token=os.environ.get("STREAMPCA_TOKEN")))
@@ -86,7 +91,11 @@ def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
         answer = client.project(vectors, basis=basis, version=version)
         return answer.coordinates, answer.residual
 
-    impute = about["settings"].get("missing") == "impute"
     return Projector(
-        f"version {version} of {url}", about["dimensions"], about["components"], about.get("names"), impute, project
+        description=f"version {version} of {url}",
+        dimensions=about["dimensions"],
+        components=about["components"],
+        names=about.get("names"),
+        impute=about["settings"].get("missing") == "impute",
+        project=project,
     )

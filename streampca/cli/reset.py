@@ -1,4 +1,4 @@
-"""`streampca reset`: deletes the group's committed offsets of the topic, and moves where its workers continue."""
+"""`streampca reset`: deletes the group's committed offsets of the topic, and moves the position of its workers."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -18,19 +18,23 @@ from streampca.sources.kafka_python.connection import KafkaPythonAdmin
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 
-_NOTHING = FoldConfig(LearningConfig(1, 1))  # of a checkpoint that has learned nothing; workers give it theirs
+_NOTHING_LEARNED = FoldConfig(LearningConfig(1, 1))  # of a checkpoint without messages; workers put theirs in its place
 
 
 def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | None, partition: int | None) -> None:
-    """Delete the offsets and save checkpoints at `to`, if `ask`, which gets a question, agrees.
+    """Delete the committed offsets, and with `to` save checkpoints at the new positions.
 
-    Raises `SourceError` if the group has members, and `SettingsError` if records would be learned twice.
+    `ask` gets a question and returns whether to go on; None: nobody is asked. Raises `SourceError` if the group has
+    members, and `SettingsError` if records would be learned twice.
     """
     if partition is not None and not to:
         raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.explained_errors():
         topic_id = admin.require_topic().id
-        moved = _moved(settings, topic_id, _targets(admin, settings.topic, to, partition)) if to else []
+        moved = list[Checkpoint]()
+        if to:
+            targets = _find_targets(admin, settings.topic, to, partition)
+            moved = _make_checkpoints(settings, topic_id, targets)
         try:
             _reset(admin.client, settings, ask, moved)
         except (GroupSubscribedToTopicError, NonEmptyGroupError):
@@ -40,9 +44,13 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
             console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
 
 
-def _moved(settings: ResetSettings, topic_id: str, targets: Mapping[int, int]) -> list[Checkpoint]:
-    """A checkpoint at the new position of each partition that is not there yet. Raises `SettingsError`."""
-    checkpoints, moved = Checkpoints(open_store(settings.store), settings.topic), []
+def _make_checkpoints(settings: ResetSettings, topic_id: str, targets: Mapping[int, int]) -> list[Checkpoint]:
+    """Make a checkpoint for each partition whose position is not the target yet.
+
+    `targets` holds the new position of each partition. If records would be learned twice, raises `SettingsError`.
+    """
+    checkpoints = Checkpoints(open_store(settings.store), settings.topic)
+    moved = []
     for partition, target in targets.items():
         before = checkpoints.newest(partition)
         if before and target < before.fold.position:
@@ -51,21 +59,24 @@ def _moved(settings: ResetSettings, topic_id: str, targets: Mapping[int, int]) -
                 "records would be learned twice; use another store"
             )
         if before is None:
-            empty = Fold.empty(_NOTHING.learning).at(target)
-            moved.append(Checkpoint(settings.topic, topic_id, partition, empty, _NOTHING.as_dict()))
+            empty = Fold.empty(_NOTHING_LEARNED.learning).at(target)
+            moved.append(Checkpoint(settings.topic, topic_id, partition, empty, _NOTHING_LEARNED.as_dict()))
         elif target > before.fold.position:
             moved.append(replace(before, fold=before.fold.skip(target)))
     return moved
 
 
-def _targets(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None) -> Mapping[int, int]:
-    """The new position of each partition, or of one."""
-    held = admin.log_ends()
+def _find_targets(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None) -> Mapping[int, int]:
+    """Return the position that `to` means in each partition, or only in `partition`."""
+    held = admin.log_ends()  # the first and the end offset of each partition
     if partition is not None and partition not in held:
         raise SettingsError(f"{topic} has no partition {partition}; the last is {max(held)}")
-    firsts, ends = ({n: held[n][i] for n in sorted(held) if partition in (None, n)} for i in range(2))
-    if to in ("latest", "earliest"):
-        return ends if to == "latest" else firsts
+    chosen = sorted(held) if partition is None else [partition]
+    ends = {n: held[n][1] for n in chosen}
+    if to == "latest":
+        return ends
+    if to == "earliest":
+        return {n: held[n][0] for n in chosen}
     if to.isdecimal():
         for n, end in ends.items():
             if int(to) > end:
@@ -77,12 +88,14 @@ def _targets(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None
     except ValueError:
         raise SettingsError(f"--to {to}: must be earliest, latest, an offset, or a time, ISO 8601") from None
     at = admin.client.list_partition_offsets({TopicPartition(topic, n): time_ms for n in ends})
+    # The offset is negative if no record of the partition is as late as this time.
     return {tp.partition: found.offset if found.offset >= 0 else ends[tp.partition] for tp, found in at.items()}
 
 
 def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> None:
-    """Delete the committed offsets, unless there is nothing to do."""
-    out, offsets = console(), dict[TopicPartition, int]()
+    """Print the committed offsets, ask, and delete them. If no checkpoint is `moved` either, nobody is asked."""
+    out = console()
+    offsets = dict[TopicPartition, int]()
     with suppress(GroupIdNotFoundError):
         committed = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
         offsets = {tp: at.offset for tp, at in committed.items() if tp.topic == settings.topic and at.offset >= 0}
@@ -99,7 +112,8 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
         then = f"at these offsets, without the records before them: {positions}"
     if ask and not ask(f"Delete the committed offsets? Workers then continue {then}"):
         raise StreampcaError("nothing was changed")
-    for tp, error in (admin.delete_group_offsets(settings.group_id, list(offsets)) if offsets else {}).items():
-        if error is not NoError:
-            raise error(f"partition {tp.partition}")
+    if offsets:
+        for tp, error in admin.delete_group_offsets(settings.group_id, list(offsets)).items():
+            if error is not NoError:
+                raise error(f"partition {tp.partition}")
     out.print(f"deleted {len(offsets)} committed offsets")

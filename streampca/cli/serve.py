@@ -1,7 +1,7 @@
 """`streampca serve`: serves the models of a store, or one model file, over HTTP."""
 
-from streampca.cli.locations import model_at
-from streampca.cli.options import Options, settings_of
+from streampca.cli.locations import read_model
+from streampca.cli.options import Options, read_settings
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar import server
 from streampca.stores.choice import open_store
@@ -10,11 +10,11 @@ from streampca.stores.models import Models
 
 
 def run(options: Options, model: str | None) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    published = model_at(model) if model else None
+    """Serve the models of the store, or the `model` file, until SIGTERM or SIGINT."""
+    published = read_model(model) if model else None
     if published:
         options = options | {"topic": options["topic"] or published.topic or "model"}
-    with settings_of("ServeSettings", options, logs_errors=True) as settings:
+    with read_settings("ServeSettings", options, logs_errors=True) as settings:
         if published:
             store = MemoryStore()
             Models(store, settings.topic).save(published)

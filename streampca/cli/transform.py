@@ -19,17 +19,18 @@ from streampca.transform.outputs import Outputs
 
 
 def run(settings: TransformSettings) -> None:
-    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
-    logged, metrics = TransformLog(), TransformMetrics(settings.topic)
-    version = settings.model_version
+    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that a restart cannot mend."""
+    log_listener = TransformLog()
+    metrics = TransformMetrics(settings.topic)
     store = open_store(settings.store, metrics.store.observe)
-    shown = {
+    model = "newest" if settings.model_version is None else settings.model_version
+    facts = {
         "client": client_and_other(settings),
-        "model": "newest" if version is None else f"version {version}" if isinstance(version, int) else version,
+        "model": f"version {model}" if isinstance(model, int) else model,
         "emits": f"{settings.emit} as {settings.output_format}",
     }
     with member_process(
-        settings, store, metrics, logged, shown, partial(could_save, settings),
+        settings, store, metrics, log_listener, facts, partial(could_save, settings),
         save_after_s=0.0,  # a transaction is committed soon
         output_topic=settings.output_topic,
     ) as process:  # fmt: skip
@@ -38,7 +39,7 @@ def run(settings: TransformSettings) -> None:
         stop_on_signals(stops.append)
         try:
             find_model, *steps = start.steps()
-            process.start([find_model], stops)  # which may take days
+            process.start([find_model], stops)  # may take days, until the first model is published
             end_on_signals()
             if stops:
                 return
@@ -50,11 +51,11 @@ def run(settings: TransformSettings) -> None:
             process.started.run(transformer.run, transformer.stop)
         finally:
             start.cache.stop()
-            logged.ended(process.listener.state)
+            log_listener.ended(process.listener.state)
 
 
 def _build(start: TransformStart, process: Process) -> Transformer:
-    """A member that is about to join the group: every mistake that can be found earlier has been reported."""
+    """Build a member that is about to join the group; the steps before have reported the mistakes in its settings."""
     settings = start.settings
     outputs = Outputs(
         settings.output_topic,

@@ -25,19 +25,20 @@ log = structlog.get_logger()
 
 
 def run(settings: WorkerSettings) -> None:
-    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
+    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that a restart cannot mend."""
     half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
-    halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
-    logged, metrics = WorkerLog(), WorkerMetrics(settings.topic)
+    forgetting = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
+    log_listener = WorkerLog()
+    metrics = WorkerMetrics(settings.topic)
     store = open_store(settings.store, metrics.store.observe)
-    shown = {
+    facts = {
         "client": client_and_other(settings),
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
         "kernels": kernels(),
-        "forgets": halved[0] if halved else "nothing",
+        "forgets": forgetting[0] if forgetting else "nothing",
     }
     with member_process(
-        settings, store, metrics, logged, shown, partial(could_save, settings), settings.checkpoint_interval_s
+        settings, store, metrics, log_listener, facts, partial(could_save, settings), settings.checkpoint_interval_s
     ) as process:
         start = WorkerStart(settings, store)
         process.start(start.steps())
@@ -46,12 +47,13 @@ def run(settings: WorkerSettings) -> None:
         try:
             process.started.run(worker.run, worker.stop)
         finally:
-            logged.ended(process.listener.state)
+            log_listener.ended(process.listener.state)
 
 
 def _build(start: WorkerStart, store: Store, process: Process) -> Worker:
-    """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
-    settings, config = start.settings, start.policy
+    """Build a worker that is about to join the group; the steps before have reported the mistakes in its settings."""
+    settings = start.settings
+    config = start.policy
     publisher = Publisher(Models(store, settings.topic, settings.keep_models), config.fold, time.time)
     writer = CheckpointWriter(start.checkpoints, publisher)
     return Worker(config, start.source, start.in_flight(process), start.dead_letters, writer, process.listener)

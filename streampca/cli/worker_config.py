@@ -1,4 +1,4 @@
-"""From settings to what a worker, `streampca backfill` and `streampca audit` learn."""
+"""Creates the configuration with which a worker, `streampca backfill` and `streampca audit` learn."""
 
 from streampca.errors import SettingsError
 from streampca.fold import npz
@@ -13,13 +13,13 @@ from streampca.worker.checkpointer import WorkerConfig
 
 
 def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
-    """The part of the settings that the worker's loop uses."""
+    """Create the configuration of a worker's loop from the settings. Raises `SettingsError` for bad names of fields."""
     learning_config = LearningConfig(
-        settings.dimensions,
-        settings.components,
-        settings.oversampling,
-        settings.center,
-        settings.model_dtype,
+        dimensions=settings.dimensions,
+        components=settings.components,
+        oversampling=settings.oversampling,
+        center=settings.center,
+        dtype=settings.model_dtype,
         impute=settings.missing == "impute",
         standardize=settings.standardize,
     )

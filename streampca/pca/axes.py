@@ -149,12 +149,12 @@ def restore_state(model: Model, learned: Array | None, known: F64 | None, count:
         known=known,
     )
     D = model.D
-    if not config.keeps_covariance:
+    if not config.keeps_covariance:  # the state has [C | F]
         C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total_variance)
         C = np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype)
         variances = None if model.scale is None else _find_standardised_variances(C, D) / D**2
         return replace(state, C=C, variances=variances)
-    if learned is None:
+    if learned is None:  # Σ by probabilistic PCA
         noise = model.noise_variance
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:

@@ -163,7 +163,8 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64, product: Array, sca
     known = block.before.known
     if known is None:  # all pairs have always been known; before the first message, none is known
         known = np.full(len(covariance), float(block.before.count > 0))
-    change = np.asarray(product, np.float64)
+    # The pairs that the block shows.
+    change = np.asarray(product, np.float64)  # becomes Δ
     squares = change.diagonal() + np.square(rows_moved)
     past = block.weights.past
     if block.filled:
@@ -184,6 +185,7 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64, product: Array, sca
         share, known_after = pairs.step_complete_pairs(
             rows=change, moved=rows_moved, past=past, covariance=covariance, scale=scale, known=known
         )
+    # The other pairs, by prediction.
     predicted, predicted_means = _predict_change(block, step, change, squares)
     # If the share of an entry is η, its whole change is known from the block. If it is 0, as for a dead sensor, the
     # whole change is the predicted one.

@@ -190,6 +190,7 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     A = np.empty((past_rows + len(V), d), config.dtype)
     block_rows = A[past_rows:]  # filled in by `block.learn`
     has_gaps = config.impute and bool(rows_with_missing(V).any())
+    # If an entry of the block began late, messages are clipped by the weight since then.
     is_shown = ~np.isnan(V).all(axis=0) if has_gaps else np.full(d, True)
     weights = centring.compute_weights(state, retention, config.center, state.age(np.asarray(is_shown)))
     if has_gaps or state.known is not None:
@@ -199,6 +200,7 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     if scale is not None:  # messages become D(v − m), in the memory of the rows that will replace them
         V = scaling.standardise(as_kernel_input(V), origin, scale, block_rows)
         state = replace(state, mean=np.zeros(d))
+    # Missing entries are filled, and their shares are updated.
     filled = None
     missing_shares = None if state.missing is None else weights.past * state.missing
     if has_gaps:
@@ -206,6 +208,7 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         missing_shares = missing_before + weights.c @ np.isnan(V)
         filled = missing.fill(state, V, weights, config.components, config.center)
         V = filled.V
+    # Algorithm 1 learns the rows.
     learned = block.learn(
         V,
         C=state.C[:, : config.components],
@@ -227,23 +230,26 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         pinv_error=learned.pinv_error,
     )
     losses = _compute_losses(learned, weights, config) if state.count else NO_LOSSES
-    of_gaps = None
+    # The block is added to Σ, or the next [C | F] is found without Σ.
+    gap_block = None
     if filled or state.known is not None:
         predictor = filled.predictor if filled else missing.make_predictor(state, config.components)
-        of_gaps = gaps.BlockWithGaps(before=state, filled=filled, predictor=predictor, learned=learned, weights=weights)
+        gap_block = gaps.BlockWithGaps(
+            before=state, filled=filled, predictor=predictor, learned=learned, weights=weights
+        )
     if config.keeps_covariance:
-        after = _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config)
+        after = _learn_covariance(after, learned, gap_block, origin, scale, weights.past, config)
     else:
         # The past has the variance `outside` in all directions. Its rows in A hold what its columns have beyond that.
         outside = state.variance_outside
         A[:past_rows] = np.sqrt(weights.past) * add_variance(state.C, -outside).T
         outside *= weights.past
-        after = _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, outside, config)
+        after = _learn_factor(after, learned, A, gap_block, origin, scale, weights.past, outside, config)
     return after, losses
 
 
 def _learn_covariance(
-    state: State, learned: block.BlockResult, of_gaps: gaps.BlockWithGaps | None, origin: F64, scale: F64 | None,
+    state: State, learned: block.BlockResult, gap_block: gaps.BlockWithGaps | None, origin: F64, scale: F64 | None,
     past: float, config: LearningConfig,
 ) -> State:  # fmt: skip
     """Add the block to Σ and find the next [C | F], if Σ is kept; return the state with both.
@@ -260,9 +266,9 @@ def _learn_covariance(
     units = np.ones(d) if scale is None else scale
     new_units = units
     step = None
-    if of_gaps:
-        step = gaps.compute_pair_step(of_gaps, before, product, units)
-        mean = _move_mean(of_gaps, step.moved, origin, scale, config.largest_value)
+    if gap_block:
+        step = gaps.compute_pair_step(gap_block, before, product, units)
+        mean = _move_mean(gap_block, step.moved, origin, scale, config.largest_value)
         state = replace(state, mean=mean, known=step.known, total_variance=float(step.variance.sum()))
     if scale is not None:
         if step:
@@ -283,17 +289,17 @@ def _learn_covariance(
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance, variances=None)
 
 
-def _move_mean(of_gaps: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64 | None, largest: float) -> F64:
+def _move_mean(gap_block: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64 | None, largest: float) -> F64:
     """Move the mean before a block with gaps by `moved` (d,), and limit it to ±`largest`, as entries are.
 
     If the stream is standardised, `moved` is in units of D = `scale`, and the mean before is `origin` in units of v.
     """
-    mean = of_gaps.predictor.mean + moved
+    mean = gap_block.predictor.mean + moved
     return np.clip(mean if scale is None else origin + mean / scale, -largest, largest)
 
 
 def _learn_factor(
-    state: State, learned: block.BlockResult, A: Array, of_gaps: gaps.BlockWithGaps | None, origin: F64,
+    state: State, learned: block.BlockResult, A: Array, gap_block: gaps.BlockWithGaps | None, origin: F64,
     scale: F64 | None, past: float, outside: float, config: LearningConfig,
 ) -> State:  # fmt: skip
     """Find the next [C | F] if Σ is not kept; return the state with it.
@@ -303,17 +309,17 @@ def _learn_factor(
     """
     before = np.zeros(config.dimensions) if state.variances is None else state.variances
     step = None
-    if of_gaps:
-        step = gaps.compute_entry_step(of_gaps)
-        mean = _move_mean(of_gaps, step.moved, origin, scale, config.largest_value)
+    if gap_block:
+        step = gaps.compute_entry_step(gap_block)
+        mean = _move_mean(gap_block, step.moved, origin, scale, config.largest_value)
         state = replace(state, mean=mean, known=step.known)
     start = np.hstack([learned.C, state.C[:, config.components :], learned.sketch])
     units: Array | float = 1.0
     if scale is not None:
         squares = scaling.sum_squares(learned.Y)
         variances = past * before + squares / scale**2
-        if of_gaps and step:
-            variances = gaps.compute_next_variances(of_gaps, step, squares, before, scale)
+        if gap_block and step:
+            variances = gaps.compute_next_variances(gap_block, step, squares, before, scale)
         state, new_scale = scaling.rescale(replace(state, variances=variances))
         units = (new_scale / scale).astype(config.dtype)
         outside *= scaling.change_of_variances(new_scale / scale)

@@ -44,7 +44,7 @@ class PooledCovariance:
         If Σ is not kept, the columns of the states are collected as rows. When there are more than twice `columns` (at
         least 40) and more than `uncut_rows` of them, they are replaced by the leading axes of their sum.
         """
-        self._cut_to = max(columns, SPARE)
+        self._cut_to = max(columns, SPARE)  # rows that remain after such a replacement
         self._most_rows = max(2 * self._cut_to, uncut_rows)
         self._pooled = State.empty(0)  # without C and D
         self._is_sum = False  # whether more than one state was added
@@ -72,7 +72,7 @@ class PooledCovariance:
         if past:
             self._is_sum = True
             moments = self._pool_moments(state, past, new)
-        else:
+        else:  # the first state
             self._set_rows(state)
             moments = state
         self._pooled = replace(
@@ -211,9 +211,8 @@ def _compute_known_shares(state: State) -> F64 | None:
     of_rarer_entry = np.minimum.outer(entries, entries)[np.tril_indices(d)]
     if state.known is None:
         return of_rarer_entry
-    if_filled = np.where(
-        state.covariance != 0, _FILLED_WEIGHT * of_rarer_entry, 0.0
-    )  # Σ_ij = 0: nothing is known of the pair
+    # Where Σ_ij is 0, nothing is known of the pair, not even from filled messages.
+    if_filled = np.where(state.covariance != 0, _FILLED_WEIGHT * of_rarer_entry, 0.0)
     return np.where(state.known > 0, np.minimum(state.known, of_rarer_entry), if_filled)
 
 

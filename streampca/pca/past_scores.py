@@ -38,17 +38,18 @@ class PastScores:
 
     @classmethod
     def from_table(cls, table: Array) -> "PastScores":
-        """Read the histograms from the rows of `table`; raise `ValueError` if they are not rows that it can return."""
+        """Read histograms from the rows that `table()` has returned. Raises `ValueError` for other rows."""
         weights = np.zeros((3, BINS))
         if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
             raise ValueError("not rows of a histogram, a bin and a weight")
-        which = table[:, :2]
+        bins = table[:, :2]  # the index of the statistic, and of the bin
         weight = table[:, 2]
-        inside = (which == np.floor(which)) & (which >= 0) & (which < weights.shape)
-        if not (inside.all() and (weight > 0).all() and len(np.unique(which, axis=0)) == len(which)):
+        exists = (bins == np.floor(bins)) & (bins >= 0) & (bins < weights.shape)
+        are_different = len(np.unique(bins, axis=0)) == len(bins)
+        if not (exists.all() and (weight > 0).all() and are_different):
             raise ValueError("a histogram, bin or weight is out of range")
-        which = which.astype(np.intp)
-        weights[which[:, 0], which[:, 1]] = weight
+        bins = bins.astype(np.intp)
+        weights[bins[:, 0], bins[:, 1]] = weight
         return cls(weights)
 
     def table(self) -> F64:

@@ -63,9 +63,7 @@ class Spikes(NamedTuple):
     def overlap(self) -> F64:
         """The squared cosine between each learned axis and the true axis, (k,); 0 if it only fits noise."""
         t = self.strength
-        edge = np.sqrt(
-            self.gamma
-        )  # an axis that only fits noise has this t, to the last bit, so its overlap is exactly 0
+        edge = np.sqrt(self.gamma)  # t of an axis that only fits noise, to the last bit: its overlap is exactly 0
         return np.asarray((t - edge) * (t + edge) / (t * (t + self.gamma)))
 
     @property
@@ -137,9 +135,8 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # (b, k), (b, k, k)
         is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
         inverse = np.where(is_determined, 1 / (S + sigma2), 0.0)
-        coordinates = inverse[:, None] * (
-            y[:, None] @ Phi @ B
-        )  # one product for each row, so that no other row changes its bits
+        # One product for each row, so that no other row changes its bits.
+        coordinates = inverse[:, None] * (y[:, None] @ Phi @ B)
         fits = (coordinates @ np.swapaxes(B, 1, 2) @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o
         centred[rows] = np.where(missing, fits, y)
         uncertain = np.where(is_determined, sigma2 * inverse, 1.0)

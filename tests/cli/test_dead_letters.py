@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from streampca.cli import dead_letters as command
-from streampca.cli.dead_letters import LetterFilter, grouped, send_all, to_replay
+from streampca.cli.dead_letters import LetterFilter, group_letters, select_letters, send_all
 from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.sources import dead_letters
@@ -89,12 +89,12 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
             broker.transactions, broker.answer_is_lost = failure
             before = len(broker.sent)
             try:
-                count = send_all(broker.send, to_replay(broker.read, TOPIC, chosen), DEAD)
+                count = send_all(broker.send, select_letters(broker.read, TOPIC, chosen), DEAD)
             except SourceError:
                 pass
             else:
                 assert count == len(broker.sent) - before
-                assert not list(to_replay(broker.read, TOPIC, chosen))
+                assert not list(select_letters(broker.read, TOPIC, chosen))
     assert {int(record.value or b""): record.partition for record in broker.sent} == expected
     assert len(broker.sent) == len(expected)
     assert broker.largest <= size + len(broker.dead)  # with a replay note for each partition
@@ -109,10 +109,10 @@ def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
         broker.reject(0, Record(number, b"a"), 1, "undecodable", "others", f"message {number // 2}")
     broker.append(1, None, b"not a letter", [], 0)
     topic = DeadLetterTopic(broker.read)
-    [group] = grouped(topic.letters())
+    [group] = group_letters(topic.letters())
     assert (group["topic"], group["reason"], group["waiting"], topic.others) == ("others", "undecodable", 8, 1)
     assert [example["offset"] for example in group["examples"]] == [0, 2, 4]
-    assert not list(to_replay(broker.read, TOPIC, LetterFilter()))
+    assert not list(select_letters(broker.read, TOPIC, LetterFilter()))
 
 
 def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> None:

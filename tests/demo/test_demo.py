@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from streampca.cli.inspect import facts_of_store
+from streampca.cli.inspect import describe_store
 from streampca.files.synthetic import MACHINE
 from tests.command_line import assert_one_line, run
 from tests.docs_tables import DOCS
@@ -97,7 +97,7 @@ def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> 
     assert re.search(r"first projection after [\d.]+ s, by model version \d+", output), output
     assert re.search(r"curl -s http://127.0.0.1:\d+/v1/project .* -d @", output)
     assert len(re.findall(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output)) == 1
-    topic = facts_of_store(store)["topics"]["readings"]
+    topic = describe_store(store)["topics"]["readings"]
     assert sum(partition["learned"] for partition in topic["partitions"].values()) == topic["newest_model"] > 10_000
     assert set(topic["partitions"]) == {"0", "1", "2", "3"}
     assert [path.name for path in tmp_path.iterdir()] == ["store"]  # its temporary folder is gone

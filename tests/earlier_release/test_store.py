@@ -78,7 +78,7 @@ def test_a_sidecar_serves_the_models_of_the_release_before() -> None:
 
 def test_inspect_shows_the_files_of_the_release_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = shutil.copytree(STORE, tmp_path / "store")
-    partitions = inspect.facts_of_store(store)["topics"][TOPIC]["partitions"]
+    partitions = inspect.describe_store(store)["topics"][TOPIC]["partitions"]
     assert {name: facts["learned"] for name, facts in partitions.items()} == {"0": 300, "1": 400, "backfill-0": 300}
     for file, version in ((f"checkpoints/{TOPIC}/1/{400:020d}.npz", 3), (f"models/{TOPIC}/{700:020d}.npz", 2)):
         inspect.run(str(store / file), as_json=True)

@@ -4,6 +4,7 @@ Most streams here are small, and are learned twice: see the fixture `factor`.
 """
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,11 +179,11 @@ def test_blocks_of_an_old_stream_are_longest_where_memory_allows(d: int, k: int,
 def test_algorithm_1_sees_every_message_after_the_first_block(
     d: int, k: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a C of k columns; their losses are those of the C that they met."""
+    """Algorithm 1 learns with k columns, and the losses come from the C before each message."""
     n, seen = 2000, []
 
-    def spy(V: F64, C: F64, *others: object) -> block.BlockResult:
-        learned = block_learn(V, C, *others)  # type: ignore[arg-type]
+    def spy(V: F64, C: F64, **others: Any) -> block.BlockResult:
+        learned = block_learn(V, C, **others)
         if C.shape[1]:
             seen.append(len(V))
             assert C.shape[1] == learned.C.shape[1] == k

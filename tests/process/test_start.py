@@ -11,7 +11,7 @@ import pytest
 import structlog
 import uvicorn
 
-from streampca.cli.options import settings_of
+from streampca.cli.options import read_settings
 from streampca.consumer_group.process import member_process
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
@@ -31,7 +31,7 @@ def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: s
     """The exit code and the log of a command that raises the error."""
 
     def command() -> None:
-        with settings_of("LogSettings", {}, logs_errors=True):
+        with read_settings("LogSettings", {}, logs_errors=True):
             structlog.get_logger().info("worker started")
             raise error
 

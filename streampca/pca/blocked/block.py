@@ -54,7 +54,7 @@ def learn(
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
     sketch = np.zeros((SKETCH, d), V.dtype)
-    of_messages = np.zeros((3, n))
+    of_messages = np.zeros((3, n))  # `explained`, `norm` and `kept` of each message
     S, total = _learn(
         V=as_kernel_input(V),
         CY=CY,
@@ -95,11 +95,11 @@ def part_size(columns: int) -> int:
 
 @cache
 def draw_combinations(n: int) -> NDArray[np.int64]:
-    """Draw for each of n rows the column of the sketch to which it is added, and its sign: (n, 2), always the same."""
+    """Draw for each of n rows the combination to which it is added, and its sign: (n, 2), always the same."""
     random = np.random.default_rng(0)
-    columns = random.integers(SKETCH, size=n)
+    combinations = random.integers(SKETCH, size=n)
     signs = random.choice([-1, 1], n)
-    return np.column_stack([columns, signs])
+    return np.column_stack([combinations, signs])
 
 
 def _measure_inverse_error(S: F64, C: Array) -> float:
@@ -139,7 +139,7 @@ def _learn(
                 for j in range(K):
                     explained[first + s] += X[s, j] * p[s, j]
             _move(CY[:used], X, Z)
-        _scale(y, weights.c[first:end], combinations[first:end], Y[first:end], sketch)
+        _add_to_sketch(y, weights.c[first:end], combinations[first:end], Y[first:end], sketch)
     return S, total
 
 
@@ -165,13 +165,13 @@ def _move(CY: Array, X: F64, Z: F64) -> None:
 
 
 @compiled_within
-def _scale(y: Array, c: F64, combinations: Any, Y: Array, sketch: Array) -> None:
-    """Fill in Y (b, d), the rows √c·y, and add them to the sketch."""
+def _add_to_sketch(y: Array, c: F64, combinations: Any, Y: Array, sketch: Array) -> None:
+    """Fill in Y (b, d), the rows √c·y, and add each row, with its sign, to its combination in the sketch."""
     for s in range(len(y)):
         factor = math.sqrt(c[s])
-        column = combinations[s, 0]
+        combination = combinations[s, 0]
         sign = np.float64(combinations[s, 1])
         for j in range(y.shape[1]):
             Y[s, j] = factor * y[s, j]
         for j in range(y.shape[1]):
-            sketch[column, j] += sign * Y[s, j]
+            sketch[combination, j] += sign * Y[s, j]
