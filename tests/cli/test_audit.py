@@ -9,7 +9,7 @@ from tests.guarantees.harness import D, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 
 
-def test_an_audit_finds_the_same_bytes_and_notices_others(
+def test_an_audit_finds_the_same_bytes_and_refuses_other_bytes(
     broker: Broker, topic: str, tmp_path: Path, client: str
 ) -> None:
     broker.create_topic(topic)

@@ -31,7 +31,7 @@ from tests.errors import refusal
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path, broken: bool) -> None:
+def test_a_backfill_is_removed_only_after_a_question(tmp_path: Path, broken: bool) -> None:
     """Without the settings of the model, which may be what was wrong, and also if its file is damaged."""
     lake, store = write(tmp_path / "lake", rows(300, d=5)), DirectoryStore(tmp_path / "store")
     folder = tmp_path / "store" / "checkpoints" / "readings" / "backfill-0"
@@ -57,7 +57,7 @@ def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path, broken: bool) -
     assert learned(here, backfill_of(5), other, store=store).fold.stats.learned == 400
 
 
-def test_the_past_is_standardised_as_the_workers_standardize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backfill_standardises_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "on_processes", lambda: here)
     Y, store = rows(300, d=5) * np.logspace(-3, 3, 5), str(tmp_path / "store")
     settings = WorkerSettings(topic="readings", store=store, dimensions=5, components=2, standardize=True)

@@ -93,7 +93,7 @@ def test_help_names_choices_defaults_and_kinds_of_values() -> None:
         ("HTTP://[::1", "no URL of a sidecar"),
     ],
 )
-def test_a_place_without_a_model_is_named(vectors: Path, tmp_path: Path, given: str, words: str) -> None:
+def test_an_error_names_the_place_without_a_model(vectors: Path, tmp_path: Path, given: str, words: str) -> None:
     model = tmp_path if given == "." else given
     assert_one_line(run("project", vectors, "--model", model, "-o", tmp_path / "out.npy"), words)
 
@@ -102,7 +102,7 @@ def test_there_are_few_options() -> None:
     assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 145
 
 
-def test_passwords_are_no_options() -> None:
+def test_passwords_are_not_options() -> None:
     options = {option for command in COMMANDS.values() for parameter in command.params for option in parameter.opts}
     assert not options & {"--sasl-password", "--ssl-password", "--schema-registry-login"}
     assert "--topic" in options
@@ -152,7 +152,7 @@ def test_an_absent_broker_is_an_error_soon(vectors: Path) -> None:
 
 
 @pytest.mark.broker
-def test_with_confluent_nothing_of_kafka_python_is_imported(
+def test_kafka_python_is_not_imported_with_the_confluent_client(
     broker: Broker, topic: str, vectors: Path, tmp_path: Path
 ) -> None:
     """By no role, and by none of the commands but `reset`, which confluent-kafka has no call for."""
@@ -325,7 +325,7 @@ def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     assert_one_line(run("fit", vectors, "-o", tmp_path / "m.npz", "--missing", "x"), "must be refuse or impute", code=2)
 
 
-def test_a_sensor_that_a_file_lacked_is_learned_from_the_next_as_it_is(vectors: Path, tmp_path: Path) -> None:
+def test_a_sensor_missing_from_a_file_is_learned_from_the_next_file(vectors: Path, tmp_path: Path) -> None:
     """Its mean is not that of nothing and of what is shown."""
     Y, model = np.load(vectors), tmp_path / "m.npz"
     Y[:, 1] = np.nan

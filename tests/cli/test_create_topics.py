@@ -18,7 +18,9 @@ def partitions(broker: Broker, *names: str) -> dict[str, int]:
     return {topic["name"]: len(topic["partitions"]) for topic in described if not topic["error_code"]}
 
 
-def test_it_creates_what_a_worker_needs_and_can_be_repeated(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_create_topics_creates_what_a_worker_needs_and_can_be_repeated(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
     dead, output = f"{topic}-dead", f"{topic}-output"
     words = ("create-topics", "--topic", topic, "--partitions", "3", "--bootstrap-servers", broker.bootstrap)
     set_for_all = {"STREAMPCA_DEAD_LETTER_TOPIC": dead, "STREAMPCA_OUTPUT_TOPIC": output}
@@ -32,7 +34,7 @@ def test_it_creates_what_a_worker_needs_and_can_be_repeated(broker: Broker, topi
     assert code == 0, lines_of_doctor
 
 
-def test_the_default_is_the_brokers_number_and_another_one_changes_nothing(broker: Broker, topic: str) -> None:
+def test_the_broker_decides_the_partitions_and_an_existing_topic_keeps_them(broker: Broker, topic: str) -> None:
     words = ("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
     for more, text in (([], "created, partitions: 1"), (["--partitions", 5], "exists, partitions: 1, not 5; it stays")):
         outcome = run(*words, *more)

@@ -123,7 +123,7 @@ def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> No
 
 
 @pytest.mark.parametrize("spoil", [lambda h: h[1:], lambda h: [*h, ("x", b"")], lambda h: [(n, b"x") for n, _ in h]])
-def test_other_headers_are_not_those_of_a_letter(spoil: Callable[[Any], Any]) -> None:
+def test_a_record_with_other_headers_is_not_a_dead_letter(spoil: Callable[[Any], Any]) -> None:
     headers = dead_letter_headers(TOPIC, 0, Record(3, b"x"), "undecodable", "no")
     assert read_origin(headers)
     assert read_origin(spoil(headers)) is None

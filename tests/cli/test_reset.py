@@ -39,7 +39,7 @@ def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str
     assert "no committed offsets" in printed(*reset, "--yes")
 
 
-def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_reset_moves_the_position_of_workers_but_never_back(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 2)
     for partition in range(2):
         broker.produce(topic, partition, as_json(vectors(400, partition)))

@@ -25,7 +25,7 @@ def restored_process() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restored_process", "restored_logging")
-def test_a_signal_while_it_waits_for_a_model_ends_it_in_order(
+def test_a_signal_ends_transform_while_it_waits_for_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))

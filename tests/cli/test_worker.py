@@ -69,14 +69,14 @@ print(json.dumps([sorted(before), sorted(kernels() - before)]))
         ("", None), ("a.vector", None), ("a,b,c", None),
     ],
 )  # fmt: skip
-def test_a_path_for_each_dimension_names_it(field: str, names: list[str] | None) -> None:
+def test_dimensions_are_named_by_the_paths_of_their_fields(field: str, names: list[str] | None) -> None:
     config = create_worker_config(WorkerSettings(topic="t", dimensions=2, components=1, field=field))
     assert config.fold.names == names
     assert config.fold.as_dict()["field"] == field
 
 
 @pytest.mark.parametrize(("field", "d"), [(f"a,{'b' * 256}", 2), ("`a.b`,a.b,b", 3)], ids=["long", "equal"])
-def test_names_that_are_too_long_or_do_not_differ_are_refused(field: str, d: int) -> None:
+def test_long_or_equal_names_of_dimensions_are_refused(field: str, d: int) -> None:
     assert "field: names must differ and have at most 255 characters" in refusal(
         SettingsError, create_worker_config, WorkerSettings(topic="t", dimensions=d, components=1, field=field)
     )

@@ -99,7 +99,7 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
 
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("kind", ["never", "late", "dying", "replaced", "random"])
-def test_a_stream_with_gaps_is_continued_as_if_it_had_not_been_stopped(kind: str, standardize: bool) -> None:
+def test_a_continued_stream_with_gaps_is_learned_as_without_a_stop(kind: str, standardize: bool) -> None:
     """To the single precision of what a model file holds of the covariance."""
     X, random = gaussian(2, 6000, 1 / np.arange(1, 13.0), offset=50.0), np.random.default_rng(0)
     X[

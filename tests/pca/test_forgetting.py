@@ -39,7 +39,7 @@ class ForgettingIncrementalPCA:
 
 @pytest.mark.parametrize("half_life", [150, 500, 2000])
 @pytest.mark.parametrize("name", STREAMS)
-def test_as_near_as_a_forgetting_incremental_pca(name: str, half_life: float) -> None:
+def test_forgetting_is_as_accurate_as_in_an_incremental_pca(name: str, half_life: float) -> None:
     """Also just after a block, when a model is published with a few pending messages."""
     config, kept = LearningConfig(D, K, factor=True), 2 ** (-1 / half_life)
     rival, start, worst = ForgettingIncrementalPCA(config.columns, kept), 0, np.zeros(2)

@@ -340,7 +340,7 @@ def test_float32_is_exact_to_single_precision(scale: float, factor: bool) -> Non
     check(state, X, np.ones(5000), True, 100 * 2.0**-23)
 
 
-def test_float32_is_as_good_as_double_precision() -> None:
+def test_float32_is_as_accurate_as_double_precision() -> None:
     X = gaussian(2, 10_000, 10 ** np.linspace(0, -3, 100))
     exact = covariance(X)
     losses = [

@@ -69,7 +69,7 @@ def test_a_row_is_projected_alike_in_every_block_of_32(d: int, row_dtype: type, 
 
 
 @given(SIZES, st.sampled_from([np.float64, np.float32]), st.integers(0, 2**32 - 1))
-def test_a_standardised_model_projects_vectors_as_a_plain_one_their_deviations(
+def test_a_standardised_model_projects_vectors_as_a_plain_model_projects_deviations(
     size: tuple[int, int], dtype: type, seed: int
 ) -> None:
     k, d = size[0], size[1] + 1
