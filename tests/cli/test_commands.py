@@ -90,7 +90,7 @@ def test_help_names_choices_defaults_and_kinds_of_values() -> None:
         ("localhost:8000", "sidecar's address, write http://localhost:8000"),
         (".", "holds no models: give the file"),
         ("none.npz", "cannot read none.npz: there is no such file"),
-        ("HTTP://[::1", "no URL of a sidecar"),
+        ("HTTP://[::1", "not the URL of a sidecar"),
     ],
 )
 def test_an_error_names_the_place_without_a_model(vectors: Path, tmp_path: Path, given: str, words: str) -> None:

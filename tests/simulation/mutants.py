@@ -31,7 +31,6 @@ from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Learned, Worker
 from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.in_memory.topic import Log
-from tests.simulation.faults import Faults
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, nothing, patched
@@ -210,8 +209,6 @@ MUTANTS: Mutants = {
     "a newer release's checkpoint counts as damaged": (10, patched(npz, NewerFormatError=DamagedFileError)),
     "the reader goes back with the listing": (9, patched(ModelCache, _is_stored=lambda self, version: False)),
     "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),
-    "offsets expire where nothing else says that a partition has begun":
-        (9501042, patched(Faults, _may_begin_again=lambda self: False)),
     "paused partitions are not resumed": (47, patched(Assignment, _read_undecoded=nothing)),
     "known schemas are rejected after many unknown ones": (1, patched(SchemaCache, get=_rejects_by_its_cache)),
 }  # fmt: skip
