@@ -35,8 +35,8 @@ class PartitionState(NamedTuple):
 
     def after(self, event: PartitionEvent, now: float) -> "PartitionState":
         """Return the state after an event of this partition."""
-        # After a failed transaction, its records are to be read again. If they stall or are lost instead, no record
-        # that was read waits for a save any more.
+        # A stall and lost records may follow a failed transaction, after which the position is back at the last save.
+        # No record that was read waits for a save then.
         has_read_unsaved = self.position != self.saved_up_to
         unsaved_since = self.unsaved_since if has_read_unsaved else None
         match event:

@@ -70,8 +70,9 @@ class LowRank:
         """Return the stream as the rows of a file that does not end."""
         d = self.basis.shape[1]
         n = min(256, batch_rows(d))
+        # The share of the file that was read is 0, since the stream does not end.
         batches = (batch_of_vectors(self.draw(n), share=0.0) for _ in itertools.count())
-        return Rows("synthetic", d, lambda: batches)
+        return Rows("synthetic", d, lambda: batches)  # a second reader continues where the first has stopped
 
 
 def generate_rows(names: Sequence[str] | None, dimensions: int | None) -> Rows:

@@ -207,7 +207,11 @@ def _with_one_block(schema: Any, path: list[str], dimensions: int, block_numbers
 
 
 def _block_type(size: int, number: int) -> dict[str, Any]:
-    """Return the type of a record that has the layout of an array of one block, with items of so many bytes."""
+    """Return the type of a record whose bytes are those of an array with one block, whose items have `size` bytes.
+
+    Avro writes such an array as a count, the items, and a 0 at the end. Read as this record, all items come as bytes at
+    once, which is faster. The `number` makes the names of several such types different.
+    """
     fields = [
         {"name": "count", "type": "long"},
         {"name": "items", "type": {"type": "fixed", "name": f"streampca.Items{number}", "size": size}},

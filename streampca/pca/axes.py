@@ -170,8 +170,9 @@ def restore_state(model: Model, learned: Array | None, known: F64 | None, count:
 
 
 def _find_standardised_variances(C: Array, scale: F64) -> F64:
-    """Return the variance of each standardised entry, (d,): 0 of a constant entry, otherwise 1.
+    """Return the variance of each standardised entry, (d,): 0 for a constant entry, otherwise 1.
 
-    An entry is constant if its D is 1 and its row of C (d, r) is 0.
+    A constant entry has the scale 1, since it is not divided by its standard deviation of 0, and no column of C (d, r)
+    moves it.
     """
     return np.asarray((scale != 1) | (np.abs(C).max(axis=1, initial=0.0) > 1e-6), np.float64)

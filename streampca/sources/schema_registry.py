@@ -97,7 +97,8 @@ class SchemaRegistry:
             schema = self._call(get_schema, schema_id)
             self._add_references(schema, references)
         except SourceError as error:  # access is refused
-            if self._answers():  # to this schema alone; it may be granted later
+            # If the registry answers another request, only this schema is refused, and access may be granted later.
+            if self._answers():
                 raise TimeoutError(str(error)) from None
             raise
         except TimeoutError as error:

@@ -201,7 +201,8 @@ class ConfluentProducer(ClientProducer):
             self._unacknowledged[number] = record
             self._enqueue(number, record)
         was_answered = len(self._unacknowledged) < before
-        if was_answered or not self._connection.connected:  # a producer is not silent while no broker answers anybody
+        # While no broker answers any client, this producer's silence does not count.
+        if was_answered or not self._connection.connected:
             self._answered_at = time.monotonic()
         if self._unacknowledged and self._connection.is_silent(self._answered_at):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
