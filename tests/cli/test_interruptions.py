@@ -236,8 +236,8 @@ def new_world(lake: Path, monkeypatch: pytest.MonkeyPatch) -> NewWorld:
             _backfill(files)
             store.write(f"{OF_BACKFILL}/parts/left.npz", b"of an interrupted one")
         if name != "backfill":
-            empty = replace(Fold.empty(reset._NOTHING.learning).at(15), last=LastRecord(14, 0))
-            Checkpoints(store, TOPIC).save(Checkpoint(TOPIC, "id", 0, empty, reset._NOTHING.as_dict()))
+            empty = replace(Fold.empty(reset._NOTHING_LEARNED.learning).at(15), last=LastRecord(14, 0))
+            Checkpoints(store, TOPIC).save(Checkpoint(TOPIC, "id", 0, empty, reset._NOTHING_LEARNED.as_dict()))
             Models(store, TOPIC).save(replace(numbered(7, 0.0), positions={backfill.backfill_partition(NUMBER): 7}))
             Models(store, TOPIC).save(numbered(8, 0.0))
             Pins(store, TOPIC).set("index", 7)
