@@ -80,8 +80,8 @@ LEARNERS: dict[str, Callable[[F64, Array, int, Weights], Moved] | None] = {
 def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..., block.BlockResult]:
     """A block's pass with another step; centring and bounded influence stay."""
 
-    def learn(V: Array, C: Array, mean: F64, total: float, weights: Weights, *others: Any) -> block.BlockResult:
-        learned = _learn(V, C, mean, total, weights, *others)
+    def learn(V: Array, *, C: Array, weights: Weights, **others: Any) -> block.BlockResult:
+        learned = _learn(V, C=C, weights=weights, **others)
         if not C.shape[1]:
             return learned
         after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, C.shape[1], weights)

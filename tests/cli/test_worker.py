@@ -105,8 +105,8 @@ def test_only_the_first_start_compiles(tmp_path: Path) -> None:
     """The cache has all kernels but one, so that the first start takes seconds."""
     compilation.compile_kernels(LearningConfig(5, 2))
     there = tmp_path / UserProvidedCacheLocator.get_suitable_cache_subpath(centring.__file__)
-    here = centring._weights.stats.cache_path  # type: ignore[attr-defined]
-    shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", "centring._weights-*"))
+    here = centring._compute_weights.stats.cache_path  # type: ignore[attr-defined]
+    shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", "centring._compute_weights-*"))
     assert [output_of(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)] == ["1", "0"]
 
 
