@@ -8,7 +8,12 @@ from typing import Any, Self
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import InvalidReplicationFactorError, KafkaError, TopicAlreadyExistsError
+from kafka.errors import (
+    InvalidReplicationFactorError,
+    KafkaError,
+    MetadataEmptyBrokerList,
+    TopicAlreadyExistsError,
+)
 from kafka.protocol.consumer import IsolationLevel
 from kafka.serializer import Serializer
 
@@ -99,9 +104,18 @@ class BrokerClient:
         self.settled_ends(topic)  # the broker writes the marker after it has answered
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        with closing(KafkaConsumer(bootstrap_servers=self.bootstrap)) as consumer:
-            partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-            return {tp.partition: offset for tp, offset in consumer.end_offsets(partitions).items()}
+        """Return the end offset of each partition. Ask again while a broker that has just started names no broker."""
+
+        def ask() -> dict[int, int] | None:
+            with (
+                suppress(MetadataEmptyBrokerList),
+                closing(KafkaConsumer(bootstrap_servers=self.bootstrap)) as consumer,
+            ):
+                partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+                return {tp.partition: offset for tp, offset in consumer.end_offsets(partitions).items()}
+            return None
+
+        return dict(wait_until(ask, PATIENCE_S, f"an answer about the ends of {topic}"))
 
     def settled_ends(self, topic: str) -> dict[int, int]:
         """Each partition's end offset, once no transaction is open.
