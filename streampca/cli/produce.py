@@ -87,6 +87,9 @@ def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator
     started = 0.0
     for n, value in enumerate(values):
         started = started or time.monotonic()  # when the first value is there, which may take long
-        while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:
-            time.sleep(max(ahead, _SHORTEST_SLEEP_S) if ahead < 1 else 1)
+        while rate is not None:
+            ahead_s = n / rate - (time.monotonic() - started)
+            if ahead_s <= 0:
+                break
+            time.sleep(max(ahead_s, _SHORTEST_SLEEP_S) if ahead_s < 1 else 1)
         yield value
