@@ -119,8 +119,9 @@ def on_dask(scheduler: str) -> Engine:
         with dask.Client(scheduler) as client:
             thread_count = sum(client.nthreads().values())
             at_once = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
+            run_on_cluster = on_executor(client.get_executor(), at_once)
             try:
-                yield from on_executor(client.get_executor(), at_once)(chunks, plan)
+                yield from run_on_cluster(chunks, plan)
             except dask.KilledWorker:
                 raise InputError(_WORKER_DIED) from None
 

@@ -20,6 +20,7 @@ from streampca.sources.schema_registry import create_writer
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
 _SHORTEST_SLEEP_S = 0.02  # shorter sleeps would take much of the processor at high rates
+_LONGEST_SLEEP_S = 1.0
 
 
 def run(
@@ -91,5 +92,5 @@ def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator
             ahead_s = n / rate - (time.monotonic() - started)
             if ahead_s <= 0:
                 break
-            time.sleep(max(ahead_s, _SHORTEST_SLEEP_S) if ahead_s < 1 else 1)
+            time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
         yield value

@@ -136,7 +136,7 @@ class Assignment(Generic[P]):
     def _pause_undecoded(self, event: Undecoded) -> None:
         """Pause a partition until it is time to retry, since its records cannot be decoded for now."""
         self._in_flight.drop_decodings([event.partition])
-        self._in_flight.finish(event.partition)  # so that earlier records, which are in work, are not read again
+        self._in_flight.finish(event.partition)  # earlier records are still in work; the retry begins behind them
         self._source.pause(frozenset({event.partition}))
         self._undecoded.add(event.partition)
         lag = event.end - event.position

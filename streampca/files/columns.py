@@ -127,7 +127,8 @@ def _expand(pattern: Path, value: Any, file: str) -> dict[Path, Any]:
     """Return each path in the value that matches the pattern, with what lies at its end.
 
     In `{"fields": {"temp": 1, "hum": 2}}` the pattern `fields.*` matches `fields.temp` and `fields.hum`. A part in
-    backticks matches only its own name. Raises `InputError` if no column matches.
+    backticks matches only its own name. Where the value is empty, the rest of the pattern stays as it is, with None.
+    Raises `InputError` if no column matches.
     """
     if not pattern:
         return {(): value}

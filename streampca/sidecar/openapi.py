@@ -30,17 +30,19 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 Responses = dict[int | str, dict[str, Any]]
 
 
-def describe_content(schema: type[BaseModel], media_type: str, *binary: str) -> dict[str, Any]:
+def describe_content(schema: type[BaseModel], media_type: str, *binary_types: str) -> dict[str, Any]:
     """Describe a body with this schema, which `add_schemas` adds, or with one of these binary media types."""
     described = {"schema": {"$ref": _SCHEMAS + schema.__name__}}
-    return {"content": {media_type: described} | dict.fromkeys(binary, _BINARY)}
+    return {"content": {media_type: described} | dict.fromkeys(binary_types, _BINARY)}
 
 
-def describe_request(schema: type[BaseModel], *binary: str, query: type[BaseModel] | None = None) -> dict[str, Any]:
+def describe_request(
+    schema: type[BaseModel], *binary_types: str, query: type[BaseModel] | None = None
+) -> dict[str, Any]:
     """Describe the body and the query of a request, for `openapi_extra`."""
     fields = query.model_json_schema()["properties"] if query else {}
     return {
-        "requestBody": {"required": True, **describe_content(schema, "application/json", *binary)},
+        "requestBody": {"required": True, **describe_content(schema, "application/json", *binary_types)},
         "parameters": [{"name": name, "in": "query", "schema": fields[name]} for name in fields],
     }
 

@@ -119,6 +119,7 @@ class Transformer(MemberLoop):
         model = self._model.published
         limit = self._limit
 
+        # `work` passes the result of the partition's earlier batch, on which an output does not depend.
         def project(_earlier: TransformedBatch | None) -> TransformedBatch:
             return self._outputs.project(model, limit, batch)
 

@@ -42,9 +42,10 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root: F64) -> tuple[Array, F64
 
 @compiled_within
 def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
-    """Write the messages V (B, d) with missing entries filled into `filled`, and return x (B, k).
+    """Write at most `_ROWS` messages V (B, d) into `filled`, as the module's equation says, and return x (B, k).
 
-    `predictor` is the same for all messages: the mean, C, CᵀC, the ridge, and 1/√q − 1.
+    So the residual of an observed entry is divided by √q as well. `predictor` is the same for all messages: the mean,
+    C, CᵀC, the ridge, and 1/√q − 1 (d,), by which residuals are multiplied before they are added.
     """
     mean, C, CC, ridge, added_residuals = predictor
     B, d = V.shape

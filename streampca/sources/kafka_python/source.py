@@ -166,7 +166,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             self._consumer.pause(tp)
-            self._consumer.seek(tp, 0)  # without a position the client would continue at the committed offset
+            # Without a position the client would continue at the committed offset. Any will do while it is paused.
+            self._consumer.seek(tp, 0)
         metadata = self._consumer.group_metadata()
         has_joined = metadata.generation_id >= 0
         return metadata if has_joined else None
