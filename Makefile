@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 DEMO_INSTALLED := $(VENV)/.installed-demo
 INSTALLED := $(VENV)/.installed
+QUIX := $(VENV)/quix
 ACTIONLINT := $(HOME)/.cache/streampca-actionlint/actionlint-1.7.12
 # uv takes a third of pip's time. Where it is missing, pip fetches the locked one, or else installs everything itself.
 UV := $(or $(shell command -v uv),$(BIN)/uv)
@@ -16,7 +17,7 @@ install = $(UV) --version >/dev/null 2>&1 || { \
 	$(UV) pip install --quiet --python $(BIN)/python $(1) || $(PIP) $(1)
 
 .PHONY: help setup demo test test-fast test-processors simulate lint schema dashboard format bench experiments screenshots site wheel dist chart release-check lock \
-	clean image-test workflow-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes helm go
+	clean image-test workflow-test helm-test k8s-test java prometheus browser load-generators npm quix image-tools kubernetes helm go
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -42,7 +43,7 @@ demo: $(DEMO_INSTALLED)  ## Run broker, producer, workers and sidecar on this ma
 # Bytecode is always written: the tests start a hundred processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
-test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (8 to 19 min); make test ARGS="-k fold"
+test: setup java prometheus browser load-generators npm quix  ## Run every test, those on a real Kafka broker included (8 to 19 min); make test ARGS="-k fold"
 	$(PYTEST) 4 $(ARGS)
 
 test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
@@ -61,8 +62,9 @@ image-test: setup java image-tools  ## Build the image and run it against a real
 simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1 ROLE=worker
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1) --role $(or $(ROLE),worker)
 
-workflow-test: $(ACTIONLINT)  ## Check the workflows with actionlint; builds it first (1 min)
+workflow-test: setup $(ACTIONLINT)  ## Check the workflows with actionlint, which is built first, and zizmor (1 min)
 	$(ACTIONLINT)
+	$(BIN)/zizmor --quiet --offline .
 
 helm-test: setup helm  ## Render the Helm chart and check what it makes; builds Helm first (3 min)
 	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py tests/deploy/helm_options.py tests/deploy/helm_clusters.py $(ARGS)
@@ -94,7 +96,7 @@ experiments: setup  ## Run the paper's experiments and write experiments/README.
 screenshots: setup browser  ## Take the pictures of the sidecar's page; needs the benchmarks' data
 	$(BIN)/python -m tests.page.screenshots
 
-site: setup  ## Build the documentation's site into build/site; a warning is an error
+site: setup npm  ## Build the documentation's site into build/site; a warning is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 wheel: setup  ## Build the wheel into dist/
@@ -120,6 +122,21 @@ java:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 				apt-get install -y -qq --no-install-recommends default-jre-headless maven >/dev/null; \
 		else echo "please install Java 17 or newer and Maven" >&2; exit 1; fi; }
+
+quix: $(QUIX)/.installed
+
+# A tutorial's stream processor: its dependencies exclude newer ones of ours, so it has an environment of its own.
+$(QUIX)/.installed: tests/quix.lock $(INSTALLED)
+	@$(BIN)/python -m venv --clear $(QUIX)
+	@$(UV) pip install --quiet --python $(QUIX)/bin/python -r tests/quix.lock || $(QUIX)/bin/pip install --quiet -r tests/quix.lock
+	@touch $@
+
+npm:
+	@command -v npm >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing npm for the site" >&2; \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+				apt-get install -y -qq --no-install-recommends npm >/dev/null; \
+		else echo "npm is missing; without it the site cannot be built, and its test is skipped" >&2; fi; }
 
 # libatomic1 is for Playwright's driver, which drives the browser.
 browser: setup

@@ -110,7 +110,7 @@ def tails(seed: int, n: int) -> Iterator[tuple[str, float, float]]:
 def ours(X: F64, k: int, config: LearningConfig) -> tuple[F64, F64]:
     """Components and mean after one pass."""
     state, _ = learn(State.empty(X.shape[1]), X, np.ones(len(X)), config)
-    return axes.principal(state, k)[0], state.mean
+    return axes.find_principal_axes(state, k)[0], state.mean
 
 
 LENGTHS: dict[str, Callable[[Rng, tuple[int, int]], F64]] = {

@@ -20,7 +20,7 @@ from benchmarks import workers
 from benchmarks.report import Bar, publish
 from benchmarks.transform import WRITTEN, transforming
 from experiments.report import table
-from streampca.pca.learning import LEARN_BLOCK
+from streampca.pca.learning_config import LEARN_BLOCK
 from tests.broker_client import BrokerClient
 from tests.sidecar.process import SidecarProcess
 from tests.waiting import every, wait_until
@@ -72,7 +72,8 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
         done = {workers.metrics_url(log): WRITTEN for log in logs.values()}
         done[workers.metrics_url(worker.log)] = workers.LEARNED
         members.wait(lambda: slowest(done) == load.messages, "all to have begun", 120)
-        stack.enter_context(every(0.0, partial(httpx.post, f"{sidecar.url()}/v1/project", content=VECTORS, timeout=60)))
+        url = f"{sidecar.wait_for_url()}/v1/project"
+        stack.enter_context(every(0.0, partial(httpx.post, url, content=VECTORS, timeout=60)))
         samples: list[list[float]] = []
         for _ in range(size.samples):
             until = time.monotonic() + size.seconds / size.samples

@@ -93,7 +93,7 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
     bars: list[Bar] = []
     rates, latencies, ratios = [], [], []
     with SidecarProcess(folder / "store", topic=TOPIC, log_level="info") as process:
-        base = process.url()
+        base = process.wait_for_url()
         for body in bodies(folder, size):
             url = f"{base}/v2/models/{TOPIC}/infer" if body.kind == "v2" else f"{base}/v1/project"
             cells, share, rate = throughput(url, body, size)

@@ -30,9 +30,10 @@ from benchmarks.report import Bar, in_turn, parser, publish
 from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance, held
 from experiments.report import table
 from streampca.estimator.estimator import StreamingPCA
-from streampca.pca import algorithm1, learning
+from streampca.pca import algorithm1, learning_config
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG, LearningConfig, learn
+from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.learning_config import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG
 from streampca.pca.state import State
 
 PART = "speed"
@@ -91,7 +92,8 @@ def main() -> None:
     arguments.add_argument("--only", default="", help="only this size; writes nothing")
     options = arguments.parse_args()
     rows = []
-    with threadpool_limits(1), patch.object(learning, "OLD", 0):  # the longest blocks follow right on the young ones
+    # The longest blocks follow right on the young ones.
+    with threadpool_limits(1), patch.object(learning_config, "OLD", 0):
         for d, k in SMALLEST if options.smallest else SIZES:
             if options.only in f"{d} × {k}":
                 rounds = 1 if options.smallest else ROUNDS if k <= WIDE else 3
@@ -113,16 +115,16 @@ def bars(rows: Sequence[Row]) -> Iterator[Bar]:
 def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
     """Every contestant's times."""
     rng, config = np.random.default_rng(0), LearningConfig(d, k, dtype=dtype)
-    first = config.next_block(0)
+    first = config.next_block_size(0)
     while first < config.start + YOUNG:
-        first += config.next_block(first)
+        first += config.next_block_size(first)
     n = first + MESSAGES
     X = rng.standard_normal((n, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((n, d))
     X = X.astype(dtype, copy=False)
     columns, double = held(d, k), X.astype(np.float64)
 
     def gram(columns: int) -> Timed:
-        rows = max(LONG_BLOCK, config.next_block(first) * X.itemsize // double.itemsize)
+        rows = max(LONG_BLOCK, config.next_block_size(first) * X.itemsize // double.itemsize)
         sizes = [batches(double, GramIncrementalPCA(d, columns), size) for size in (BATCH, rows)]
         return lambda: min(of_size() for of_size in sizes)
 
@@ -164,7 +166,7 @@ def timed(start: Callable[[], T], act: Callable[[T], object], messages: int, thr
 def ours(X: Array, config: LearningConfig, first: int) -> Timed:
     """All blocks after the first messages in one call, as the worker learns the blocks of a batch."""
     state = learn(State.empty(X.shape[1], config.dtype), X[:first], np.ones(first), config)[0]
-    rows = X[first : len(X) - (len(X) - first) % config.next_block(first)]
+    rows = X[first : len(X) - (len(X) - first) % config.next_block_size(first)]
     return timed(lambda: state, lambda start: learn(start, rows, np.ones(len(rows)), config), len(rows))
 
 

@@ -30,7 +30,7 @@ from experiments.datasets import default_folder
 from experiments.report import DOCS, cell, machine, table, write_block
 from streampca.estimator.estimator import StreamingPCA
 from streampca.pca.arrays import F64
-from streampca.pca.learning import LONG_BLOCK, LearningConfig
+from streampca.pca.learning_config import LONG_BLOCK, LearningConfig
 
 PAGE = DOCS / "accuracy.md"  # the CSV file is beside it
 HEAD = (

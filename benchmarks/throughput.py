@@ -21,7 +21,7 @@ from experiments.report import table
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.record import batch_of_rows
 from streampca.pca.learning import LearningConfig
-from streampca.process.machine import usable_cores
+from streampca.process.machine import count_usable_cores
 from tests.broker_client import BrokerClient
 
 PART, RUNS, ROOMY = "throughput", 5, 8  # cores, of which worker and broker have their own
@@ -55,7 +55,7 @@ def main() -> None:
                 cells += [f"{rate:,.0f}", f"{of_bare:.2f}"]
                 metric = f"Worker, share of a bare {client} consumer's throughput, {name}"
                 bars.append(Bar(metric, [of_bare], "≥", least[client], "×"))
-            if name in OF_LEARNER and usable_cores() >= ROOMY:
+            if name in OF_LEARNER and count_usable_cores() >= ROOMY:
                 bars.append(
                     Bar(f"Worker, share of its learner's rate, {name}", [of_learner], "≥", OF_LEARNER[name], "×")
                 )

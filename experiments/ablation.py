@@ -20,7 +20,7 @@ from experiments.hard_streams import STREAMS, with_factor
 from experiments.methods import method
 from experiments.plan import Job, Plan, Results, complete, curve
 from experiments.report import average, cell, table
-from streampca.pca import axes, learning
+from streampca.pca import axes, learning, learning_config
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block
 from streampca.pca.blocked.centring import Weights
@@ -161,8 +161,8 @@ def learned(read: Read, order: Indices, config: LearningConfig, half_life: str, 
     state, start, losses, move = State.empty(config.dimensions), 0, [], LEARNERS[learner]
     with patch.object(block, "learn", _with_step(move) if move else _learn):
         while start < len(order):
-            old = state.count >= config.start + learning.YOUNG
-            V = read(order[start : start + (_ROWS if old else config.next_block(state.weight))])
+            old = state.count >= config.start + learning_config.YOUNG
+            V = read(order[start : start + (_ROWS if old else config.next_block_size(state.weight))])
             state, of_rows = learning.learn(state, V, np.full(len(V), _retention(half_life)), config)
             losses.append(of_rows.residual)
             start += len(V)
@@ -186,7 +186,7 @@ def weighted(read: Read, order: Indices, half_life: str) -> Batch:
 
 
 def _row(batch: Batch, state: State, k: int, losses: F64) -> Values:
-    excess = batch.excess(axes.principal(state, k)[0], state.mean)
+    excess = batch.excess(axes.find_principal_axes(state, k)[0], state.mean)
     return f"{excess:.5g}", f"{losses.mean() / np.trace(batch.covariance):.6g}", ""
 
 

@@ -74,7 +74,7 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
         merger = StateMerger(columns)
         for state in states:
             merger.add(published(state, k))
-        return principal_axes.principal(merger.state(columns, np.float64), k)[0].T, list(states)
+        return principal_axes.find_principal_axes(merger.state(columns, np.float64), k)[0].T, list(states)
     if name == "incremental":
         U = exact.orthonormal(explicit.average([state.U for state in states]))
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)

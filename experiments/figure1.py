@@ -24,7 +24,7 @@ from experiments.report import Claim, cell, table
 from experiments.table1 import METHODS
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
-from streampca.pca.learning import LONG_BLOCK
+from streampca.pca.learning_config import LONG_BLOCK
 
 DIMENSIONS, KS, SIZES = (100, 784, 3072), (2, 5, 10, 20, 50), (1, 10, BLOCK, 250)  # 1: message by message
 REPETITIONS, ROUNDS, MESSAGES = 3, 5, 500

@@ -17,7 +17,7 @@ from experiments.report import table
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.record import batch_of_rows
 from streampca.pca.arrays import F64
-from streampca.pca.axes import model_of
+from streampca.pca.axes import make_model
 from streampca.pca.learning import LearningConfig
 
 COMPONENTS = (5, 20)
@@ -69,7 +69,7 @@ def one_pass(data: Data, gaps: str, k: int, filled: str) -> tuple[str, str, str]
     started = time.process_time()
     fold = learned(V, k, impute=filled == "impute")
     seconds = time.process_time() - started
-    model = model_of(fold.provisional(LearningConfig(data.d, k, impute=True)), k)
+    model = make_model(fold.provisional(LearningConfig(data.d, k, impute=True)), k)
     excess = data.batch.excess(model.components.astype(np.float64), model.mean.astype(np.float64))
     return f"{excess:.4f}", f"{model.total_variance / float(X.var(axis=0).sum()):.4f}", f"{seconds:.4f}"
 

@@ -92,7 +92,7 @@ def _default(k: int) -> Method:
     def start(C: F64) -> tuple[State, Messages]:
         return State.empty(len(C)), Messages(np.zeros((0, len(C))), np.zeros(0))
 
-    return Method(start, learn, lambda state: axes.principal(published(state, k), k)[0].T)
+    return Method(start, learn, lambda state: axes.find_principal_axes(published(state, k), k)[0].T)
 
 
 def published(state: tuple[State, Messages], k: int) -> State:

@@ -73,7 +73,7 @@ def _merged(data: Data, k: int, parts: list[Indices]) -> float:
         *_, state = passes.states(method("default", k), data, part, np.zeros((data.d, k)), 0, center=False)
         merger.add(published(state, k))
     merged = merger.state(config.columns, np.float64)
-    return data.batch.excess(axes.principal(merged, k)[0], merged.mean)
+    return data.batch.excess(axes.find_principal_axes(merged, k)[0], merged.mean)
 
 
 def blocks(plan: Plan) -> dict[str, list[str]]:

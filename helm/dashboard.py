@@ -51,6 +51,8 @@ MODEL = [
     heatmap("Loss distribution", "Distribution of the relative residual of single messages. "
             "A second band means a second kind of data.",
             "sum by (le) (rate(streampca_prequential_loss_ratio_bucket[$__rate_interval]))"),
+    lines("Missing partitions", "Partitions and backfills that models wait for, or whose checkpoints cannot be read.",
+          query("max(streampca_partitions_missing)", "missing")),
     lines("Versions", "Version published by the workers, and served by each sidecar. The lines should coincide.",
           query("max(streampca_published_version)", "published"),
           query("streampca_model_version", "served by {{instance}}")),
@@ -65,10 +67,11 @@ MODEL = [
           query("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "recent / all-time")),
     lines("Drift from pinned models", "Share of new messages' variance along the newest axes and those of each "
           "pinned model, as the newest model expects it; squared shift of the mean, by the pinned model's total "
-          "variance. Empty without a pin.",
+          "variance. 1 of *outdated* means that the pinned model no longer fits. Empty without a pin.",
           query("max(streampca_drift_newest_explained_variance_ratio)", "newest"),
           query("max by (pin) (streampca_drift_explained_variance_ratio)", "{{pin}}"),
-          query("max by (pin) (streampca_drift_mean_shift_ratio)", "mean, {{pin}}"), unit="percentunit"),
+          query("max by (pin) (streampca_drift_mean_shift_ratio)", "mean, {{pin}}"),
+          query("max by (pin) (streampca_drift_outdated)", "outdated, {{pin}}"), unit="percentunit"),
     lines("Angle to pinned models", "Largest principal angle between the newest axes and those of each pinned model.",
           query("deg(max by (pin) (streampca_drift_angle_radians))", "{{pin}}"), unit="degree"),
 ]  # fmt: skip

@@ -27,9 +27,11 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "sklearn":
             raise
-        from streampca.errors import needs
+        from streampca.errors import describe_missing_package
 
-        raise ImportError(needs(f"streampca.{name}", "scikit-learn", "sklearn"), name=name) from None
+        raise ImportError(
+            describe_missing_package("scikit-learn", "sklearn", needed_by=f"streampca.{name}"), name=name
+        ) from None
 
 
 def __dir__() -> list[str]:

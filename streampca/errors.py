@@ -1,12 +1,13 @@
 """The errors that streampca expects. Each has a message of one line that says how to fix it; bugs are left to crash."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 RETRY_MAY_HELP = "a retry may help"  # part of every message about a failure that may end by itself
 NO_ANSWER = "no broker answers"  # part of every message about a client whose requests nobody answers
 _MAX_NAMES = 20  # in a message
 _MAX_NAME_LETTERS = 60
+_MAX_CAUSES = 3  # in a message
 
 
 class StreampcaError(Exception):
@@ -19,6 +20,10 @@ class SettingsError(StreampcaError):
 
 class ForeignStoreError(SettingsError):
     """The store is not the one that the group's workers have written, since the group has committed further offsets."""
+
+
+class EarlierFormatError(SettingsError):
+    """A release before the previous one has written a file, so this release cannot read the file."""
 
 
 class InputError(StreampcaError, ValueError):
@@ -41,6 +46,14 @@ class NewerFormatError(StoreError):
     """A newer release has written a file, which is not damaged. This process waits until it is upgraded."""
 
 
+class PartitionsMissingError(StoreError):
+    """The newest model contains partitions that no checkpoint holds any more, or a checkpoint cannot be read."""
+
+    def __init__(self, causes: Mapping[int, str]) -> None:
+        super().__init__(list_causes(causes))
+        self.causes = causes  # by partition
+
+
 class StaleListingError(StoreBusyError):
     """A listing names files that are gone, as network file systems do for a minute; a retry helps."""
 
@@ -50,7 +63,7 @@ class SourceError(StreampcaError):
 
 
 class NoBrokerError(SourceError):
-    """Neither a broker nor another server that clients need answers: it is away, or a setting is wrong."""
+    """A broker, or another server that clients need, does not answer: it is away, or a setting is wrong."""
 
 
 class CertificateError(NoBrokerError):
@@ -58,7 +71,7 @@ class CertificateError(NoBrokerError):
 
 
 class TopicReplacedError(SourceError):
-    """The topic was deleted and created again, so the checkpoint's offsets are no longer valid."""
+    """The topic is not the one that was read before, although it has the same name, so offsets mean other records."""
 
 
 class OffsetGapError(SourceError):
@@ -76,36 +89,48 @@ class RejectLimitError(StreampcaError):
 def refuse_other_topic(topic: str, before: str, now: str, where: str, remedy: str) -> None:
     """Raise `TopicReplacedError` if the topic's id `now` differs from its id `before`.
 
-    `where` completes the message: "when this worker started". Nothing is raised if one of the ids is empty: while a
-    cluster is upgraded from 2.7, some of its brokers report an id, and others none.
+    `where` completes the message: "when this worker started". `remedy` says what to do if the topic was created again
+    on the same cluster. Nothing is raised if one of the ids is empty: while a cluster is upgraded from 2.7, some of its
+    brokers report an id, and others none.
     """
     if before and now and before != now:
         raise TopicReplacedError(
-            f"topic {topic} was deleted and created again (its id is {now}, but was {before} {where}); {remedy}"
+            f"topic {topic} is not the topic that was read before (its id is {now}, but was {before} {where}): correct "
+            "bootstrap_servers if these are brokers of another cluster; if the topic was moved here on purpose, run "
+            f"`streampca reset --adopt-topic`; if it was deleted and created again, {remedy}"
         )
 
 
-def listed(names: Sequence[str], start: int = 0) -> str:
-    """Return the names as a text. Of more than 20 names, only 20 from `start` on are listed, and "…" for the others."""
-    if len(names) <= _MAX_NAMES:
+def list_names(names: Sequence[str], start: int = 0) -> str:
+    """Join the names to a text. If there are more than 20, the text has 20 names from index `start` on, and "…"."""
+    if len(names) <= _MAX_NAMES:  # there is room for all names, also for those before `start`
         start = 0
-    some_names = [name[:_MAX_NAME_LETTERS] for name in names[start : start + _MAX_NAMES]]
-    text = ", ".join(name if name.isprintable() else repr(name) for name in some_names)
-    before = "…, " if start else ""
-    after = ", …" if start + len(some_names) < len(names) else ""
+    end = start + _MAX_NAMES
+    short_names = [name[:_MAX_NAME_LETTERS] for name in names[start:end]]
+    text = ", ".join(name if name.isprintable() else repr(name) for name in short_names)
+    before = "…, " if start > 0 else ""
+    after = ", …" if end < len(names) else ""
     return before + text + after
 
 
-def needs(feature: str, package: str, extra: str) -> str:
-    """Say which extra has the missing package. It is installed from a checkout, since nothing is published yet."""
-    return f"{feature} needs {package}: pip install '.[{extra}]'"
+def list_causes(causes: Mapping[int, str]) -> str:
+    """Return in one line why partitions are missing; "" if none is missing. Only the first three causes are named."""
+    texts = [causes[partition] for partition in sorted(causes)]
+    further_count = len(texts) - _MAX_CAUSES
+    more = f"; and {further_count} more partitions" if further_count > 0 else ""
+    return "; ".join(texts[:_MAX_CAUSES]) + more
+
+
+def describe_missing_package(package: str, extra: str, needed_by: str) -> str:
+    """Say how to install the extra that contains a missing package. The extra is installed from a checkout."""
+    return f"{needed_by} needs {package}: pip install '.[{extra}]'"
 
 
 @contextmanager
-def naming_the_extra(feature: str, extra: str, *packages: str) -> Iterator[None]:
-    """If an import fails, raise `SettingsError` that names the extra to install.
+def explain_missing_extra(extra: str, *, needed_by: str, packages: Sequence[str] = ()) -> Iterator[None]:
+    """If the block imports a package that is not installed, raise `SettingsError` that says which extra to install.
 
-    With `packages`, only if one of these is missing; otherwise the error of the import is left as it is.
+    If `packages` are given, only these are explained. If another package is missing, its error is not changed.
     """
     try:
         yield
@@ -113,15 +138,15 @@ def naming_the_extra(feature: str, extra: str, *packages: str) -> Iterator[None]
         package = (error.name or "").split(".")[0]
         if packages and package not in packages:
             raise
-        raise SettingsError(needs(feature, package, extra)) from None
+        raise SettingsError(describe_missing_package(package, extra, needed_by)) from None
 
 
-def naming_the_worker() -> AbstractContextManager[None]:
-    """Name the extra `worker` if a package is missing that an installation for the sidecar alone does not have."""
-    return naming_the_extra("this", "worker", "kafka", "numba", "scipy")
+def explain_missing_worker_extra() -> AbstractContextManager[None]:
+    """If the block imports a package that only workers need and that is not installed, say to install `worker`."""
+    return explain_missing_extra("worker", needed_by="this", packages=("kafka", "numba", "scipy"))
 
 
-def exit_code_of(error: Exception) -> int:
+def find_exit_code(error: Exception) -> int:
     """Return the exit code of a command that ends with this error.
 
     3 if all first records were rejected, 2 for wrong settings, and 1 for anything else.

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from streampca.fold.model_file import PublishedModel
+from streampca.pca.missing_values import MissingValues
 
 # Versions of ONNX of 2023, which today's runtimes read.
 _ONNX = """
 <ir_version: 9, opset_import: ["" : 18]>
 streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] residual)
 {{
+    {fill}
     {centre}
     coordinates = MatMul (centred, axes)
     projection = MatMul (coordinates, components)
@@ -20,14 +22,24 @@ streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] res
     residual = ReduceSumSquare <keepdims = 0> (difference, along)
 }}
 """
-_CENTRE = "centred = Sub (vectors, mean)"
-_STANDARDIZE = "deviation = Sub (vectors, mean) centred = Mul (deviation, scale)"
+_CENTRE = "centred = Sub ({vectors}, mean)"
+_STANDARDIZE = "deviation = Sub ({vectors}, mean) centred = Mul (deviation, scale)"
+# In the vectors `before`, NaN replaces each entry that is one of the missing values in this precision.
+_FILL = """
+    given_{precision} = Cast <to = {precision_type}> ({before})
+    entries_{precision} = Unsqueeze (given_{precision}, last)
+    equal_{precision} = Equal (entries_{precision}, missing_{precision})
+    counts_{precision} = Cast <to = {int64_type}> (equal_{precision})
+    count_{precision} = ReduceMax <keepdims = 0> (counts_{precision}, last)
+    found_{precision} = Cast <to = {bool_type}> (count_{precision})
+    filled_{precision} = Where (found_{precision}, nan, {before})
+"""
 
 
 def to_onnx(published: PublishedModel) -> bytes:
-    """Return an ONNX model with the input `vectors` (n, d), the outputs `coordinates` (n, k) and `residual` (n,).
+    """Return an ONNX model with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,).
 
-    All are float64.
+    All numbers are float64. The outputs of a vector with NaN, or with one of the model's missing values, are NaN.
     """
     from onnx import checker, helper, numpy_helper, parser
 
@@ -41,9 +53,27 @@ def to_onnx(published: PublishedModel) -> bytes:
     centre = _CENTRE
     if model.scale is not None or model.seen is not None:
         centre = _STANDARDIZE
-        # A dimension that was never seen counts for nothing.
+        # A dimension that was never seen has the scale 0, so it does not change the outputs.
+        # D has the factor of each dimension: 1 unless the model was learned with `standardize`.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
-    onnx_model = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components, centre=centre))
+    vectors = "vectors"
+    fill = ""
+    missing = published.missing_values
+    if missing.numbers:
+        constants |= {"last": np.array([2]), "nan": np.array(np.nan)}
+        # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type.
+        for precision in dict.fromkeys(("float64", missing.dtype)):  # each type once
+            fill += _FILL.format(
+                before=vectors,
+                precision=precision,
+                precision_type=helper.np_dtype_to_tensor_dtype(np.dtype(precision)),
+                int64_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.int64)),
+                bool_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)),
+            )
+            constants[f"missing_{precision}"] = missing.rounded_to(np.dtype(precision))
+            vectors = f"filled_{precision}"  # which the next part of the graph reads
+    text = _ONNX.format(d=model.dimensions, k=model.n_components, fill=fill, centre=centre.format(vectors=vectors))
+    onnx_model = parser.parse_model(text)
     for name, array in constants.items():
         onnx_model.graph.initializer.append(numpy_helper.from_array(array, name))
     properties = {"topic": published.topic, "version": str(published.version)}
@@ -60,7 +90,7 @@ FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}
 def register_with_skl2onnx() -> None:
     """Teach `skl2onnx.to_onnx` to convert pipelines with a `StreamingPCA`.
 
-    The converted pipeline does not fill missing entries: NaN gives coordinates of NaN.
+    The converted pipeline does not fill missing entries: NaN and missing values give coordinates of NaN.
     """
     from skl2onnx import update_registered_converter
 
@@ -73,22 +103,33 @@ def _set_output_shape(operator: Any) -> None:
     """Declare that the coordinates are (n, k), of the type of the vectors."""
     vectors = operator.inputs[0]
     shape = [vectors.get_first_dimension(), operator.raw_operator.n_components_]
-    operator.outputs[0].type = type(vectors.type)(shape)
+    operator.outputs[0].type = type(vectors.type)(shape)  # the same class of tensors
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Add the graph of a fitted `StreamingPCA`: centre, divide by standard deviations, multiply with the axes."""
-    from skl2onnx.algebra.onnx_ops import OnnxDiv, OnnxMatMul, OnnxSub
+    from onnx.helper import np_dtype_to_tensor_dtype
+    from skl2onnx.algebra.onnx_ops import OnnxCast, OnnxDiv, OnnxEqual, OnnxMatMul, OnnxSub, OnnxWhere
     from skl2onnx.common.data_types import DoubleTensorType
 
     estimator = operator.raw_operator
-    version = container.target_opset
+    opset = container.target_opset
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
-    axes = estimator.model_.components.T
+    axes = estimator.model_.components.T  # (d, k)
     if estimator.whiten:
         axes = estimator.online_.unbiased.whiten(axes)
-    centred = OnnxSub(operator.inputs[0], estimator.mean_.astype(dtype), op_version=version)
+    vectors = operator.inputs[0]
+    config = estimator.online_.config.learning
+    missing = MissingValues.of(config.missing_values, config.dtype)
+    # An entry is missing if it equals a missing value in the type of the vectors, or after both were rounded to the
+    # type of the model, if that is float32.
+    for precision in {dtype, np.float32 if config.dtype == "float32" else dtype}:
+        for number in missing.rounded_to(np.dtype(precision)):
+            rounded = OnnxCast(vectors, to=np_dtype_to_tensor_dtype(np.dtype(precision)), op_version=opset)
+            is_missing = OnnxEqual(rounded, np.array([number]), op_version=opset)
+            vectors = OnnxWhere(is_missing, np.array([np.nan], dtype), vectors, op_version=opset)
+    centred = OnnxSub(vectors, estimator.mean_.astype(dtype), op_version=opset)
     if estimator.scale_ is not None:
-        centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=version)
-    coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=version, output_names=operator.outputs[:1])
+        centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=opset)
+    coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=opset, output_names=operator.outputs[:1])
     coordinates.add_to(scope, container)

@@ -18,7 +18,7 @@ def variables(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def run(*arguments: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The outcome of `streampca` with these arguments and variables, in a forked process."""
+    """The outcome of `streampca` with these arguments and environment variables, in a forked process."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
     inherited["STREAMPCA_KAFKA_CLIENT"] = os.environ.get("STREAMPCA_KAFKA_CLIENT", "kafka-python")
     if arguments[0] in ("worker", "transform", "doctor"):
@@ -34,14 +34,14 @@ def run(*arguments: object, timeout: float = 60, **environment: str) -> subproce
 
 
 def printed(*arguments: object, **environment: str) -> str:
-    """As `run`, what a command prints that must succeed."""
+    """What `streampca` prints with these arguments and variables. It must succeed."""
     outcome = run(*arguments, **environment)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     return outcome.stdout
 
 
 def succeeded(*command: object, timeout: float = 300, **options: Any) -> str:
-    """What another command prints that must succeed; the options are those of `subprocess.run`."""
+    """What another program than `streampca` prints. It must succeed; the options are those of `subprocess.run`."""
     words = [str(word) for word in command]
     outcome: subprocess.CompletedProcess[str] = subprocess.run(
         words, capture_output=True, text=True, timeout=timeout, check=False, **options

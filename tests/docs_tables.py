@@ -14,8 +14,8 @@ from streampca.settings.commands import ServeSettings, TransformSettings, Worker
 from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
-from streampca.transform.listeners import TransformMetrics
-from streampca.worker.listeners import WorkerMetrics
+from streampca.transform.metrics import TransformMetrics
+from streampca.worker.metrics import WorkerMetrics
 from tests.example_models import sidecar_registry
 from tests.monitoring.prometheus import described
 

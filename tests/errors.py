@@ -18,4 +18,9 @@ def refusal(kind: type[Exception], action: Callable[..., object], *arguments: An
 
 def logged(events: list[EventDict]) -> list[str]:
     """The lines of a log that an operator reads: those above debug."""
-    return [str(event["event"]) for event in events if event["log_level"] != "debug"]
+    return [str(event["event"]) for event in logged_events(events)]
+
+
+def logged_events(events: list[EventDict]) -> list[EventDict]:
+    """The lines of a log above debug, with all their fields."""
+    return [event for event in events if event["log_level"] != "debug"]

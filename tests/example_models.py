@@ -9,8 +9,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from streampca.fold import checkpoint, model_file, npz
-from streampca.fold.fold import FoldStats
 from streampca.fold.model_file import ModelStats
+from streampca.fold.stats import FoldStats
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
@@ -24,6 +24,7 @@ from streampca.stores.models import Models
 
 TOPIC = "readings"
 D, K = 5, 2
+_FORMAT_VERSIONS = {"checkpoint": checkpoint.FORMAT_VERSION, "model": model_file.FORMAT_VERSION}
 
 
 def example_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64) -> Model:
@@ -41,7 +42,7 @@ def example_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64)
 
 def stats_of(**figures: Any) -> ModelStats:
     """The stats of a model; those that are not given are as before the first message."""
-    return FoldStats.total([]).of_model().model_copy(update=figures)
+    return FoldStats.total([]).summarise_for_model().model_copy(update=figures)
 
 
 def with_stats(published: model_file.PublishedModel, **figures: Any) -> model_file.PublishedModel:
@@ -99,6 +100,10 @@ def file_of(version: int) -> str:
 
 def newer(data: bytes, kind: str) -> bytes:
     """The same file, a checkpoint or a model, as a newer release would write it."""
-    version = {"checkpoint": checkpoint.FORMAT_VERSION, "model": model_file.FORMAT_VERSION}[kind]
-    header, arrays = npz.decode(data, kind, version)
-    return npz.encode(header | {"format_version": version + 1}, arrays)
+    return of_format(_FORMAT_VERSIONS[kind] + 1, data, kind)
+
+
+def of_format(version: int, data: bytes, kind: str) -> bytes:
+    """The same file, a checkpoint or a model, with the number of another format."""
+    header, arrays = npz.decode(data, kind, _FORMAT_VERSIONS[kind])
+    return npz.encode(header | {"format_version": version}, arrays)

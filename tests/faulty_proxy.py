@@ -23,6 +23,8 @@ class FaultyProxy:
     - "slow": they pass a few bytes at a time.
     - "silent": connections are accepted, requests are read, and nothing is answered.
 
+    A test may set another `target`, for later connections.
+
     `hold` is the other way round: a request arrives late, after its connection was cut.
     """
 
@@ -32,7 +34,7 @@ class FaultyProxy:
         self.faults = 0  # answers that were cut, pieces that were slow, or answers that were swallowed
         self._hold: int | None = None  # the API key of a request that is to be held, once
         self._held: list[tuple[socket.socket, bytes]] = []
-        self._target = target
+        self.target = target
         self._server = socket.create_server(("127.0.0.1", port))
         self._sockets: set[socket.socket] = set()
 
@@ -75,7 +77,7 @@ class FaultyProxy:
                 client, _ = self._server.accept()
                 broker = socket.socket()
                 self._sockets |= {client, broker}
-                broker.connect_ex(("127.0.0.1", self._target))  # if it is away, the client's connection is reset
+                broker.connect_ex(("127.0.0.1", self.target))  # if it is away, the client's connection is reset
                 for source, sink, answers in ((client, broker, False), (broker, client, True)):
                     threading.Thread(target=self._pump, args=(source, sink, answers), daemon=True).start()
 

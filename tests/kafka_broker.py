@@ -59,6 +59,11 @@ class Broker(KafkaProcess, BrokerClient, Service):
         write_keystore(self.folder, self.certificates.make())
 
     @property
+    def port(self) -> int:
+        """The port for clients without authentication."""
+        return self._ports["PLAINTEXT"]
+
+    @property
     def admin(self) -> KafkaAdminClient:
         """An admin client, created on first use and closed with the broker."""
         self.assert_running()
@@ -77,6 +82,18 @@ class Broker(KafkaProcess, BrokerClient, Service):
     def stop(self) -> None:
         """Shut the process down cleanly; its data remain."""
         self.end(kill=False)
+
+    def move(self) -> None:
+        """Shut the process down, and start it at another port for clients without authentication."""
+        self.stop()
+        before, (after,) = self._ports["PLAINTEXT"], free_ports(1)
+        properties = self.folder / "server.properties"
+        properties.write_text(
+            properties.read_text().replace(f"PLAINTEXT://127.0.0.1:{before}", f"PLAINTEXT://127.0.0.1:{after}")
+        )
+        self._ports["PLAINTEXT"] = after
+        self.bootstrap = f"127.0.0.1:{after}"
+        self.start()
 
     def kill(self) -> None:
         """Kill the process, like a power failure."""

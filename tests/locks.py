@@ -17,10 +17,11 @@ IMAGE_EXTRAS = ("arrow", "avro", "msk", "oauth", "object-store", "otel", "protob
 SIDECAR_EXTRAS = ("object-store",)
 DEMO_EXTRAS = ("worker",)
 
-ALL, DEMO, IMAGE, SIDECAR, BUILD = (
+ALL, DEMO, IMAGE, SIDECAR, BUILD, QUIX = (
     ROOT / name
     for name in (
         "requirements.lock", "demo.lock", "docker/requirements.lock", "docker/sidecar.lock", "docker/build.lock",
+        "tests/quix.lock",  # of a tutorial, in an environment of its own
     )
 )  # fmt: skip
 _SAME_VERSIONS = ("--constraints", str(ALL))
@@ -36,7 +37,9 @@ _OPTIONS = {
     IMAGE: _extras(IMAGE_EXTRAS),
     SIDECAR: _extras(SIDECAR_EXTRAS),
     BUILD: _SAME_VERSIONS,
+    QUIX: (),
 }
+_REQUIREMENTS = {BUILD: PROJECT["build-system"]["requires"], QUIX: ["quixstreams>=3.27,<4"]}  # others: pyproject.toml
 
 
 def resolve(*options: str, requirements: str | None = None) -> str:
@@ -49,7 +52,7 @@ def resolve(*options: str, requirements: str | None = None) -> str:
 
 def locked(lock: Path, *options: str) -> str:
     """A lock's text when it is made again; versions that it has stay unless `--upgrade` is among the options."""
-    requirements = "\n".join(PROJECT["build-system"]["requires"]) if lock == BUILD else None
+    requirements = "\n".join(_REQUIREMENTS.get(lock, [])) or None
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / lock.name
         if lock.exists():
@@ -66,4 +69,4 @@ def pins(lock: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     for path in _OPTIONS:  # the others follow the first
-        path.write_text(locked(path, *(sys.argv[1:] if path == ALL else [])), encoding="utf-8")
+        path.write_text(locked(path, *(sys.argv[1:] if path in (ALL, QUIX) else [])), encoding="utf-8")

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable
 
+from streampca.consumer_group.events import MemberEvent
 from streampca.consumer_group.member import Member, Observer
 from streampca.consumer_group.member_state import MemberState, Moment
 from streampca.consumer_group.saving import Saving
 
 
-def member_of(
+def make_member(
     *observers: Observer,
     clock: Callable[[], float] = lambda: 0.0,
     save_due_after_s: float = 600.0,
@@ -18,6 +19,12 @@ def member_of(
     return Member(observers, save_due_after_s, could_save, clock, lambda: time.time())
 
 
-def first_state(save_due_after_s: float = 600.0, ticks: float = 0.0) -> MemberState:
+def make_first_state(save_due_after_s: float = 600.0, ticks: float = 0.0) -> MemberState:
     now = Moment(ticks, 1e9 + ticks)
     return MemberState(now, now, Saving(save_due_after_s))
+
+
+def notify(member: Member, *happened: MemberEvent) -> None:
+    """Notify a member of these events, in order."""
+    for event in happened:
+        member.notify(event)

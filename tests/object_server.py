@@ -20,7 +20,7 @@ _RESET = struct.pack("ii", 1, 0)  # closing sends RST
 class Fault:
     """What happens to requests.
 
-    - "status": they are answered with `status` and an error document with `code`.
+    - "status": they are answered with `status` and an error document with `code` and `message`.
     - "cut": half of the answer's body passes, then the connection is reset; a PUT is cut before the server has it.
     - "reset": the connection is reset.
     - "hang": nothing is answered, until the fault ends.
@@ -32,6 +32,7 @@ class Fault:
     code: str = "SlowDown"
     only: str = ""  # an operation as in `S3Proxy.requests`, or "create": a write that must not replace; default: all
     delay_s: float = 0.0
+    message: str = ""
 
 
 class S3Proxy(HttpServer):
@@ -75,7 +76,8 @@ class S3Proxy(HttpServer):
     def _forward(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
         match fault := self._fault_of(_operation(request), creates="If-None-Match" in request.headers):
             case Fault("status"):
-                _answer(request, fault.status, f"<Error><Code>{fault.code}</Code></Error>".encode())
+                document = f"<Error><Code>{fault.code}</Code><Message>{fault.message}</Message></Error>"
+                _answer(request, fault.status, document.encode())
             case Fault("hang"):
                 self.over.wait()
                 _reset(request)

@@ -9,7 +9,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
 from streampca.sidecar.openapi import EXAMPLES
 from tests.example_models import stats_of
-from tests.sidecar.http_client import client_of
+from tests.sidecar.http_client import create_client
 
 MODEL = PublishedModel(
     version=4000, topic="readings", topic_id="5fJx41ZNQ6u3sVYq2mTq0g", positions={0: 2100, 1: 1900},
@@ -31,7 +31,7 @@ REQUESTS: dict[str, Any] = {
 def examples(documented: dict[str, Any]) -> dict[str, Any]:
     """Requests and answers, by path."""
     found: dict[str, Any] = {}
-    with client_of(MODEL) as client:
+    with create_client(MODEL) as client:
         for path, operations in documented["paths"].items():
             [method] = operations
             url = path.format(version=4000, model_version=4000, model_name="readings")
@@ -47,7 +47,7 @@ def examples(documented: dict[str, Any]) -> dict[str, Any]:
 
 def documented() -> dict[str, Any]:
     """The description without the examples."""
-    with client_of() as client:
+    with create_client() as client:
         return dict(client.get("/openapi.json").json())
 
 

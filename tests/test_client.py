@@ -5,18 +5,21 @@ import inspect
 import io
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from streampca.client import AsyncClient, Client, SidecarError
 from tests.errors import refusal
 from tests.example_models import D, K, example_model, numbered
-from tests.sidecar.process import serving
+from tests.sidecar.process import serve_models
 
 VECTORS = np.random.default_rng(0).standard_normal((6, D))
 NAMES = list("abcde")
@@ -40,8 +43,8 @@ def call(kind: type, url: str, act: str, *arguments: Any, options: Any = None, *
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     named = replace(numbered(20), names=NAMES)
-    with serving(tmp_path_factory.mktemp("store"), numbered(10), named) as sidecar:
-        yield sidecar.url()
+    with serve_models(tmp_path_factory.mktemp("store"), numbered(10), named) as sidecar:
+        yield sidecar.wait_for_url()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,3 +192,106 @@ def test_both_have_the_same_methods() -> None:
         return {name: inspect.signature(method) for name, method in methods.items()}
 
     assert signatures(Client) == signatures(AsyncClient)
+
+
+ORDERS = [NAMES, NAMES[::-1], ["x", *NAMES[2:], "note", *NAMES[:2], "at"]]
+FRAME = pd.DataFrame(VECTORS, columns=NAMES).assign(x=7.0, note="text", at=pd.Timestamp("2026-01-01", tz="UTC"))
+TABLES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda frame: frame,
+    "Float64": lambda frame: frame.convert_dtypes(),
+    "Arrow": pa.Table.from_pandas,
+    "record batch": pa.RecordBatch.from_pandas,
+    "structured": lambda frame: frame.to_records(index=False),
+    "records": lambda frame: frame.to_dict("records"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", ORDERS, ids=len)
+@pytest.mark.parametrize("table", TABLES)
+def test_tables_and_records_are_read_by_name_in_any_order(kind: type, url: str, order: list[str], table: str) -> None:
+    """Other columns, whatever they hold, are not sent."""
+    rows = TABLES[table](FRAME[order])
+    for act in ("project", "reconstruct", "score"):
+        for by_name, by_position in zip(call(kind, url, act, rows), call(kind, url, act, VECTORS), strict=True):
+            assert np.array_equal(by_name, by_position)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_without_the_dimensions_is_refused_with_both_lists(kind: type, url: str) -> None:
+    for wrong in (FRAME[NAMES[1:]], FRAME[["x", "note"]], FRAME[[]], FRAME[NAMES].rename(columns={"c": "x"})):
+        said = refusal(ValueError, call, kind, url, "project", wrong)
+        assert f"the columns {', '.join(wrong.columns)}, but the model has 5 dimensions: a, b, c, d, e" in said
+    twice = FRAME[[*NAMES, "b"]]
+    assert "several columns b" in refusal(ValueError, call, kind, url, "project", twice)
+    assert "column c holds str" in refusal(ValueError, call, kind, url, "project", FRAME[NAMES].assign(c="1"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_names_a_table_is_read_by_position(kind: type, url: str) -> None:
+    expected = call(kind, url, "project", VECTORS, version=10).coordinates
+    numbered_columns = pd.DataFrame(VECTORS)  # pandas calls its columns 0, 1, …
+    for rows, version in ((FRAME[NAMES[::-1]].iloc[:, ::-1], 10), (numbered_columns, 10), (numbered_columns, None)):
+        answer = call(kind, url, "project", rows, version=version)
+        assert np.array_equal(answer.coordinates, expected if version else call(kind, url, "project", VECTORS)[1])
+    said = refusal(ValueError, call, kind, url, "project", FRAME[[*NAMES, "x"]], version=10)
+    assert "the columns a, b, c, d, e, x, but the model has 5 dimensions without names" in said
+    back = call(kind, url, "from_coordinates", pd.DataFrame(np.ones((2, K)), columns=list("ab")[:K]))
+    assert back.vectors.shape == (2, D)
+
+
+@pytest.mark.parametrize("wrong", [VECTORS.astype(complex), (VECTORS * 1e9).astype("M8[s]"), [["1"] * D]])
+def test_what_is_no_number_is_refused(wrong: Any, url: str) -> None:
+    assert "not numbers" in refusal(ValueError, call, Client, url, "project", wrong)
+
+
+class Versions(httpx.MockTransport):
+    """A sidecar whose newest version is `newest`. The names of its dimensions are those of that version."""
+
+    def __init__(self, names: dict[int, list[str]]) -> None:
+        self.newest = min(names)
+        self.asked_for_names = 0
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            version = int(request.url.params.get("version", self.newest))
+            if request.method == "GET":
+                self.asked_for_names += 1
+                about = {"version": version, "dimensions": 2, "names": names[version], "settings": {}}
+                return httpx.Response(200, json=about)
+            out = io.BytesIO()
+            np.savez(out, version=version, coordinates=np.load(io.BytesIO(request.content)), residual=np.zeros(1))
+            return httpx.Response(200, content=out.getvalue())
+
+        super().__init__(answer)
+
+
+def test_names_are_asked_for_once_a_version_and_never_taken_from_another_one() -> None:
+    versions = Versions({1: ["a", "b"], 2: ["a", "b"], 3: ["b", "a"]})
+    frame = pd.DataFrame({"a": [1.0], "b": [2.0]})
+    with Client("http://sidecar", transport=versions) as client:
+        for newest, asked in ((1, 1), (2, 2), (3, 3)):
+            versions.newest = newest
+            for _ in range(3):
+                answer = client.project(frame)
+                assert answer.version == newest
+                assert answer.coordinates.tolist() == [[1.0, 2.0] if newest < 3 else [2.0, 1.0]]
+            assert versions.asked_for_names == asked
+        assert client.project(frame, version=1).coordinates.tolist() == [[1.0, 2.0]]
+        assert versions.asked_for_names == 4
+
+
+def test_what_a_mask_or_a_null_hides_is_missing(tmp_path: Path) -> None:
+    """Never the number behind it. A column that is not there is a gap, too."""
+    model = replace(numbered(20), names=NAMES, settings=numbered(20).settings | {"missing": "impute"})
+    holed = np.where(np.arange(VECTORS.size).reshape(VECTORS.shape) % 7 == 3, np.nan, VECTORS)
+    frame = pd.DataFrame(holed, columns=NAMES)
+    with serve_models(tmp_path, model) as sidecar, Client(sidecar.wait_for_url()) as client:
+        expected = client.project(holed).coordinates
+        hidden = np.ma.masked_array(np.nan_to_num(holed, nan=-9999.0), np.isnan(holed))
+        nulls = frame.convert_dtypes()
+        for rows in (hidden, list(hidden), nulls, nulls.to_dict("records"), pa.Table.from_pandas(frame)):
+            assert client.project(rows).coordinates == pytest.approx(expected)
+        without = holed.copy()
+        without[:, 1] = np.nan
+        rows = frame[["e", "d", "a", "c"]]
+        assert client.project(rows).coordinates == pytest.approx(client.project(without).coordinates)

@@ -80,7 +80,7 @@ def test_the_tool_projects_as_the_model_does(
         models.save(each)
     (tmp_path / "model.npz").write_bytes(model_file.encode(published))
     for source in ("store", "model.npz"):
-        out = tmp_path / f"out-{source}"
+        out = tmp_path / f"out-{source}.onnx"
         if kind == "onnx":
             done = CliRunner().invoke(app, ["export", str(tmp_path / source), "--to", kind, "-o", str(out)])
             assert done.exit_code == 0, done.output
@@ -90,6 +90,28 @@ def test_the_tool_projects_as_the_model_does(
         assert coordinates.shape == (9, K)
         assert coordinates == pytest.approx(expected.coordinates, rel=tolerance, abs=tolerance)
         assert residual == pytest.approx(expected.residual, rel=1e-6, abs=1e-12)
+
+
+MISSING = "-9999, 0.1, 1.7976931348623157e+308"
+# 0.1 as float32 is one of them only in the precision of float32.
+WITH_MISSING = np.array([[1, 2, 3, 4, 5], [1, -9999, 3, 4, 5], [1, 2, 3, 4, np.float32(0.1)], [0.1, 2, 3, 4, 5],
+                         [1, 2, np.finfo(float).max, 4, 5], [1, 2, 3, 4, -9998]])  # fmt: skip
+
+
+@pytest.mark.parametrize("missing_values", ["", MISSING])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_missing_values_of_the_model_give_nan_as_nan_does(dtype: str, missing_values: str, scaled: bool) -> None:
+    published = standardised(numbered(20)) if scaled else numbered(20)
+    settings = published.settings | {"dtype": dtype, "missing_values": missing_values}
+    published = replace(published, settings=settings)
+    session = onnxruntime.InferenceSession(FORMATS["onnx"](published), providers=["CPUExecutionProvider"])
+    coordinates, residual = session.run(None, {"vectors": WITH_MISSING})
+    has_gap = np.isnan(published.missing_values.to_nan(WITH_MISSING)).any(axis=1)
+    assert has_gap.sum() == (0 if not missing_values else 4 if dtype == "float32" else 3)
+    assert np.isnan(coordinates).all(axis=1).tolist() == np.isnan(residual).tolist() == has_gap.tolist()
+    projected = published.model.project(WITH_MISSING[[0, 5]])
+    assert coordinates[[0, 5]] == pytest.approx(projected.coordinates, rel=1e-6)
 
 
 @pytest.mark.parametrize("published", [numbered(20), standardised(numbered(20))], ids=["plain", "standardised"])
@@ -151,3 +173,21 @@ def test_a_pipeline_with_the_estimator_becomes_onnx(
     (projected,) = session.run(None, {"X": X})
     assert projected.dtype == dtype
     assert projected == pytest.approx(pipeline.transform(X), rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("learned_as", ["float64", "float32"])
+def test_missing_values_of_the_estimator_give_nan(dtype: type, learned_as: str) -> None:
+    register_with_skl2onnx()
+    X = (np.random.default_rng(0).standard_normal((500, 5)) * np.arange(1, 6) + 3).astype(dtype)
+    missing_values = [float(word) for word in MISSING.split(",")]
+    pca = StreamingPCA(2, dtype=learned_as, missing="impute", missing_values=missing_values).fit(X)
+    graph = skl2onnx.to_onnx(pca, X[:1])
+    with np.errstate(over="ignore"):
+        rows = WITH_MISSING.astype(dtype)
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    (projected,) = session.run(None, {"X": rows})
+    is_kept = np.isfinite(projected).all(axis=1)
+    in_float32 = "float32" in (learned_as, np.dtype(dtype).name)
+    assert is_kept.tolist() == [True, False, not in_float32, False, False, True]
+    assert projected[is_kept] == pytest.approx(pca.transform(rows[is_kept]), rel=1e-4)

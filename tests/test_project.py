@@ -1,6 +1,7 @@
 """What is around the code: the site of the pages, workflows, templates, citation, and the package's metadata."""
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,7 @@ import yaml
 
 from streampca.version import __version__
 from tests.command_line import succeeded
+from tests.java_server import unavailable
 
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
@@ -26,7 +28,9 @@ SCHEMAS = {
 
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    """Links, anchors, formulas and docstrings; and the reference has all names."""
+    """Links, anchors, formulas and docstrings; the reference has all names, and pages load nothing from elsewhere."""
+    if shutil.which("npm") is None:
+        unavailable("npm fetches the scripts that draw formulas and diagrams")
     succeeded(sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", ROOT / "docs", tmp_path)
     reference = (tmp_path / "python.html").read_text()
     for name in (
@@ -38,6 +42,12 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     ):
         assert f'id="streampca.{name}"' in reference
     assert not re.findall(r'href="\.\./[^"]*"', (tmp_path / "architecture.html").read_text())
+    elsewhere = re.compile(r'<script[^>]*src="https?:|<link[^>]*stylesheet[^>]*href="https?:|//[^"\s]+\.m?js\b')
+    for page in tmp_path.glob("*.html"):
+        assert not elsewhere.findall(page.read_text())
+    front = (tmp_path / "index.html").read_text()
+    assert "make demo" in front
+    assert "_images/page.png" in front
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -55,8 +65,19 @@ def test_the_steps_of_workflows_are_make_targets_or_scripts() -> None:
 
 def test_publishing_needs_a_variable_of_the_owner() -> None:
     jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
+    assert jobs.pop("tests") == {"uses": "./.github/workflows/ci.yml"}
+    assert jobs["build"]["needs"] == "tests"
     assert jobs.pop("build").keys().isdisjoint({"if", "environment"})
-    assert all(job["if"].startswith("vars.") and job["environment"] == "release" for job in jobs.values())
+    for job in jobs.values():
+        assert job["if"].startswith("vars.")
+        assert job["environment"] == "release"
+        assert job["needs"] == "build"
+
+
+def test_workflows_give_nothing_away() -> None:
+    """zizmor knows what makes workflows unsafe: tokens that stay on disk, texts of others that become commands."""
+    zizmor = Path(sysconfig.get_path("scripts")) / "zizmor"
+    succeeded(zizmor, "--quiet", "--offline", ROOT)
 
 
 def test_versions_agree() -> None:

@@ -1,5 +1,7 @@
 """The adapter for river: river's own checks, the bits of the estimator, a pipeline."""
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +64,48 @@ def test_features_are_those_of_the_first_row() -> None:
     assert pca.clone().transform_one(ROWS[0]) == {}  # parameters without what was learned
 
 
+def test_the_repr_is_the_call_that_makes_it() -> None:
+    pca = RiverPCA(2, standardize=True, missing="impute")
+    assert repr(pca) == "RiverPCA(n_components=2, standardize=True, missing='impute')"
+    assert repr(pca.clone()) == repr(pca)
+    assert repr(RiverPCA()) == "RiverPCA(n_components=None)"
+
+
+@pytest.mark.parametrize("value", ["high", [1.0], {"a": 1}])
+def test_the_error_of_a_value_that_is_no_number_names_the_feature(value: Any) -> None:
+    pca = RiverPCA(2, missing="impute")
+    row = {**ROWS[0], "c": value}
+    with pytest.raises(ValueError, match="feature 'c' is not a number"):
+        pca.learn_one(row)
+    pca.learn_many(X)
+    for use in (pca.learn_one, pca.transform_one):
+        with pytest.raises(ValueError, match="feature 'c' is not a number"):
+            use(row)
+    table = pd.DataFrame([ROWS[1], row])
+    for use_many in (pca.learn_many, pca.transform_many):
+        with pytest.raises(ValueError, match="feature 'c' is not a number"):
+            use_many(table)
+
+
+def test_a_further_feature_may_be_a_text_and_a_value_may_be_none() -> None:
+    pca = RiverPCA(2, missing="impute")
+    pca.learn_many(X)
+    text_beside = {"device": "pump-7", **ROWS[0]}
+    assert pca.transform_one(text_beside) == pca.transform_one(ROWS[0])
+    pca.learn_one(text_beside)
+    assert pca.transform_one({**ROWS[0], "c": None}) == pca.transform_one({**ROWS[0], "c": np.nan})
+
+
+@pytest.mark.parametrize("package", ["pandas", "river"])
+def test_an_import_without_its_packages_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "streampca.river")
+    if package == "river":
+        monkeypatch.setitem(sys.modules, "river.base", None)
+    with pytest.raises(ImportError, match=r"pip install '\.\[river\]'"):
+        importlib.import_module("streampca.river")
+
+
 def test_a_pipeline_predicts_from_the_coordinates() -> None:
     model: Any = Pipeline(StandardScaler(), RiverPCA(6), LinearRegression())
     targets, errors = X["f"] - X["b"], []
@@ -71,3 +115,13 @@ def test_a_pipeline_predicts_from_the_coordinates() -> None:
     assert np.mean(errors[-100:]) < 0.2 * np.mean(np.abs(targets - targets.mean()))
     predicted = model.predict_many(X[-100:])
     assert predicted.to_numpy() == pytest.approx([model.predict_one(row) for row in ROWS[-100:]], rel=1e-6)
+
+
+@pytest.mark.parametrize("null", [None, np.nan, pd.NA, pd.NaT])
+def test_any_null_is_missing(null: object) -> None:
+    pca = RiverPCA(1, missing="impute")
+    pca.learn_many(X)
+    row = {**ROWS[0], "f": np.nan}
+    assert pca.transform_one({**row, "f": null}) == pca.transform_one(row)
+    pca.learn_one({**row, "f": null})
+    pca.learn_many(X.astype(object).assign(f=null))

@@ -24,7 +24,7 @@ import pyarrow as pa
 from streampca.backfill.folding import BackfillPlan, Part, fold_rows
 from streampca.errors import InputError
 from streampca.files.chunks import Chunk, read
-from streampca.process.machine import keep_freed_memory, usable_cores
+from streampca.process.machine import count_usable_cores, keep_freed_memory
 
 Parts = Iterator[tuple[str, Part]]
 Engine = Callable[[Mapping[str, Chunk], BackfillPlan], Parts]
@@ -44,27 +44,29 @@ def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
 
 
 def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:
-    """Make an engine of any executor, with `at_once` chunks in flight.
+    """Make an engine of any executor, which folds `at_once` chunks at a time.
 
-    The next chunk is submitted when the caller has taken a part, so that at most `at_once` parts are in memory.
+    A further chunk is submitted only when the caller has taken a part, so that at most `at_once` parts are in memory.
     """
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        remaining = iter(chunks.items())
-        names: dict[Future[Part], str] = {}  # of the chunks in flight
+        """Fold the chunks by the executor."""
+        remaining_chunks = iter(chunks.items())
+        name_by_future: dict[Future[Part], str] = {}  # of the chunks that are being folded
 
         def submit(count: int) -> None:
-            for name, chunk in islice(remaining, count):
-                names[executor.submit(fold, chunk, plan)] = name
+            for name, chunk in islice(remaining_chunks, count):
+                future = executor.submit(fold, chunk, plan)
+                name_by_future[future] = name
 
         try:
             submit(at_once)
-            while names:
-                for future in wait(names, return_when=FIRST_COMPLETED).done:
-                    yield names.pop(future), future.result()
+            while name_by_future:
+                for future in wait(name_by_future, return_when=FIRST_COMPLETED).done:
+                    yield name_by_future.pop(future), future.result()
                     submit(1)
         finally:
-            for future in names:
+            for future in name_by_future:
                 future.cancel()
 
     return run
@@ -72,16 +74,18 @@ def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, Backfil
 
 def on_processes(workers: int | None = None) -> Engine:
     """Make an engine of new processes of this machine; by default one for each usable core."""
-    count = workers or usable_cores()
+    process_count = workers or count_usable_cores()
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        earlier_children = set(multiprocessing.active_children())
+        """Fold the chunks in a pool of processes, which end with the last chunk or at an error."""
+        earlier_children = set(multiprocessing.active_children())  # processes of the caller, which must not be ended
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(count, mp_context=spawn, initializer=_end_with_parent) as pool:
+        with ProcessPoolExecutor(process_count, mp_context=spawn, initializer=_end_with_parent) as pool:
+            run_in_pool = on_executor(pool, at_once=2 * process_count)  # so each process has a next chunk at hand
             try:
-                yield from on_executor(pool, at_once=2 * count)(chunks, plan)
+                yield from run_in_pool(chunks, plan)
             except BaseException as error:
-                # The pool would wait for chunks that have begun, perhaps for minutes.
+                # Otherwise, the pool would wait for chunks that are being folded, perhaps for minutes.
                 for process in set(multiprocessing.active_children()) - earlier_children:
                     process.terminate()
                 if isinstance(error, BrokenExecutor):
@@ -114,7 +118,8 @@ def on_dask(scheduler: str) -> Engine:
     dask: Any = distributed  # it has no types
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        # Errors are raised here as well, so the log would only repeat them.
+        """Fold the chunks on the workers of the cluster."""
+        # An error is also raised here, so the log of Dask would only repeat it.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with dask.Client(scheduler) as client:
             thread_count = sum(client.nthreads().values())
@@ -135,26 +140,28 @@ def on_spark(session: Any) -> Engine:
     """
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        """Fold the chunks on the executors of Spark. At the end, jobs that still run are cancelled."""
         context = session.sparkContext
-        group = f"backfill {uuid4()}"
+        job_group = f"backfill {uuid4()}"
         at_once = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)
 
         def fold(chunk: Chunk, plan: BackfillPlan) -> Part:
             # Spark keeps the group for each thread, so each job sets it.
-            context.setJobGroup(group, f"{chunk.path}#{chunk.start}")
+            context.setJobGroup(job_group, f"{chunk.path}#{chunk.start}")
             return _fold_on_spark(session, chunk, plan)
 
         with ThreadPoolExecutor(at_once) as threads:
+            run_jobs = on_executor(threads, at_once, fold)
             try:
-                yield from on_executor(threads, at_once, fold)(chunks, plan)
+                yield from run_jobs(chunks, plan)
             finally:
-                context.cancelJobGroup(group)
+                context.cancelJobGroup(job_group)
 
     return run
 
 
 def _fold_on_spark(session: Any, chunk: Chunk, plan: BackfillPlan) -> Part:
-    """Fold a chunk on an executor: the job maps one row, which is ignored, to a row with the part."""
+    """Fold a chunk on an executor of Spark: the job maps one row, which is ignored, to a row with the part."""
 
     def fold_for_row(batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:

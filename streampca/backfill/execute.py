@@ -12,15 +12,20 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
-from streampca.backfill.folding import BackfillPlan, Part, merge
+from streampca.backfill.folding import PLACES, BackfillPlan, Part, merge, places_in
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files import open_rows
 from streampca.files.chunks import Chunk
+from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
+from streampca.formats.element_places import ElementPlaces
 from streampca.stores.base import Store
-from streampca.stores.checkpoints import Checkpoints, folder_of
+from streampca.stores.checkpoints import Checkpoints, name_folder
+
+# The options of files that the first release had. Their values are always in the key of a chunk, see `_make_chunk_key`.
+_FIRST_OPTIONS = ("field", "header", "separator", "dimensions", "names", "impute", "others")
 
 
 def execute(
@@ -28,16 +33,17 @@ def execute(
 ) -> tuple[Checkpoint, Any]:
     """Fold the chunks, save the checkpoint of their merge, and return it with a table of the rejected rows.
 
-    If the same backfill was saved before, return its checkpoint and table. `on_done` is called with the number of
-    finished chunks. Raises `SettingsError` if a different backfill has this number, or if a checkpoint of the store has
-    other settings; raises `InputError` if no row can be learned.
+    If the same backfill was saved before, its checkpoint and table are returned. `on_done` is called with the number of
+    finished chunks. Raises `SettingsError` if another backfill has this number, or if a checkpoint of the store has
+    other settings, and `InputError` if no row can be learned.
     """
     checkpoints = Checkpoints(store, plan.topic)
     partition = backfill_partition(plan.number)
-    folder = folder_of(plan.topic, partition)
+    folder = name_folder(plan.topic, partition)
     _refuse_other_settings(checkpoints, plan)
     chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
-    sources = hashlib.blake2b("".join(chunk_by_key).encode(), digest_size=16).hexdigest()
+    all_keys = "".join(chunk_by_key)
+    sources = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()  # a digest of the files and the settings
     _refuse_other_sources(store, folder, plan, sources)
     checkpoint = checkpoints.newest(partition)
     if checkpoint is None:
@@ -49,7 +55,8 @@ def execute(
     if checkpoint is None:
         raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
     rejects = _read_table(store, f"{folder}/rejects.parquet")
-    for key in chunk_by_key:  # parts with other keys belong to another process
+    # Delete the parts of these chunks, which are merged. Other parts stay: another process may be folding other files.
+    for key in chunk_by_key:
         for suffix in ("npz", "parquet"):
             store.delete(f"{folder}/parts/{key}.{suffix}")
     return checkpoint, rejects
@@ -62,14 +69,17 @@ def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tup
     Raises `InputError`.
     """
     config = plan.fold_config
-    names = config.names or _names_of_checkpoints(Checkpoints(store, plan.topic))
+    names = config.names or _find_names_in_checkpoints(Checkpoints(store, plan.topic))
     first_file = open_rows(chunks[0].path, plan.options._replace(names=names))
     config = replace(config, names=names or first_file.names)
     return replace(plan, fold_config=config), first_file
 
 
-def _names_of_checkpoints(checkpoints: Checkpoints) -> list[str] | None:
-    """Return the dimensions' names in the first checkpoint that has some; all checkpoints of a topic have the same."""
+def _find_names_in_checkpoints(checkpoints: Checkpoints) -> list[str] | None:
+    """Return the names of the dimensions in the first checkpoint that has names; None if none has.
+
+    All checkpoints of a topic that have names have the same.
+    """
     for partition in checkpoints.partitions():
         checkpoint = checkpoints.newest(partition)
         if checkpoint and checkpoint.names:
@@ -84,14 +94,14 @@ def _fold_missing_chunks(
     """Fold the chunks that have no part in the folder yet, and save their parts."""
     paths = [path for path in store.names(folder) if path.endswith(".npz")]
     saved_keys = {path.rsplit("/", 1)[-1].removesuffix(".npz") for path in paths}
-    missing = {key: chunk for key, chunk in chunk_by_key.items() if key not in saved_keys}
-    done_count = len(chunk_by_key) - len(missing)
+    missing_chunks = {key: chunk for key, chunk in chunk_by_key.items() if key not in saved_keys}
+    done_count = len(chunk_by_key) - len(missing_chunks)
     on_done(done_count)
-    if not missing:
+    if not missing_chunks:
         return  # an engine would start its processes for nothing
-    for key, part in engine(missing, plan):
+    for key, part in engine(missing_chunks, plan):
         store.write(f"{folder}/{key}.parquet", part.rejects_bytes)
-        store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last, since it says that both files are there
+        store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: a key counts as saved by this file
         done_count += 1
         on_done(done_count)
 
@@ -101,32 +111,41 @@ def _merge_and_save(store: Store, folder: str, keys: Sequence[str], plan: Backfi
 
     Raises `FileNotFoundError` if a part was deleted, and the errors of `execute`.
     """
-    checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), plan)
-    rejects = pa.concat_tables([_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
+    parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)  # read one by one
+    checkpoint = merge(parts, plan)
+    tables = [_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys]
+    places = ElementPlaces()
+    for table in tables:
+        places.add(places_in(table))
+    rejects = pa.concat_tables(tables).replace_schema_metadata({PLACES: places.encode()})
     if not checkpoint.fold.stats.learned:
         raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
     checkpoints = Checkpoints(store, plan.topic)
     _refuse_other_settings(checkpoints, plan)  # a second time, since folding may have taken hours
-    # If several processes execute backfills of this number, the first to create this file keeps the number.
+    # Another process may execute a backfill with this number. The first process that creates this file goes on.
     store.create(f"{folder}/sources", sources.encode())
     _refuse_other_sources(store, folder, plan, sources)
     out = pa.BufferOutputStream()
     parquet.write_table(rejects, out)
     store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
-    checkpoints.save(checkpoint)  # last, since it says that everything else is there
+    checkpoints.save(checkpoint)  # last: once there is a checkpoint, the backfill counts as done
     return checkpoint
 
 
 def _explain_nothing_learned(row_count: int, rejects: Any) -> str:
-    """Say why none of these rows was learned."""
+    """Say why none of the rows of the files was learned. `rejects` is the table of the rejected rows."""
     if row_count == 0:
         return "the files have no rows"
-    skipped = f"{row_count - len(rejects):,} are not before --until or hold no vector"
+    skipped_count = row_count - len(rejects)
     first_reject = f", the first: {rejects['message'][0]}" if len(rejects) else ""
-    return f"of {row_count:,} rows {skipped}, {len(rejects):,} were rejected{first_reject}"
+    return (
+        f"of {row_count:,} rows {skipped_count:,} are not before --until or hold no vector, "
+        f"{len(rejects):,} were rejected{first_reject}"
+    )
 
 
 def _read_table(store: Store, name: str) -> Any:
+    """Read a Parquet file of the store as an Arrow table."""
     # A thread of Arrow that releases the bytes later may abort the process at its exit, so none is used.
     return parquet.ParquetFile(pa.BufferReader(store.read(name))).read(use_threads=False)
 
@@ -136,18 +155,20 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
     for partition in checkpoints.partitions():
         newest = checkpoints.newest(partition)
         if newest and newest.fold.stats.learned:
-            # The field tells where the numbers are in the topic's records; files have columns instead.
-            config = replace(plan.fold_config, field=newest.settings["field"])
+            # `field` and `where` may differ, since they are about records of the topic: take those of the checkpoint.
+            where = str(newest.settings.get("where", ""))
+            config = replace(plan.fold_config, field=newest.settings["field"], where=where)
             newest.refuse_other_settings(config)
 
 
 def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:
     """Raise `SettingsError` if a backfill of other files or columns has this number."""
-    names = set(store.names(folder)) - {f"{folder}/parts"}
-    if not names:
+    saved_files = set(store.names(folder)) - {f"{folder}/parts"}  # a backfill that only has parts is not saved yet
+    if not saved_files:
         return
     sources_file = f"{folder}/sources"
-    if sources_file not in names or store.read(sources_file).decode() != sources:
+    has_same_sources = sources_file in saved_files and store.read(sources_file).decode() == sources
+    if not has_same_sources:
         raise SettingsError(
             f"{partition_name(backfill_partition(plan.number))} of {plan.topic} exists, of other files or "
             f"columns: give another --number, or `streampca backfill --remove {plan.number}` first; no row may be "
@@ -156,7 +177,19 @@ def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources
 
 
 def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
-    """Return the name of a chunk's part. It changes if the file or the settings of the backfill change."""
+    """Return the key of a chunk, which names the files of its part.
+
+    The key changes if the file or the settings of the backfill change. Options that a release has added later are in
+    the key only if they are set. So a new release finds the parts that an earlier release has saved.
+    """
     config = plan.fold_config
-    content = (tuple(chunk), config.as_dict(), config.names, plan.files, plan.timestamp_column, plan.until)
-    return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
+    options = []
+    for name, value in plan.files._asdict().items():
+        is_set = value != FileOptions._field_defaults[name]
+        if name in _FIRST_OPTIONS or is_set:
+            options.append(f"{name}={value!r}")
+    # The text of one tuple, as the first release made it.
+    values_before = f"{tuple(chunk)!r}, {config.as_dict()!r}, {config.names!r}"
+    values_after = f"{plan.timestamp_column!r}, {plan.until!r}"
+    content = f"({values_before}, FileOptions({', '.join(options)}), {values_after})"
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

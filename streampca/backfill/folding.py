@@ -22,6 +22,7 @@ from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
+from streampca.formats.element_places import ElementPlaces
 from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.errors import VectorError
 from streampca.formats.judge import Judge
@@ -29,8 +30,9 @@ from streampca.formats.record import Batch, Reject
 
 _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
 _NO_TIME = -1  # of a row without a time
-_UNCLEAR = "it may be history or the topic's"
+_UNCLEAR = "it may be history or the topic's"  # the message of a row that does not say when or where it belongs
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
+PLACES = "element_places"  # in the metadata of a table of rejects
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ class BackfillPlan:
     fold_config: FoldConfig  # the worker's
     files: FileOptions  # where the numbers are
     timestamp_column: str | None = None
-    # The worker learns the rows from this time on, or from this offset of their partition on, since the topic has them.
+    # The end of the backfill, at most one of these. Later rows are in the topic, from which the worker learns them.
     until_ms: int | None = None
-    until_offsets: Mapping[int, int] | None = None  # then the files have columns `partition` and `offset`
+    until_offsets: Mapping[int, int] | None = None  # by partition; the files have columns `partition` and `offset`
     number: int = 0  # distinguishes the backfills of a topic
 
     @property
@@ -65,12 +67,12 @@ class BackfillPlan:
         return self.files._replace(
             dimensions=self.fold_config.learning.dimensions,
             names=self.fold_config.names,
-            impute=True,
+            impute=True,  # missing entries are read as NaN, and the judge rejects rows that may not be learned
             others=other_columns,
         )
 
-    def checkpoint(self, fold: Fold) -> Checkpoint:
-        """Return the checkpoint of a fold of this backfill."""
+    def make_checkpoint(self, fold: Fold) -> Checkpoint:
+        """Make the checkpoint of a fold of this backfill."""
         return Checkpoint(
             topic=self.topic,
             topic_id="",
@@ -99,30 +101,34 @@ class Part(NamedTuple):
 
 
 def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> Part:
-    """Learn the rows of record batches. How the rows are divided into batches changes no bit.
+    """Learn the rows of Arrow record batches. How the rows are divided into batches changes no bit.
 
-    Rejected rows are listed under `name`. Raises `InputError` for a wrong column.
+    `name` names the chunk in the table of rejected rows. Raises `InputError` for a wrong column.
     """
     return fold_rows((_decode_batch(batch, plan) for batch in batches), plan, name)
 
 
 def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Part:
-    """Learn the rows of a file's batches, as `fold_batches` does."""
+    """Learn the rows of a file's batches. `name` names the chunk in the table of rejected rows."""
     learning = plan.fold_config.learning
     judge = Judge.of(learning)
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
-    start = 0  # rows of earlier batches
+    places = ElementPlaces()
+    start = 0  # number of rows in earlier batches
     with threadpool_limits(1):  # with several threads, BLAS may compute other bits on another machine
         for file_batch in batches:
             batch = _select_history(file_batch, plan, judge, start)
             fold, _ = fold.take(batch, plan.fold_config)
             for reject in sorted(batch.decoded.rejects):
                 rejects.append(_RejectRow(name, start + reject.index, reject.reason, reject.message))
+            if file_batch.places is not None:
+                places.add(file_batch.places)
             start = batch.next
-        state = fold.provisional(learning)
+        state = fold.provisional(learning)  # it has also learned the pending vectors, too few for a block
+    # The position of a part is the number of its rows; `merge` adds them up.
     fold = replace(fold, position=start, state=state).without_pending()
-    return Part(checkpoint_bytes=encode(plan.checkpoint(fold)), rejects_bytes=_write_parquet(rejects))
+    return Part(checkpoint_bytes=encode(plan.make_checkpoint(fold)), rejects_bytes=_write_parquet(rejects, places))
 
 
 def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, start: int) -> Batch:
@@ -134,35 +140,44 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, sta
     row_count = len(found.counts)
     columns = {name: _to_arrow(column) for name, column in file_batch.columns.items()}
     if plan.timestamp_column:
-        times_ms = in_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
+        times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
     else:
         times_ms = np.full(row_count, _NO_TIME)
-    is_history, is_unclear = _find_history(columns, times_ms, plan)  # history: what the topic does not hold
+    is_history, is_unclear = _find_history(columns, times_ms, plan)
     vectors = found.vectors
-    if not is_history.all():  # this spares the copy of the vectors in the usual case
+    if not is_history.all():  # an optimisation: if all rows are history, as usual, the vectors are not copied
         vectors = vectors[np.repeat(is_history, found.counts)]
-    with_vectors = np.flatnonzero(is_history & (found.counts > 0))
+    rows_with_vectors = np.flatnonzero(is_history & (found.counts > 0))
+    # Rows that cannot be read are rejected only if they are history: the worker reads later ones from the topic, and
+    # unclear ones are rejected below.
     undecoded = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_history[row]]
-    decoded = judge.reject_bad(vectors, with_vectors, found.counts[with_vectors], undecoded)
+    decoded = judge.reject_bad(vectors, rows_with_vectors, found.counts[rows_with_vectors], undecoded)
     unclear = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
     decoded = decoded._replace(rejects=[*decoded.rejects, *unclear])
-    return Batch(decoded, times_ms[decoded.indices], (), start + row_count)
+    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=start + row_count)
 
 
 def _to_arrow(column: Any) -> Any:
-    """Return a column as an Arrow array. A CSV file has a NumPy array of texts, of which empty ones become null."""
+    """Return a column as an Arrow array. A column of CSV is a NumPy array of texts; empty texts become null."""
     if isinstance(column, np.ndarray):
         return pa.array([None if cell == "" else cell for cell in column])
     return column
 
 
-def _write_parquet(rejects: Sequence[_RejectRow]) -> bytes:
-    """Return the rejected rows as a Parquet file."""
+def _write_parquet(rejects: Sequence[_RejectRow], places: ElementPlaces) -> bytes:
+    """Return the rejected rows as a Parquet file, with the places of the elements in all rows as its metadata."""
     # With a BytesIO, which a thread of Arrow may close later, the process could abort at its exit.
     out = pa.BufferOutputStream()
     columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
-    parquet.write_table(pa.table(columns, schema=REJECTS), out)
+    schema = REJECTS.with_metadata({PLACES: places.encode()})
+    parquet.write_table(pa.table(columns, schema=schema), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def places_in(rejects: Any) -> ElementPlaces:
+    """Return the places of elements in the metadata of a table of rejects; an earlier release wrote none."""
+    text = (rejects.schema.metadata or {}).get(PLACES.encode())
+    return ElementPlaces.decode(text) if text else ElementPlaces()
 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
@@ -172,20 +187,25 @@ def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
     for part in parts:
         fold = decode(part.checkpoint_bytes).fold
         merger.append(fold)
-        row_count += fold.position
-    return plan.checkpoint(merger.fold(row_count))
+        row_count += fold.position  # of a part, this is the number of its rows
+    return plan.make_checkpoint(merger.make_fold(row_count))
 
 
 def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
+    """Read the vectors and columns of an Arrow record batch. Raises `InputError` for a wrong column."""
     with input_errors("the record batch", VectorError):
         columns = columns_of(batch.schema, plan.options, "the record batch")
-        return batch_of(batch, columns, plan.fold_config.learning.dimensions, 0.0)
+        fields = columns.create_fields(plan.fold_config.learning.dimensions, "record batch")
+        return batch_of(batch, columns, fields, share=0.0)  # nobody shows the progress
 
 
 def _find_history(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return whether each row is history, which the topic does not hold, and whether that is unknown, (n,) each."""
+    """Return which rows are history, so that the topic does not hold them, and of which rows this is unknown.
+
+    Both are (n,). Of a row without a time it is unknown; with `until_offsets`, of a row without partition or offset.
+    """
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
         return has_time & (times_ms < plan.until_ms), ~has_time
@@ -193,26 +213,29 @@ def _find_history(
         partition_column = columns["partition"].cast(pa.int64())
         offset_column = columns["offset"].cast(pa.int64())
         has_position = pc.and_(partition_column.is_valid(), offset_column.is_valid()).to_numpy(zero_copy_only=False)
+        # NumPy has no null: 0 stands for it, and `has_position` leaves these rows out.
         partitions = pc.fill_null(partition_column, 0).to_numpy()
         offsets = pc.fill_null(offset_column, 0).to_numpy()
+        # A partition without an end has the end 0: none of its rows is history.
         ends = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
         return has_position & (offsets < ends), ~has_position
     return np.ones(len(times_ms), np.bool_), np.zeros(len(times_ms), np.bool_)
 
 
-def in_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
+def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
     """Return the times of a column in milliseconds since 1970, or −1 for null.
 
-    The column holds timestamps, dates, ISO 8601 texts, or milliseconds since 1970. Raises `InputError` for others.
+    The column holds timestamps, dates, ISO 8601 texts, or milliseconds since 1970. Times without a zone are UTC. Raises
+    `InputError` for other types.
     """
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     times = _parse_times(column) if is_text else column
     if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"), safe=False)
     elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
-        odd = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
-        if len(odd):
-            description = describe_odd_timestamp(odd[0])
+        odd_timestamps = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
+        if len(odd_timestamps):
+            description = describe_odd_timestamp(odd_timestamps[0])
             raise InputError(
                 f"column {name} holds {description}: convert the column to milliseconds or to a type of times"
             )
@@ -222,7 +245,7 @@ def in_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
 
 
 def _parse_times(texts: Any) -> Any:
-    """Return the texts as numbers or timestamps, or as they are if not all of them are times."""
+    """Return the texts as numbers or timestamps. If not all of them are times, return the texts."""
     for time_type in _TIME_TYPES:
         try:
             return texts.cast(time_type)

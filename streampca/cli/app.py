@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streampca.cli import operations
-from streampca.cli.options import Field, Header, Options, Separator, command, file_options
-from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
+from streampca.cli.options import Encoding, Field, Header, Options, Separator, SkipLines, Where, command, file_options
+from streampca.errors import StreampcaError, explain_missing_worker_extra, find_exit_code
 from streampca.process.machine import choose_kernels, end_process, open_standard_streams
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="streampca",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Learn the principal components of a Kafka topic, exactly once, and serve projections over HTTP.",
@@ -29,9 +28,9 @@ app = typer.Typer(
 )
 
 
-def _print_version(is_set: bool) -> None:
-    """Print the version and exit, if the option is given."""
-    if is_set:
+def _print_version(is_given: bool) -> None:
+    """If the option --version is given, print the version and exit."""
+    if is_given:
         typer.echo(f"streampca {__version__}")
         raise typer.Exit
 
@@ -42,7 +41,7 @@ def _accept_common_options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Accept the options that stand before the command; their callbacks do the work."""
+    """Accept --version before a command. There is nothing to do here: typer calls `_print_version`."""
 
 
 @command(app, *WORKER, logs_errors=True)
@@ -96,7 +95,13 @@ def demo(
     seconds: Annotated[
         float | None, typer.Option(min=1, help="Seconds to run after the first projection; default: until Ctrl-C.")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="File of vectors to stream, .npy; default: generated ones.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="File to stream: CSV, JSON Lines, Parquet, Arrow or .npy; default: generated.")
+    ] = None,
+    field: Field = "",
+    standardize: Annotated[
+        bool, typer.Option("--standardize", help="Divide each dimension by its standard deviation.")
+    ] = False,
     rate: Annotated[float, typer.Option(min=1, help="Messages per second.")] = 2000.0,
     store: Annotated[str | None, typer.Option(help="Store to keep, a folder or a URL; default: temporary.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the HTTP API; 0: any free one.")] = 8000,
@@ -106,17 +111,19 @@ def demo(
 
     Starts a broker in memory, a stream of vectors, a worker and the HTTP API. Needs neither Java nor Docker. The
     vectors have a known structure of low rank, so one can watch how well it is found. With --sensors, a record has
-    named readings in different units. A sensor fails now and then, and the page names it.
+    named readings in different units. A sensor fails now and then, and the page names it. With --file, rows of your own
+    file are sent again and again.
     """
     from streampca.demo.run import choose_stream, run
 
-    run(choose_stream(file, sensors=sensors), seconds, rate, store, port)
+    stream = choose_stream(file, field, standardize=standardize, sensors=sensors)
+    run(stream, seconds, rate, store, port)
 
 
 _VECTORS = typer.Argument(help="Rows with vectors: CSV, JSON Lines, Parquet, Arrow or .npy.", metavar="FILE")
 
 
-@command(app, "topic", "format", "bootstrap_servers", logs_errors=True)
+@command(app, "topic", "format", "bootstrap_servers")
 def produce(
     settings: "ProduceSettings",
     file: Annotated[Path | None, _VECTORS] = None,
@@ -128,6 +135,8 @@ def produce(
     field: Field = "",
     header: Header = None,
     separator: Separator = None,
+    skip_lines: SkipLines = 0,
+    encoding: Encoding = None,
 ) -> None:
     """Send the rows of a file to a topic.
 
@@ -138,7 +147,8 @@ def produce(
     """
     from streampca.cli.produce import run
 
-    run(settings, file, rate, file_options(field, header, separator), repeat=repeat, synthetic=synthetic)
+    files = file_options(field, header, separator, skip_lines, encoding)
+    run(settings, file, rate, files, repeat=repeat, synthetic=synthetic)
 
 
 @app.command()
@@ -157,13 +167,17 @@ def fit(
     half_life: Annotated[float | None, typer.Option(min=0.001, help="Half-life of a row's weight, in rows.")] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
     missing: Annotated[str, typer.Option(help="What to do with missing entries.", metavar="refuse|impute")] = "refuse",
+    missing_values: Annotated[str, typer.Option(help="Numbers that mean missing: -200,-9999.")] = "",
     start_from: Annotated[
         str | None,
         typer.Option(help="Model file, or store with one topic, to continue; no other options of the model."),
     ] = None,
     field: Field = "",
+    where: Where = "",
     header: Header = None,
     separator: Separator = None,
+    skip_lines: SkipLines = 0,
+    encoding: Encoding = None,
 ) -> None:
     """Learn from a file in one pass.
 
@@ -182,8 +196,10 @@ def fit(
         half_life=half_life,
         dtype=dtype,
         missing=missing,
+        missing_values=missing_values,
     )
-    run(file, output, options, start_from, file_options(field, header, separator, dimensions))
+    files = file_options(field, header, separator, skip_lines, encoding, where)
+    run(file, output, options, start_from, files._replace(dimensions=dimensions))
 
 
 @app.command()
@@ -194,21 +210,33 @@ def project(
     basis: Annotated[str, typer.Option(help="whitened: variance one.", metavar="principal|whitened")] = "principal",
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
     field: Field = "",
+    where: Where = "",
     header: Header = None,
     separator: Separator = None,
+    skip_lines: SkipLines = 0,
+    encoding: Encoding = None,
 ) -> None:
     """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
 
     If the model is a store, its newest model is used; older models are files in it. The bearer token of a sidecar is
-    taken from STREAMPCA_TOKEN. The other columns of a Parquet or CSV file are kept if the output is Parquet or CSV;
-    those of CSV are text. An .npy file gets only the coordinates. The file is streamed, so it may be larger than
-    memory.
+    taken from STREAMPCA_TOKEN. Rows with null instead of a vector are skipped. The file is streamed, so it may be
+    larger than memory.
+
+    The format of the output decides which other columns of the file are kept:
+
+    \b
+    .csv      all columns of a table; of JSON Lines, the fields of the
+              first row that are text or numbers
+    .parquet  like .csv; columns of a CSV file become text
+    .jsonl    all fields of JSON Lines; no columns of a table
+    .npy      none: the array holds only the coordinates
 
     Example: streampca project vectors.npy --model model.npz -o projected.parquet
     """
     from streampca.cli.project import run
 
-    run(file, model, output, basis, topic, file_options(field, header, separator))  # type: ignore[arg-type]
+    files = file_options(field, header, separator, skip_lines, encoding, where)
+    run(file, model, output, basis, topic, files)  # type: ignore[arg-type]
 
 
 @app.command()
@@ -237,24 +265,24 @@ def export(
     """
     from streampca.cli.export import run
 
-    run(path, to, output, topic)
+    run(path, output_format=to, output=output, topic=topic)
 
 
 app.add_typer(operations.app)
 
 
 def main() -> None:
-    """Run the command line, and end the process; an expected error is one line on stderr."""
+    """Run the command line, and end the process. Prints an expected error as one line on stderr."""
     open_standard_streams()
-    # A container's first process ignores signals that it does not handle; some commands replace this handler.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # Without a handler, the first process of a container would ignore SIGTERM. Some commands replace this handler.
+    signal.signal(signal.SIGTERM, lambda signal_number, frame: sys.exit(128 + signal_number))
     choose_kernels()
     try:
-        with naming_the_worker():
+        with explain_missing_worker_extra():
             app()  # raises SystemExit
     except (StreampcaError, OSError) as error:  # OSError: stdout is a file on a full disk
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
-        code = exit_code_of(error)
-    except SystemExit as end:
-        code = int(end.code or 0)
+        code = find_exit_code(error)
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
     end_process(code)

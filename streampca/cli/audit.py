@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from streampca.cli.console import console
 from streampca.cli.worker_config import create_worker_config
 from streampca.errors import SettingsError, StreampcaError
-from streampca.fold import checkpoint as files
+from streampca.fold import checkpoint as checkpoint_file
 from streampca.fold.fold import Fold
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.clients import open_reader
@@ -18,25 +18,42 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.worker.checkpointer import WorkerConfig
 
-_RECORDS = 2000  # records in a batch; the size of batches changes no bit of the fold
+_BATCH_RECORDS = 2000  # the size of batches changes no bit of the fold
 
 
 def run(settings: WorkerSettings, partition: int, start: int | None, end: int | None) -> None:
-    """Learn the records between two checkpoints again; raise `StreampcaError` if the second has other bytes.
+    """Learn the records between two checkpoints again. If the result is not the second one, raise `StreampcaError`.
 
-    `start` and `end` are the offsets of the checkpoints; None stands for the oldest and the newest checkpoint.
+    `start` and `end` are the offsets of the checkpoints. None means the oldest and the newest checkpoint. If the
+    newest is the only one, the audit starts at 0.
     """
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     config = create_worker_config(settings)
-    kept = checkpoints.offsets(partition)
-    start, end = _find_interval(kept, partition, start, end)
-    written = files.decode(checkpoints.at(partition, end))
-    written.refuse_other_settings(config.fold)
-    before = files.decode(checkpoints.at(partition, start)).fold if start in kept else Fold.empty(config.fold.learning)
-    fold, count = _learn_again(settings, config, before, partition, start, end)
+    offsets = checkpoints.offsets(partition)
+    may_start_at_0 = settings.start == "earliest"  # otherwise the worker may not have learned the first records
+    start, end = choose_checkpoints(offsets, partition, start, end, may_start_at_0=may_start_at_0)
+    saved = checkpoint_file.decode(checkpoints.read_file(partition, end))
+    saved.refuse_other_settings(config.fold)
+    if start in offsets:
+        fold = checkpoint_file.decode(checkpoints.read_file(partition, start)).fold
+    else:  # start is 0
+        fold = Fold.empty(config.fold.learning)
+    messages_at_start = fold.stats.messages
+    fold, count = _learn_again(settings, config, fold, partition, start, end)
+    # If the offsets before the end have no record, as after a transaction, the fold has not reached the end.
+    learned_again = replace(saved, fold=fold.at(end))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
     # Both are encoded in the format of this release: an earlier release may have written the checkpoint.
-    if files.encode(replace(written, fold=fold.at(end))) != files.encode(written):
+    has_same_bytes = checkpoint_file.encode(learned_again) == checkpoint_file.encode(saved)
+    if not has_same_bytes:
+        messages_then = saved.fold.stats.messages - messages_at_start
+        messages_now = fold.stats.messages - messages_at_start
+        if messages_now < messages_then:  # the bytes differ because the topic has lost records
+            raise StreampcaError(
+                f"partition {partition}, offsets {start} to {end}: {messages_then:,} messages were learned, and the "
+                f"topic now holds {messages_now:,} of them; compaction or retention has deleted the others, so audit "
+                "later checkpoints, and sooner"
+            )
         raise StreampcaError(
             f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
             "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
@@ -44,17 +61,26 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     console().print(f"{where}; the checkpoint has the same bytes")
 
 
-def _find_interval(kept: Sequence[int], partition: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Return the offsets of the two checkpoints, by default the oldest and the newest. Raises `SettingsError`."""
+def choose_checkpoints(
+    offsets: Sequence[int], partition: int, start: int | None, end: int | None, *, may_start_at_0: bool
+) -> tuple[int, int]:
+    """Return the offsets of the checkpoints at the start and the end of the audit.
+
+    `offsets` are those of the partition's checkpoints, ascending. If `start` is None, the oldest is chosen, and if
+    `end` is None, the newest. If `start` is None and no checkpoint is older than the end, the start is 0, provided that
+    `may_start_at_0`. A start at 0 needs no checkpoint. Raises `SettingsError` if another checkpoint does not exist.
+    """
+    if end is None and offsets:
+        end = offsets[-1]
     if start is None:
-        start = kept[0] if kept else 0
-    if end is None and kept:
-        end = kept[-1]
-    is_start = start == 0 or start in kept
-    if end is None or end not in kept or not is_start or start >= end:
+        oldest = offsets[0] if offsets else 0
+        has_older = end is not None and oldest < end
+        start = 0 if may_start_at_0 and not has_older else oldest
+    can_start = start == 0 or start in offsets
+    if end is None or end not in offsets or not can_start or start >= end:
         raise SettingsError(
             f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: "
-            f"{', '.join(map(str, kept)) or 'none'}"
+            f"{', '.join(map(str, offsets)) or 'none'}"
         )
     return start, end
 
@@ -62,12 +88,19 @@ def _find_interval(kept: Sequence[int], partition: int, start: int | None, end: 
 def _learn_again(
     settings: WorkerSettings, config: WorkerConfig, fold: Fold, partition: int, start: int, end: int
 ) -> tuple[Fold, int]:
-    """Learn the records from `start` to before `end`; return the fold after them, and the number of records."""
+    """Learn the records from `start` to before `end`; return the fold after them, and the number of records.
+
+    Records that retention has deleted are left out.
+    """
     count = 0
     with closing(open_reader(settings, settings.topic)) as reader, threadpool_limits(1):
-        records = reader.between(partition, start, end)
-        while some := list(itertools.islice(records, _RECORDS)):
-            batch = config.codec.decode_batch(some, some[-1].offset + 1)
+        earliest, _ = reader.log_ends.get(partition, (start, end))
+        first = max(start, earliest)
+        all_records = reader.read_between(partition, first, end) if first < end else iter(())
+        records = list(itertools.islice(all_records, _BATCH_RECORDS))
+        while records:
+            batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
             fold, _ = fold.take(batch, config.fold)
-            count += len(some)
+            count += len(records)
+            records = list(itertools.islice(all_records, _BATCH_RECORDS))
     return fold, count

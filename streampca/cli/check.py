@@ -1,5 +1,6 @@
 """`streampca check`: prints the settings in effect, their origins and every mistake, without a connection."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -7,8 +8,9 @@ from rich.table import Table
 from streampca.cli.console import console
 from streampca.cli.options import Options
 from streampca.settings import store_url
-from streampca.settings.base import Effective, Settings
-from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings
+from streampca.settings.base import EffectiveSetting, Settings
+from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings, collect_fields
+from streampca.settings.given_values import find_unknown_variables
 from streampca.settings.process import is_loopback
 
 _KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "transform": TransformSettings}
@@ -17,35 +19,52 @@ _KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSet
 def run(options: Options) -> int:
     """Print the settings of worker, sidecar and transform and their mistakes; return the exit code.
 
-    Transform is left out unless a setting that only transform has is given.
+    A setting that several commands share is printed once. Transform is left out unless a setting that only transform
+    has is given.
     """
     out = console()
-    printed: list[Effective] = []
-    mistakes: dict[str, None] = {}  # a dictionary keeps the order and drops repetitions
+    printed: list[EffectiveSetting] = []
+    mistakes: list[str] = []
     warnings: list[str] = []
-    for name, kind in _KINDS.items():
-        settings, mistakes_of_kind = kind.explain(**options)
-        own = [effective for effective in settings if effective not in printed]
-        if kind is TransformSettings and all(effective.origin in ("default", "missing") for effective in own):
+    for command, kind in _KINDS.items():
+        settings, mistakes_of_command = kind.explain(**options)
+        new_settings = [setting for setting in settings if setting not in printed]  # that no earlier table has
+        is_transform_unused = kind is TransformSettings and not any(setting.is_given for setting in new_settings)
+        if is_transform_unused:
             continue
-        title = f"streampca {name}{' (besides those above)' if printed else ''}"
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
-        for heading in ("setting", "value", "from"):
-            table.add_column(heading, overflow="fold")
-        for setting, value, origin in own:
-            if setting == "store" and store_url.scheme_of(value) is None:
-                value = str(Path(value).absolute())
-            table.add_row(setting, value or "–", origin, style="dim" if origin == "default" else "")
-        out.print(table)
-        printed += own
-        mistakes |= dict.fromkeys(mistakes_of_kind)
-        values = {effective.name: effective.value for effective in settings}
-        if not values["tokens_file"] and not is_loopback(values["host"]):
-            warnings.append(f"! streampca {name}: whoever reaches {values['host']} can read what it shows")
+        title = f"streampca {command}{' (besides those above)' if printed else ''}"
+        out.print(_create_table(title, new_settings))
+        printed += new_settings
+        mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
+        values = {setting.name: setting.value for setting in settings}
+        can_anyone_read = not values["tokens_file"] and not is_loopback(values["host"])
+        if can_anyone_read:
+            warnings.append(f"streampca {command}: whoever reaches {values['host']} can read what it shows")
+    unknown_variables = find_unknown_variables(collect_fields(Settings))
+    # A variable that resembles a setting is among the mistakes of the commands already.
+    mistakes += [f"{variable} is not a setting" for variable, nearest in unknown_variables.items() if nearest is None]
+    _print_result(warnings, mistakes)
+    return 2 if mistakes else 0
+
+
+def _print_result(warnings: Sequence[str], mistakes: Sequence[str]) -> None:
+    """Print the warnings, and the mistakes or that there are none."""
+    out = console()
     for warning in warnings:
-        out.print(f"{warning}: set tokens_file", style="yellow")
+        out.print(f"! {warning}: set tokens_file", style="yellow")
     for mistake in mistakes:
         out.print(f"✗ {mistake}", style="red")
     if not mistakes:
         out.print("✓ no mistakes found", style="green")
-    return 2 if mistakes else 0
+
+
+def _create_table(title: str, settings: Sequence[EffectiveSetting]) -> Table:
+    """Return a table of settings, their values and their origins."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for heading in ("setting", "value", "from"):
+        table.add_column(heading, overflow="fold")
+    for name, value, origin in settings:
+        if name == "store" and store_url.find_scheme(value) is None:  # a folder, not a URL
+            value = str(Path(value).absolute())
+        table.add_row(name, value or "–", origin, style="dim" if origin == "default" else "")
+    return table

@@ -11,26 +11,48 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from streampca.errors import StreampcaError
+
 if TYPE_CHECKING:
     from streampca.files.rows import Rows
+
+Confirm = Callable[[str], bool] | None
+"""Gets a question and returns whether to go on. None: nobody is asked."""
 
 _UNLIMITED = 10_000  # characters in a line without a terminal: more than any table has
 
 
-def console() -> Console:
-    """Return a console on standard output that interprets no markup and, without a terminal, does not wrap tables."""
-    width = None if sys.stdout.isatty() else _UNLIMITED
-    return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+def console(*, stderr: bool = False) -> Console:
+    """Return a console on stdout or stderr. It prints text as it is, and does not wrap tables without a terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _UNLIMITED
+    return Console(highlight=False, markup=False, soft_wrap=True, width=width, stderr=stderr)
+
+
+def ask(confirm: Confirm, question: str) -> None:
+    """Ask the question. Raises `StreampcaError` if the answer is no."""
+    if confirm and not confirm(question):
+        raise StreampcaError("nothing was changed")
+
+
+def print_note(text: str) -> None:
+    """Print the text on stderr, unless it is empty. Stdout has only the results of a command."""
+    if text:
+        console(stderr=True).print(text)
 
 
 def print_notes(rows: "Rows") -> None:
-    """If a file was read by a guess, such as a guessed separator, print what was guessed."""
-    if rows.notes:
-        console().print(f"{rows.path}: {rows.notes}")
+    """If something about the file was guessed, such as its separator, print the guess."""
+    print_note(f"{rows.path}: {rows.notes}" if rows.notes else "")
+
+
+def print_warning(text: str) -> None:
+    """Print the text of a warning, unless it is empty."""
+    print_note(f"warning: {text}" if text else "")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:
-    """Return a table of texts without lines; columns whose headings are in `right` are aligned right."""
+    """Return a table without lines between its cells. The columns whose headings are in `right` are aligned right."""
     result = Table(box=None, pad_edge=False, show_header=bool(headings))
     for heading in headings:
         result.add_column(heading, justify="right" if heading in right else "left")
@@ -51,8 +73,11 @@ def iso_time(milliseconds: float) -> str | None:
 
 @contextmanager
 def progress(task: str, total: float | None = 1.0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar if stderr is a terminal; yield a function that updates its `completed`, `rows` and `note`."""
-    errors = Console(stderr=True)
+    """Show a progress bar if stderr is a terminal; yield a function that updates its `completed`, `rows` and `note`.
+
+    `total` is `completed` at the end; None: there is no end, or it is not known.
+    """
+    stderr = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -60,7 +85,8 @@ def progress(task: str, total: float | None = 1.0) -> Iterator[Callable[..., Non
         TextColumn("{task.fields[rows]:,} rows"),
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
-        console=errors,
-        disable=not errors.is_terminal,
+        console=stderr,
+        disable=not stderr.is_terminal,
     ) as bar:
-        yield partial(bar.update, bar.add_task(task, total=total, rows=0, note=""))
+        task_id = bar.add_task(task, total=total, rows=0, note="")
+        yield partial(bar.update, task_id)

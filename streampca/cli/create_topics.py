@@ -4,12 +4,12 @@ from contextlib import closing
 
 from streampca.cli.console import console
 from streampca.settings.commands import CreateTopicsSettings
-from streampca.sources.client_connection import TopicError
-from streampca.sources.clients import create_admin
+from streampca.sources.broker_errors import TopicError
+from streampca.sources.clients import create_admin, require_letters_kept
+from streampca.sources.dead_letters import ADDED_BYTES
+from streampca.sources.topic_options import CLEANUP_POLICY, MAX_MESSAGE
 
-_DEFAULT = -1  # by this number the broker takes the one that it is configured with
-_MAX_MESSAGE = "max.message.bytes"
-_HEADERS_BYTES = 64 * 1024  # more than a dead letter's headers add to its record
+_BROKERS_DEFAULT = -1  # with this number of partitions or replicas, the broker takes its default
 _CREATED_S = 10.0  # how long a broker may take to know a new topic
 
 
@@ -18,35 +18,48 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
 
     If `partitions` or `replication_factor` is None, the broker decides it.
     """
-
-    def ensure(name: str, number: int | None, **configs: str) -> int:
-        """If the topic does not exist, create it with `number` partitions; return how many it has."""
-        with closing(create_admin(settings, name)) as admin:
-            try:
-                topic = admin.require_topic(missing_s=0)
-                is_new = False
-            except TopicError:
-                admin.create(number or _DEFAULT, replication_factor or _DEFAULT, configs)
-                topic = admin.require_topic(_CREATED_S, _CREATED_S)
-                is_new = True
-        count = len(topic.in_sync)
-        expected = number if name != settings.dead_letter_topic else None  # a dead-letter topic may have any number
-        other = f", not {expected}; it stays as it is" if expected not in (None, count) else ""
-        console().print(f"{name}: {'created' if is_new else 'exists'}, partitions: {count}{other}")
-        return count
-
-    count = ensure(settings.topic, partitions)
+    count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
     if settings.dead_letter_topic:
-        ensure(settings.dead_letter_topic, 1, **_allow_larger_messages(settings))
+        # By default, a broker may compact a topic, which would remove letters.
+        configs = {CLEANUP_POLICY: "delete", **_allow_larger_messages(settings)}
+        _create_if_missing(settings, settings.dead_letter_topic, 1, replication_factor, **configs)
+        require_letters_kept(settings, settings.dead_letter_topic)
     if settings.output_topic:
-        ensure(settings.output_topic, count)
+        _create_if_missing(settings, settings.output_topic, count, replication_factor)
+
+
+def _create_if_missing(
+    settings: CreateTopicsSettings,
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    **configs: str,
+) -> int:
+    """Create a topic with these `configs` unless it exists. Print how many partitions it has, and return the number."""
+    with closing(create_admin(settings, name)) as admin:
+        try:
+            topic = admin.require_topic(missing_s=0)  # if the topic is missing, it does not wait for it
+            action = "exists"
+        except TopicError:
+            admin.create(partitions or _BROKERS_DEFAULT, replication_factor or _BROKERS_DEFAULT, configs)
+            topic = admin.require_topic(timeout_s=_CREATED_S, missing_s=_CREATED_S)
+            action = "created"
+    count = len(topic.in_sync)  # an item for each partition
+    is_wanted_number = partitions is None or count == partitions
+    is_any_number_fine = name == settings.dead_letter_topic
+    note = "" if is_wanted_number or is_any_number_fine else f", not {partitions}; it stays as it is"
+    console().print(f"{name}: {action}, partitions: {count}{note}")
+    return count
 
 
 def _allow_larger_messages(settings: CreateTopicsSettings) -> dict[str, str]:
-    """Return the configuration of a dead-letter topic that holds the topic's largest records with more headers.
+    """Return the options with which a dead-letter topic takes the topic's largest records with additional headers.
 
-    It is empty if the user may not read the configuration of the topic.
+    If the user may not read the options of the topic, return no options.
     """
     with closing(create_admin(settings, settings.topic)) as admin:
         configs = admin.topic_configs()
-    return {_MAX_MESSAGE: str(int(configs[_MAX_MESSAGE]) + _HEADERS_BYTES)} if configs else {}
+    if not configs:
+        return {}
+    largest_record = int(configs[MAX_MESSAGE])
+    return {MAX_MESSAGE: str(largest_record + ADDED_BYTES)}

@@ -8,19 +8,22 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from streampca.cli.console import console, iso_time, table
-from streampca.errors import SourceError
+from streampca.errors import SettingsError, SourceError
+from streampca.formats.codec import REASONS
 from streampca.settings.commands import DeadLettersSettings
 from streampca.sources.base import Outgoing, OutgoingFields, TransactionFailedError
 from streampca.sources.clients import create_replay, open_reader
 from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, make_replay_note
+from streampca.transform.outputs import OUTPUT_TOO_LARGE
 
-_EXAMPLES = 3  # examples that are printed for each reason; their messages differ
-_MAX_LETTERS = 1000  # letters in one transaction
-_MAX_BYTES = 8 * 2**20  # a transaction ends with the letter that reaches this sum of bytes of values
+_MAX_EXAMPLES = 3  # that are printed for each reason; their messages differ
+# The letters that are replayed in one transaction. The letter that reaches one of these limits is the last.
+_MAX_LETTERS = 1000
+_MAX_BYTES = 8 * 2**20  # of all their values
 
 
 class LetterFilter(NamedTuple):
-    """Selects the letters to replay; an empty filter selects all. Times are timestamps of records, in milliseconds."""
+    """Selects letters; an empty filter selects all. Times are timestamps of records, in milliseconds."""
 
     reasons: Sequence[str] = ()
     partitions: Sequence[int] = ()
@@ -38,40 +41,49 @@ class LetterFilter(NamedTuple):
         )
 
 
-def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
-    """Print the dead letters by reason, as tables or as JSON. Raises `SourceError`."""
+def check_reasons(reasons: Sequence[str]) -> Sequence[str]:
+    """Return the reasons of the options. Raises `SettingsError` if no record is rejected for one of them."""
+    known_reasons = (*REASONS, OUTPUT_TOO_LARGE)
+    for reason in reasons:
+        if reason not in known_reasons:
+            raise SettingsError(f"--reason {reason}: must be one of {', '.join(known_reasons)}")
+    return reasons
+
+
+def list_letters(settings: DeadLettersSettings, letter_filter: LetterFilter, *, as_json: bool) -> None:
+    """Print the dead letters that the filter accepts by reason, as tables or as JSON. Raises `SourceError`."""
     with closing(open_reader(settings, settings.dead_letter_topic)) as reader:
         topic = DeadLetterTopic(reader.read)
-        groups = group_letters(topic.letters())
+        groups = group_letters(filter(letter_filter.accepts, topic.letters()))
     if as_json:
-        facts = {"topic": settings.dead_letter_topic, "groups": groups, "others": topic.others}
-        print(json.dumps(facts, indent=2))  # noqa: T201
+        listing = {"topic": settings.dead_letter_topic, "groups": groups, "others": topic.other_records}
+        print(json.dumps(listing, indent=2))  # noqa: T201
         return
     print_groups(settings.dead_letter_topic, groups)
-    if topic.others:
-        console().print(f"{topic.others} other records are no dead letters of streampca")
+    if topic.other_records:
+        console().print(f"{topic.other_records} other records are not dead letters of streampca")
 
 
-def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
+def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Print the letters that a replay would send. Raises `SourceError`."""
     with closing(open_reader(settings, settings.dead_letter_topic)) as reader:
-        groups = group_letters(select_letters(reader.read, settings.topic, chosen))
+        groups = group_letters(select_letters(reader.read, settings.topic, letter_filter))
     print_groups(settings.dead_letter_topic, groups)
     count = sum(group["letters"] for group in groups)
     console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
 
 
-def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
-    """Send the chosen letters' records to their topic again. Raises `SourceError`."""
+def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
+    """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # The producer is opened before the reader. From then on no other replay can send, so the reader finds the notes
-        # of all records that were ever sent again.
+        # The producer is opened first. From then on no other replay can send, so the reader finds the notes of all
+        # letters that were ever replayed.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,
         ):
-            letters = select_letters(reader.read, settings.topic, chosen, producer.partitions)
-            count = send_all(producer.send, letters, settings.dead_letter_topic)
+            letters = select_letters(reader.read, settings.topic, letter_filter, producer.partitions)
+            count = send_letters(producer.send, letters, settings.dead_letter_topic)
     except (TransactionFailedError, TimeoutError, SourceError) as error:
         raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None
     replaced = f", {producer.replaced} of them with the time of sending" if producer.replaced else ""
@@ -79,83 +91,102 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
 
 
 def select_letters(
-    read: ReadTopic, topic: str, chosen: LetterFilter, partitions: float = math.inf
+    read: ReadTopic, topic: str, letter_filter: LetterFilter, partition_count: float = math.inf
 ) -> Iterator[DeadLetter]:
-    """Yield the chosen letters of a topic that were not replayed yet.
+    """Yield the letters of `topic` that the filter accepts and that were not replayed yet.
 
-    If the partition of a letter is not among the topic's first `partitions`, raises `SourceError`.
+    `read` reads the dead-letter topic. Raises `SourceError` if a letter is of a partition that `topic` does not have.
     """
     for letter in DeadLetterTopic(read).letters():
+        origin = letter.origin
+        # A letter is waiting if it was not replayed, and no earlier letter is of the same record.
         is_waiting = letter.status == LetterStatus.WAITING
-        if is_waiting and letter.origin.topic == topic and chosen.accepts(letter):
-            if letter.origin.partition >= partitions:
-                raise SourceError(
-                    f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {partitions}; "
-                    "select others with --partition"
-                )
-            yield letter
+        if not is_waiting or origin.topic != topic or not letter_filter.accepts(letter):
+            continue
+        if origin.partition >= partition_count:
+            raise SourceError(
+                f"a dead letter is of partition {origin.partition} of {topic}, which has {partition_count}; "
+                "select others with --partition"
+            )
+        yield letter
 
 
-def send_all(
+def send_letters(
     send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
 ) -> int:
-    """Send the records of the letters to their topics, and return their number.
+    """Send the records of the letters to their topics, and return how many there were.
 
-    Each transaction also sends a replay note to the partitions of its letters, so that no record is sent twice.
+    `send` sends records in one transaction. So that no record is sent twice, each transaction also writes a replay note
+    to each partition of the dead-letter topic whose letters it replays, with the offsets of these letters.
     """
-    sent = 0
-    for batch in _batches(letters):
+    sent_count = 0
+    for batch in _split_into_batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
-        for partition in sorted({letter.partition for letter in batch}):
-            value, headers = make_replay_note(letter.offset for letter in batch if letter.partition == partition)
-            records.append(Outgoing(dead_letter_topic, partition, value, None, headers, timestamp=-1))
+        partitions = {letter.partition for letter in batch}
+        for partition in sorted(partitions):
+            offsets = [letter.offset for letter in batch if letter.partition == partition]
+            value, headers = make_replay_note(offsets)
+            note = Outgoing(dead_letter_topic, partition, value, key=None, headers=headers, timestamp=-1)
+            records.append(note)
         send(records)
-        sent += len(batch)
-    return sent
+        sent_count += len(batch)
+    return sent_count
 
 
-def _batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Yield the letters in lists that end at 1,000 letters or 8 MiB."""
-    batch = list[DeadLetter]()
-    size = 0
+def _split_into_batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Yield the letters in lists, one for each transaction."""
+    batch: list[DeadLetter] = []
+    batch_bytes = 0
     for letter in letters:
         batch.append(letter)
-        size += len(letter.record.value or b"")
-        if len(batch) == _MAX_LETTERS or size >= _MAX_BYTES:
+        batch_bytes += len(letter.record.value or b"")
+        if len(batch) == _MAX_LETTERS or batch_bytes >= _MAX_BYTES:
             yield batch
             batch = []
-            size = 0
+            batch_bytes = 0
     if batch:
         yield batch
 
 
 def group_letters(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
-    """Group letters by topic and reason; the largest group comes first."""
+    """Group letters by topic and reason, in the form that is printed as JSON. The largest group comes first."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for letter in letters:
-        origin = letter.origin
-        time = iso_time(origin.timestamp)
-        group = groups.setdefault((origin.topic, origin.reason), {
-            "reason": origin.reason, "topic": origin.topic, "letters": 0,
+        topic = letter.origin.topic
+        reason = letter.origin.reason
+        new_group: dict[str, Any] = {
+            "reason": reason,
+            "topic": topic,
+            "letters": 0,
             **{status.value: 0 for status in LetterStatus},
-            "partitions": Counter[int](), "first_timestamp": None, "last_timestamp": None, "examples": [],
-        })  # fmt: skip
-        group["letters"] += 1
-        group[letter.status] += 1
-        group["partitions"][origin.partition] += 1
-        if time is not None:
-            group["first_timestamp"] = min(group["first_timestamp"] or time, time)
-            group["last_timestamp"] = max(group["last_timestamp"] or time, time)
-        messages = [example["message"] for example in group["examples"]]
-        if len(messages) < _EXAMPLES and origin.message not in messages:
-            group["examples"].append(
-                {"partition": origin.partition, "offset": origin.offset, "message": origin.message}
-            )
+            "partitions": Counter[int](),
+            "first_timestamp": None,
+            "last_timestamp": None,
+            "examples": [],
+        }
+        group = groups.setdefault((topic, reason), new_group)
+        _add_letter(group, letter)
     return sorted(groups.values(), key=lambda group: (-group["letters"], group["topic"], group["reason"]))
 
 
+def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
+    """Count a letter in its group. Keep it as an example if the group has few, and none has the letter's message."""
+    origin = letter.origin
+    group["letters"] += 1
+    group[letter.status] += 1
+    group["partitions"][origin.partition] += 1
+    timestamp = iso_time(origin.timestamp)  # the order of these texts is the order of the times
+    if timestamp is not None:
+        group["first_timestamp"] = min(group["first_timestamp"] or timestamp, timestamp)
+        group["last_timestamp"] = max(group["last_timestamp"] or timestamp, timestamp)
+    examples = group["examples"]
+    has_message = any(example["message"] == origin.message for example in examples)
+    if len(examples) < _MAX_EXAMPLES and not has_message:
+        examples.append({"partition": origin.partition, "offset": origin.offset, "message": origin.message})
+
+
 def print_groups(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the groups, and their examples."""
+    """Print a table with a row for each group, and then the examples of all groups."""
     out = console()
     if not groups:
         out.print(f"no such dead letters in {dead_letter_topic}")

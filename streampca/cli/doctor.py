@@ -1,20 +1,20 @@
-"""`streampca doctor`: does the steps of the starts without changing anything, and checks what no start does."""
+"""`streampca doctor`: does the steps of the starts without changing anything, and checks what no start checks."""
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from streampca.cli.console import console
 from streampca.cli.doctor_topic import TopicChecks
 from streampca.cli.member_start import MemberStart
-from streampca.cli.options import Options, read_settings
+from streampca.cli.options import Options, configure_log
 from streampca.cli.transform_start import TransformStart
 from streampca.consumer_group.step import NotYetError, Step
 from streampca.errors import StreampcaError
 from streampca.settings.base import Settings
 from streampca.settings.commands import TransformSettings, WorkerSettings
-from streampca.sources.client_connection import one_line
+from streampca.sources.broker_errors import one_line
 from streampca.stores.choice import open_store
 
 _TIMEOUT_S = 12.0  # of a step: a file server may hang
@@ -23,83 +23,103 @@ _STYLES = {PASSED: "", FAILED: "red", SKIPPED: "dim"}
 
 
 class Line(NamedTuple):
-    """What is printed of a step: its finding, the error with its remedy, or why it was skipped."""
+    """The line that is printed about a step."""
 
-    mark: str
-    name: str
-    text: str
+    mark: str  # PASSED, FAILED or SKIPPED
+    step: str  # its name
+    text: str  # what the step found, the error with its remedy, or why the step was skipped
 
 
 def run(options: Options) -> int:
-    """Print a line for each step of the roles that are set up; return the exit code. Raises `SettingsError`."""
+    """Do the steps of a worker's start, of transform's, or of both; print a line for each, and return the exit code.
+
+    Raises `SettingsError`.
+    """
+    configure_log(options)
+    starts = _create_starts(options)
     printed: set[Line] = set()
-    with contextlib.ExitStack() as opened:
-        starts = _starts_of(options, opened)
+    with ExitStack() as opened:
         for start in starts:
             opened.enter_context(start.opened)
-        for line in lines_of(steps_of(starts)):
-            if line not in printed:  # else both roles have found it, such as the topic
-                console().print(f"{line.mark} {line.name}: {line.text}", style=_STYLES[line.mark])
+        for line in do_steps(list_steps(starts)):
+            if line not in printed:  # both starts have some steps in common, such as the look at the topic
+                console().print(f"{line.mark} {line.step}: {line.text}", style=_STYLES[line.mark])
                 printed.add(line)
     failed = sum(line.mark == FAILED for line in printed)
-    failures = "1 check failed" if failed == 1 else f"{failed} checks failed"
-    console().print(failures if failed else "all checks passed", style="bold")
-    return 1 if failed else 0
+    if not failed:
+        console().print("all checks passed", style="bold")
+        return 0
+    console().print("1 check failed" if failed == 1 else f"{failed} checks failed", style="bold")
+    return 1
 
 
-def _starts_of(options: Options, opened: contextlib.ExitStack) -> list[MemberStart]:
-    """The starts of the roles whose settings are set; `opened` ends the reading of settings."""
+def _create_starts(options: Options) -> list[MemberStart]:
+    """Create the start of transform if its output topic is set, and the start of a worker if a worker is set up, too.
+
+    If neither is set up, the start of a worker is created, so that an error names the settings that a worker lacks.
+    """
     starts: list[MemberStart] = []
-    has_transform = _is_set(TransformSettings, ["output_topic"], options)
-    if not has_transform or _is_set(WorkerSettings, ["dimensions", "components"], options):
+    has_transform = _is_any_given(["output_topic"], TransformSettings, options)
+    if not has_transform or _is_any_given(["dimensions", "components"], WorkerSettings, options):
         from streampca.cli.worker_start import WorkerStart  # here: it imports numba, which takes a second
 
-        worker = opened.enter_context(read_settings("WorkerSettings", options))
+        worker = WorkerSettings.read(**options)
         starts.append(WorkerStart(worker, open_store(worker.store)))
     if has_transform:
-        transform = opened.enter_context(read_settings("TransformSettings", options))
+        transform = TransformSettings.read(**options)
         starts.append(TransformStart(transform, open_store(transform.store)))
     return starts
 
 
-def _is_set(kind: type[Settings], names: Collection[str], options: Options) -> bool:
-    return any(setting.origin != "missing" for setting in kind.explain(**options)[0] if setting.name in names)
+def _is_any_given(names: Collection[str], kind: type[Settings], options: Options) -> bool:
+    """Return whether an option, the environment or the file gives one of these settings."""
+    settings, _ = kind.explain(**options)
+    return any(setting.is_given for setting in settings if setting.name in names)
 
 
-def steps_of(starts: Sequence[MemberStart]) -> list[Step]:
-    """The steps of the starts, and the checks that no start does."""
-    first, *others = starts
+def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
+    """Return the steps of the starts, and the checks that no start does. The topic is checked once."""
+    first = starts[0]
     checks = TopicChecks(first)
     steps = [*first.steps(), *checks.steps()]
-    for start in others:
-        steps += [*start.steps(), checks.lag_of(start)]
+    for start in starts[1:]:
+        steps += [*start.steps(), *checks.list_member_steps(start)]
     return steps
 
 
-def lines_of(steps: Iterable[Step]) -> Iterator[Line]:
-    """Do each step, or its check if it has one, unless a step that it needs has not passed."""
-    has_passed: dict[str, bool] = {}
+def do_steps(steps: Iterable[Step]) -> Iterator[Line]:
+    """Do the steps, and yield a line about each. A step is skipped if a step that it uses has not passed.
+
+    If doing the step would change something, its `check` is done instead.
+    """
+    has_passed: dict[str, bool] = {}  # by the name of the step; both starts have a step "format": the later one counts
     for step in steps:
-        missing = [name for name in step.after if not has_passed[name]]
-        if missing:
-            line = Line(SKIPPED, step.name, f"skipped, because it needs: {', '.join(missing)}")
+        not_passed = [name for name in step.after if not has_passed[name]]
+        if not_passed:
+            line = Line(SKIPPED, step.name, f"skipped, because it needs: {', '.join(not_passed)}")
         else:
-            line = _done_in_time(step.name, step.check or step.attempt)
+            line = _do_within_timeout(step.name, step.check or step.attempt)
         has_passed[step.name] = line.mark == PASSED
         yield line
 
 
-def _done_in_time(name: str, do: Callable[[], str]) -> Line:
-    outcomes: list[Line] = []
-    thread = threading.Thread(target=lambda: outcomes.append(_done(name, do)), daemon=True)
+def _do_within_timeout(name: str, attempt: Callable[[], str]) -> Line:
+    """Do a step in a thread, and return the line about it. If it takes too long, the thread is left alone."""
+    lines: list[Line] = []
+
+    def do_step() -> None:
+        lines.append(_do(name, attempt))  # a list, since a thread returns nothing
+
+    thread = threading.Thread(target=do_step, daemon=True)  # daemon: a hanging step does not keep the process alive
     thread.start()
     thread.join(_TIMEOUT_S)
-    return outcomes[0] if outcomes else Line(FAILED, name, f"no answer within {_TIMEOUT_S:.0f} s")
+    return lines[0] if lines else Line(FAILED, name, f"no answer within {_TIMEOUT_S:.0f} s")
 
 
-def _done(name: str, do: Callable[[], str]) -> Line:
+def _do(name: str, attempt: Callable[[], str]) -> Line:
+    """Do a step, and return the line about it. `attempt` returns what it found, in a sentence."""
     try:
-        return Line(PASSED, name, do())
+        return Line(PASSED, name, attempt())
     except NotYetError as error:
         return Line(SKIPPED, name, f"a start waits: {one_line(error)}")
     except (StreampcaError, TimeoutError) as error:

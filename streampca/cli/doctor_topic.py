@@ -2,90 +2,131 @@
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 
 import numpy as np
 
+from streampca.cli.doctor_options import check_output_keys, compare_largest, read_configs
 from streampca.cli.member_start import MemberStart
-from streampca.consumer_group.policy import ALL_DELETES, FIRST
+from streampca.consumer_group.policy import SUSPICIOUS_RUN, explain_all_skipped
 from streampca.consumer_group.step import Step
 from streampca.errors import BadRecordError, SourceError
+from streampca.fold.dominance import describe_dominant_variance
 from streampca.formats.codec import Codec
 from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
-from streampca.formats.record import Decoded
-from streampca.settings.commands import WorkerSettings
+from streampca.formats.record import Decoded, Record
+from streampca.settings.commands import TransformSettings, WorkerSettings
+from streampca.settings.field_paths import dimension_names
 from streampca.sources.clients import create_admin, open_reader
 from streampca.sources.events import OutOfRange
+from streampca.sources.topic_options import is_compacted
 from streampca.sources.topic_reader import TopicReader
 
-_AHEAD_S = 300.0
-_STANDS_S = 10.0
-_CONNECT_S = 3.0
-_TYPED = ("npy", "arrow", "avro", "protobuf")
+_MAX_CLOCK_DIFFERENCE_S = 300.0  # between this machine and a producer
+_OPEN_TRANSACTION_S = 10.0  # a transaction that stays open for so long is reported
+_CONNECT_TIMEOUT_S = 3.0
+_FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names the type of its numbers
 
 
-@np.errstate(over="ignore")
-def _hint(codec: Codec, decoded: Decoded) -> str:
-    """Suggests float32 to a worker whose records carry it, in a format that names the type in each record."""
-    are_single = np.array_equal(decoded.vectors, decoded.vectors.astype(np.float32), equal_nan=True)
-    is_advised = are_single and codec.format in _TYPED and codec.judge.dtype != "float32"
-    return "; its numbers are float32: a worker with dtype=float32 learns them in half the time" if is_advised else ""
+def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
+    """Return a warning with the names in `field` at which no vector has a number; "" if there is no such name."""
+    seen_names = codec.seen_names
+    seen_names.add(decoded.vectors)
+    unseen_names = seen_names.describe_unseen("the newest records")
+    return f"; warning: {unseen_names}" if unseen_names else ""
 
 
-def _range(decoded: Decoded) -> str:
-    """The least, the median and the greatest number, for a person to judge."""
-    numbers = decoded.vectors[np.isfinite(decoded.vectors)]
+@np.errstate(over="ignore", invalid="ignore")  # the variance of very large numbers is infinite
+def _warn_of_dominant_variance(codec: Codec, decoded: Decoded) -> str:
+    """Return a warning if one dimension has nearly all of the variance of the vectors; "" if no dimension has."""
+    observed = np.ma.masked_invalid(decoded.vectors.astype(np.float64))  # missing entries are NaN
+    variances = observed.var(axis=0).filled(0.0)
+    names = dimension_names(codec.field, codec.judge.dimensions)
+    warning = describe_dominant_variance(variances, float(variances.sum()), len(decoded.vectors), names)
+    return f"; warning: {warning}" if warning else ""
+
+
+@np.errstate(over="ignore")  # a number that is too large for float32 becomes infinite, so it is not equal
+def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
+    """If records carry float32 and a worker would learn them as float64, return a hint to change that; else ""."""
+    if codec.format not in _FORMATS_WITH_TYPES or codec.judge.dtype == "float32":
+        return ""
+    as_float32 = decoded.vectors.astype(np.float32)
+    if not np.array_equal(decoded.vectors, as_float32, equal_nan=True):
+        return ""
+    return "; its numbers are float32: a worker with dtype=float32 learns them in half the time"
+
+
+def _describe_range(decoded: Decoded) -> str:
+    """Return the least, the median and the greatest number of the vectors; "" if they have no numbers.
+
+    A person can judge by them whether the vectors are plausible.
+    """
+    numbers = decoded.vectors[np.isfinite(decoded.vectors)]  # without missing entries, which are NaN
     if not len(numbers):
         return ""
     least, median, greatest = np.quantile(numbers, [0, 0.5, 1])
     return f"; the newest {len(decoded.vectors)} have numbers from {least:.4g} to {greatest:.4g}, median {median:.4g}"
 
 
-def _why_unreachable(name: str, host: str, port: int) -> str:
-    """Why no connection to a broker can be made at the address that it advertises; "" if one can."""
+def _explain_unreachable(name: str, host: str, port: int) -> str:
+    """If a broker cannot be reached at the address that it advertises, say why; else return ""."""
     try:
-        socket.create_connection((host, port), _CONNECT_S).close()
+        socket.create_connection((host, port), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         return f"broker {name} advertises {host}:{port}, which cannot be reached from here ({error.strerror or error})"
     return ""
 
 
 class TopicChecks:
-    """The checks of the topic of a start, after its steps; `reader` and `bounds` are what the others look into."""
+    """The checks of a topic that no start does.
 
-    reader: TopicReader
+    Each check is a step: it returns what it found, in a sentence for people, or raises an error. The checks follow the
+    steps of `start`, and use what these steps have found.
+    """
+
+    reader: TopicReader  # set by `_find_records`, like `bounds`
     bounds: Mapping[int, tuple[int, int]]
-    """Partition → first offset, and end of the committed records."""
+    """Partition → its first offset, and the offset after its last committed record."""
 
     def __init__(self, start: MemberStart) -> None:
-        self._start, self._settings = start, start.settings
+        self._start = start
+        self._settings = start.settings
 
     def steps(self) -> list[Step]:
         return [
-            Step("leaders", self._reach_brokers, after=["topic"]),
+            Step("leaders", self._check_brokers, after=["topic"]),
             Step("records", self._find_records, after=["leaders"]),
-            self.lag_of(self._start),
+            *self.list_member_steps(self._start),
+            Step("size of dead letters", self._compare_largest, after=["topic", "dead-letter topic"]),
             Step("open transactions", self._look_for_open_transactions, after=["records"]),
             Step("schema registry", self._ask_registry, after=["format"]),
-            Step("newest record", self._read_newest, after=["records", "format"]),
+            Step("newest record", self._check_newest_record, after=["records", "format"]),
         ]
 
-    def lag_of(self, start: MemberStart) -> Step:
-        return Step("lag", partial(self._find_lag, start), after=["records", start.steps()[-1].name])
+    def list_member_steps(self, start: MemberStart) -> list[Step]:
+        """Return the checks of one member: how many records it is behind, and whether its output topic needs keys."""
+        last_step = start.steps()[-1]  # it finds the positions of the member
+        steps = [Step("lag", partial(self._count_lag, start), after=["records", last_step.name])]
+        if isinstance(start.settings, TransformSettings):
+            check = partial(self._check_output_keys, start.settings)
+            steps.append(Step("keys of outputs", check, after=["records", "output topic"]))
+        return steps
 
-    def _reach_brokers(self) -> str:
-        """Each broker can be reached at the address that it advertises, and each partition has a leader."""
+    def _check_brokers(self) -> str:
+        """Check that each broker can be reached at the address that it advertises, and each partition has a leader."""
         with closing(create_admin(self._settings, self._settings.topic)) as admin:
-            brokers, in_sync = admin.brokers(), admin.require_topic().in_sync
-        unreachable = [cause for broker in brokers if (cause := _why_unreachable(*broker))]
-        if unreachable:
+            brokers = admin.brokers()
+            in_sync_replicas = admin.require_topic().in_sync
+        explanations = [_explain_unreachable(*broker) for broker in brokers]
+        causes = [explanation for explanation in explanations if explanation]
+        if causes:
             raise SourceError(
-                f"{'; '.join(unreachable)}: correct advertised.listeners of the broker, or this machine's names or "
-                "routes"
+                f"{'; '.join(causes)}: correct advertised.listeners of the broker, or this machine's names or routes"
             )
-        leaderless = [partition for partition, count in in_sync.items() if not count]
+        leaderless = [partition for partition, replica_count in in_sync_replicas.items() if replica_count == 0]
         if leaderless:
             raise SourceError(
                 f"partitions {leaderless} of {self._settings.topic} have no leader: start the brokers that hold them"
@@ -93,90 +134,152 @@ class TopicChecks:
         return f"{len(brokers)} brokers can be reached, and lead all partitions"
 
     def _find_records(self) -> str:
+        """Find the first offset and the end of each partition. Returns how many records the topic holds at most.
+
+        It may hold fewer, because compaction and transactions leave offsets without a record.
+        """
         reader = open_reader(self._settings, self._settings.topic)
         self.reader = self._start.opened.enter_context(closing(reader))
-        self.bounds = reader.bounds()
-        count = sum(end - first for first, end in self.bounds.values())
-        return f"{self._settings.topic} holds {count:,}"
+        self.bounds = reader.find_bounds()
+        max_count = sum(end - first for first, end in self.bounds.values())
+        configs = read_configs(self._settings, self._settings.topic)
+        note = "; it is compacted, so audit may not find all that was learned" if is_compacted(configs) else ""
+        return f"{self._settings.topic} holds at most {max_count:,} records{note}"
 
-    def _find_lag(self, start: MemberStart) -> str:
-        """The log holds the records that the member of a start reads next."""
+    def _compare_largest(self) -> str:
+        return compare_largest(self._settings)
+
+    def _check_output_keys(self, settings: TransformSettings) -> str:
+        """Check that outputs have keys if their topic is compacted."""
+        bounds = self._find_bounds_with_records()
+        newest = self.reader.read_newest(bounds, 1) if bounds else []  # one record of each partition
+        return check_output_keys(settings, newest)
+
+    def _find_bounds_with_records(self) -> dict[int, tuple[int, int]]:
+        """Return `bounds` without the empty partitions."""
+        return {partition: (first, end) for partition, (first, end) in self.bounds.items() if end > first}
+
+    def _count_lag(self, start: MemberStart) -> str:
+        """Count the records that a member has not read yet.
+
+        If the next record of a partition is gone, the member resumes elsewhere, or ends with an error, which is raised.
+        """
         behind = 0
         for partition, (first, end) in self.bounds.items():
             position = start.positions.get(partition, first)
-            if not first <= position <= end:
+            if not first <= position <= end:  # the record is gone, or the log was cut before it
                 position = start.policy.resume_at(OutOfRange(partition, position, first, end))
             behind += end - position
         return f"{start.settings.group} is {behind:,} records behind"
 
     def _look_for_open_transactions(self) -> str:
-        """Readers of committed records reach the end of each partition, or come nearer to it."""
-        deadline = time.monotonic() + _STANDS_S
-        before = blocked = self._blocked()
-        while blocked and blocked == before and time.monotonic() < deadline:
+        """Check that no transaction stays open for long, because committed records behind it cannot be read."""
+        deadline = time.monotonic() + _OPEN_TRANSACTION_S
+        # While a producer commits and begins new transactions, the offsets move on. If they are the same as at first,
+        # no transaction has ended.
+        open_at_first = self._find_open_transactions()
+        still_open = open_at_first
+        while still_open and still_open == open_at_first and time.monotonic() < deadline:
             time.sleep(0.5)
-            blocked = self._blocked()
-        if not blocked:
+            still_open = self._find_open_transactions()
+        if not still_open:
             return "none"
-        if blocked != before:
-            return f"partitions {sorted(blocked)} have open ones, which end"
+        if still_open != open_at_first:
+            return f"partitions {sorted(still_open)} have open ones, which end"
         raise SourceError(
-            f"a transaction is open for {_STANDS_S:.0f} s and more in partitions {sorted(blocked)}: nothing behind "
-            f"offsets {sorted(blocked.values())} can be read until its producer ends it, or the broker does after "
-            "transaction.timeout.ms; kafka-transactions.sh finds and aborts it"
+            f"a transaction is open for {_OPEN_TRANSACTION_S:.0f} s and more in partitions {sorted(still_open)}: "
+            f"nothing behind offsets {sorted(still_open.values())} can be read until its producer ends it, or the "
+            "broker does after transaction.timeout.ms; kafka-transactions.sh finds and aborts it"
         )
 
-    def _blocked(self) -> dict[int, int]:
-        """Partition → where the committed records end, if an open transaction is there."""
-        log_ends = self.reader.log_ends
-        return {p: end for p, (_, end) in self.reader.bounds().items() if end < log_ends[p][1]}
+    def _find_open_transactions(self) -> dict[int, int]:
+        """Return the offset of the open transaction in each partition that has one.
+
+        The committed records of such a partition end there.
+        """
+        offsets = {}
+        for partition, (_, committed_end) in self.reader.find_bounds().items():
+            _, log_end = self.reader.log_ends[partition]
+            if committed_end < log_end:
+                offsets[partition] = committed_end
+        return offsets
 
     def _ask_registry(self) -> str:
-        """The registry answers if the format of the topic needs one."""
+        """Check that the schema registry answers, if the format of the topic needs one."""
         schemas = self._start.codec.schemas
         if schemas is None:
             return f"not needed for format {self._settings.format}"
-        with suppress(KeyError):  # ids begin with 1, so it is the expected answer
+        with suppress(KeyError):  # the registry answers that there is no schema 0: its ids begin with 1
             schemas.get(0)
         return f"{self._settings.schema_registry_url} answers"
 
-    def _read_newest(self) -> str:
-        """The newest record that is no delete holds a vector, and is not in the future; its numbers are plausible."""
-        codec = self._start.codec
-        bounds = {p: (first, end) for p, (first, end) in self.bounds.items() if end > first}
+    def _check_newest_record(self) -> str:
+        """Check that the newest 100 records have plausible numbers, and the newest vector can be used."""
+        bounds = self._find_bounds_with_records()
         if not bounds:
             return "the topic is empty"
-        newest = self.reader.newest_records(bounds, FIRST)
+        newest = self.reader.read_newest(bounds, SUSPICIOUS_RUN)
         if not newest:
             return "no record received in time; an open transaction may block them"
-        newest.reverse()
+        newest.reverse()  # now the newest comes first
+        return self._check_records(newest)
+
+    def _check_records(self, newest: Sequence[tuple[int, Record]]) -> str:
+        """Check the newest records, with their partitions; the newest comes first. Returns what was found.
+
+        The first record that a worker would not skip must be a vector, and must not be in the future.
+        """
+        codec = self._start.codec
         records = [record for _, record in newest]
         wrong_type = codec.explain_wrong_type(codec.sample_untyped(records))
         if wrong_type:
             raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
-        decoded, taken = codec.decode_some(codec.values_to_decode(records))
-        index = next((i for i in range(taken) if i not in decoded.skipped), None)
-        if index is None:
-            text = f"none of the newest {len(newest)} records has a vector: {ALL_DELETES}"
-            if len(newest) >= FIRST:
-                raise BadRecordError(text)
-            return text
+        # If the vectors are large, only the newest records are decoded.
+        decoded, decoded_count = codec.decode_some(codec.values_to_decode(records))
+        skipped_indices = {reject.index for reject in decoded.skipped}
+        not_skipped = [index for index in range(decoded_count) if index not in skipped_indices]
+        if not not_skipped:
+            return self._report_all_skipped(decoded.skipped[0].reason, len(newest))
+        index = not_skipped[0]  # of the newest record that must be a vector
         partition, record = newest[index]
         where = f"partition {partition}, offset {record.offset}"
         for reject in decoded.rejects:
             if reject.index == index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
+        age_s = self._check_age_s(record, where)
+        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {age_s:,.0f} s old"
+        finding += _describe_range(decoded) + _suggest_float32(codec, decoded) + _warn_of_unseen_names(codec, decoded)
+        if isinstance(self._settings, WorkerSettings) and not self._settings.standardize:
+            finding += _warn_of_dominant_variance(codec, decoded)
+        if decoded.warning:
+            finding += f"; warning: {decoded.warning}"
+        return finding
+
+    def _report_all_skipped(self, reason: str, count: int) -> str:
+        """Say that the newest `count` records hold no vector, one of them for this reason.
+
+        Raises `BadRecordError` if there are 100: then a setting or a producer is probably wrong.
+        """
+        finding = f"none of the newest {count} records has a vector: {explain_all_skipped(reason)}"
+        if count >= SUSPICIOUS_RUN:
+            raise BadRecordError(finding)
+        return finding
+
+    def _check_age_s(self, record: Record, where: str) -> float:
+        """Return how many seconds old a record is.
+
+        Raises `BadRecordError` if it is in the future, or if a worker needs its timestamp and this is not in
+        milliseconds.
+        """
         needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
-        if needs_time and len(find_odd_timestamps(np.array([record.timestamp]))):
+        is_odd = len(find_odd_timestamps(np.array([record.timestamp]))) > 0
+        if needs_time and is_odd:
             raise BadRecordError(
                 f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
             )
-        ahead_s = record.timestamp / 1000 - time.time()
-        if ahead_s > _AHEAD_S:
+        age_s = time.time() - record.timestamp / 1000
+        if age_s < -_MAX_CLOCK_DIFFERENCE_S:
             raise BadRecordError(
-                f"{where} is {ahead_s:,.0f} s in the future; compare the clocks of the producer and this machine"
+                f"{where} is {-age_s:,.0f} s in the future; compare the clocks of the producer and this machine"
             )
-        return (
-            f"{where} is a vector of {codec.judge.dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old"
-            f"{_range(decoded)}{_hint(codec, decoded)}"
-        )
+        return max(age_s, 0.0)

@@ -1,25 +1,31 @@
 """`streampca fit`: learns from a file in one pass, as a worker learns a partition."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from threadpoolctl import threadpool_limits
 
 from streampca.cli import locations
-from streampca.cli.console import console, print_notes, progress, table
+from streampca.cli.console import console, print_note, print_notes, print_warning, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.rows import Rows
+from streampca.files.rows import RowChunk, Rows, describe_skipped
 from streampca.fold import model_file
+from streampca.fold.continuation import restore_fold
+from streampca.fold.dominance import describe_dominant_dimension
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.formats.judge import Judge
 from streampca.formats.record import batch_of_rows
+from streampca.formats.seen_names import SeenNames
 from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
+from streampca.pca.missing_values import MissingValues, normalize_missing_values
 from streampca.pca.model import Model
 
 _COMPONENTS = 10  # default
@@ -35,37 +41,46 @@ class FitOptions:
     half_life: float | None = None  # in rows
     dtype: str = "float64"
     missing: str = "refuse"  # or "impute"
+    missing_values: str = ""  # numbers that mean "missing", separated by commas
 
 
-def run(file: Path, output: str, options: FitOptions, start_from: str | None, wanted: FileOptions) -> None:
-    """Learn the rows of a file and write the model; `start_from` names a model to continue."""
+def run(file: Path, output: str, options: FitOptions, start_from: str | None, file_options: FileOptions) -> None:
+    """Learn the rows of a file and write the model.
+
+    `start_from` is the location of a model to continue. `file_options` say how the file is read.
+    """
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
-    before = locations.read_model(start_from) if start_from else None
-    if before and options != FitOptions():
+    start_model = locations.model_at(start_from) if start_from else None
+    if start_model and options != FitOptions():  # an option is not the default, so it was given
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
-    impute = before.impute if before else options.missing == "impute"
-    if before:
-        wanted = wanted._replace(dimensions=before.model.dimensions, names=before.names)
-    rows = open_rows(file, wanted._replace(impute=impute))
-    if before:
-        fold_config = FoldConfig.from_dict(before.settings, before.names or rows.names)
+    if start_model:
+        file_options = file_options._replace(dimensions=start_model.model.dimensions, names=start_model.names)
+        rows = open_rows(file, file_options._replace(impute=start_model.impute))
+        fold_config = FoldConfig.from_dict(start_model.settings, start_model.names or rows.names)
     else:
+        rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
         fold_config = _create_fold_config(options, rows)
-    locations.check_writable(output)
+    learning_config = fold_config.learning
+    missing_values = MissingValues.of(learning_config.missing_values, learning_config.dtype)
+    rows = rows._replace(missing_values=missing_values)
+    locations.check_writable(output, ".npz")
     print_notes(rows)
-    with threadpool_limits(1):  # the same bits as in a worker
-        fold, past_scores, seconds = _learn(rows, fold_config, before)
+    with threadpool_limits(1):  # so that the model has the same bits as from a worker
+        outcome = _learn(rows, fold_config, start_model)
+        fold = outcome.fold
         if fold.stats.learned < 2:
             raise InputError(f"{file} holds only one vector; at least two are needed")
-        merged = MergedFold.alone(fold, fold_config)
-    model = merged.published(fold_config, past_scores.entered, time.time())
-    continuation = axes.continuation(merged.state, model.model.total_variance)
-    model = replace(model, learned=continuation, known=merged.state.known)
-    locations.write(output, model_file.encode(model))
-    learned_before = before.version if before else 0
+        merged = MergedFold.from_fold(fold, fold_config)
+    published = merged.make_published_model(fold_config, outcome.past_scores.histograms, time.time())
+    # A later fit continues with these (option --start-from).
+    continuation = axes.compute_continuation(merged.state, published.model.total_variance)
+    published = replace(published, continuation=continuation, known=merged.state.known)
+    locations.write(output, model_file.encode(published))
+    print_warning(describe_dominant_dimension(published))
+    learned_before = start_model.version if start_model else 0
     learned = fold.stats.learned - learned_before
-    _report(model.model, output, seconds, learned, merged.state.clipped)
+    _report(published.model, output, outcome.seconds, learned, clipped=merged.state.clipped)
 
 
 def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -77,51 +92,86 @@ def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     if options.standardize and not options.center:
         raise SettingsError("--standardize divides by standard deviations about the mean, so it excludes --no-center")
     learning_config = LearningConfig(
-        d, k, center=options.center, dtype=options.dtype, impute=rows.impute, standardize=options.standardize
+        dimensions=d,
+        components=k,
+        center=options.center,
+        dtype=options.dtype,
+        impute=rows.impute,
+        missing_values=_parse_missing_values(options.missing_values),
+        standardize=options.standardize,
     )
     return FoldConfig(learning_config, half_life_messages=options.half_life, names=rows.names)
 
 
-def _learn(
-    rows: Rows, fold_config: FoldConfig, before: model_file.PublishedModel | None
-) -> tuple[Fold, PastScoresBuilder, float]:
-    """Learn the rows, after the model `before` if there is one; return the fold, its past scores and the seconds.
+def _parse_missing_values(text: str) -> str:
+    """Return the numbers in the text of the option as a model keeps them. Raises `SettingsError`."""
+    try:
+        return normalize_missing_values(text)
+    except ValueError as error:
+        raise SettingsError(f"--missing-values {text}: {error}") from None
 
-    Raises `InputError` at the first vector that cannot be learned.
+
+class _Learned(NamedTuple):
+    """What was learned from the rows of a file."""
+
+    fold: Fold
+    past_scores: PastScoresBuilder
+    seconds: float  # that learning took
+
+
+def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> _Learned:
+    """Learn the rows, in addition to what `start_model` has learned, if there is one.
+
+    Prints which rows were skipped, and warnings. Raises `InputError` at the first vector that cannot be learned.
     """
-    learning_config = fold_config.learning
-    fold = Fold.empty(learning_config)
-    past_scores = PastScoresBuilder(learning_config.components)
-    if before:
-        state = axes.restore_state(before.model, before.learned, before.known, before.version, learning_config)
-        fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
-        past_scores.entered = before.past_scores or past_scores.entered
-    absent = 0  # rows with null instead of a vector
+    fold = restore_fold(start_model, fold_config) if start_model else Fold.empty(fold_config.learning)
+    past_scores = PastScoresBuilder(fold_config.learning.components)
+    if start_model and start_model.past_scores:  # new scores are added to those of the model
+        past_scores.histograms = start_model.past_scores
+    judge = Judge.of(fold_config.learning)
+    skipped = Counter[str]()  # by reason
+    seen_names = SeenNames(fold_config.names)
     started = time.perf_counter()
     with progress("learning") as update:
-        for vectors, share, _, numbers, nulls in rows.chunks(skip_nulls=True):
-            absent += nulls
-            learned = fold.stats.learned
-            if bad := Judge.of(learning_config).first_bad(vectors):
-                row, reason, message = bad
-                hint = f" with --components {learning_config.components}" if reason == "too_few_observed" else ""
-                raise InputError(f"{rows.path}, row {numbers[row]}: {message}{hint}")
-            fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, past_scores.before_block)
+        for chunk in rows.chunks(skip_nulls=True):
+            skipped += chunk.skipped
+            seen_names.add(chunk.vectors)
+            _refuse_bad_vector(chunk, judge, rows.path, fold_config.learning.components)
+            # A file has no offsets: the position of the fold is the number of learned vectors.
+            batch = batch_of_rows(chunk.vectors, fold.stats.learned + len(chunk.vectors))
+            fold, _ = fold.take(batch, fold_config, past_scores.score_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
-            update(completed=share, rows=stats.learned, note=loss)
-    if absent:
-        console().print(f"{absent:,} rows skipped: null instead of a vector")
-    return fold, past_scores, time.perf_counter() - started
+            update(completed=chunk.share, rows=stats.learned, note=loss)
+    seconds = time.perf_counter() - started
+    for line in describe_skipped(skipped):
+        print_note(line)
+    print_warning(seen_names.describe_unseen("the rows"))
+    print_warning(rows.fields.places.warning if rows.fields else "")
+    return _Learned(fold, past_scores, seconds)
 
 
-def _report(model: Model, output: str, seconds: float, learned: int, clipped: int) -> None:
-    """Print a table of the components and how fast the model was learned, in `seconds`."""
+def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int) -> None:
+    """Raise `InputError` with the number of the row if a vector of the chunk cannot be learned."""
+    bad = judge.first_bad(chunk.vectors)
+    if bad is None:
+        return
+    hint = f" with --components {components}" if bad.reason == "too_few_observed" else ""
+    raise InputError(f"{path}, row {chunk.rows[bad.row]}: {bad.message}{hint}")
+
+
+def _report(model: Model, output: str, seconds: float, learned: int, *, clipped: int) -> None:
+    """Print a table of the components, and how fast the vectors were learned.
+
+    `learned` is the number of these vectors, and `clipped` how many of them had their influence limited.
+    """
     out = console()
     ratios = model.explained_variance_ratio
+    sums = ratios.cumsum()
     headings = ("component", "explained variance", "ratio", "sum of ratios")
-    values = zip(model.explained_variance, ratios, ratios.cumsum(), strict=True)
-    rows = ((str(i), f"{v:.6g}", f"{ratio:.4%}", f"{total:.4%}") for i, (v, ratio, total) in enumerate(values, 1))
+    rows = []
+    for i, variance in enumerate(model.explained_variance):
+        rows.append((str(i + 1), f"{variance:.6g}", f"{ratios[i]:.4%}", f"{sums[i]:.4%}"))
     out.print(table(headings, rows, right=headings))
     rate = learned / seconds if seconds > 0 else 0.0
     out.print(f"{learned:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")

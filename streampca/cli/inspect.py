@@ -8,9 +8,9 @@ from typing import Any
 from streampca.cli import locations
 from streampca.cli.console import console, iso_time, table
 from streampca.errors import DamagedFileError, StoreError
-from streampca.fold import checkpoint as checkpoints, earlier_format, model_file as models, npz
+from streampca.fold import checkpoint as checkpoint_file, earlier_format, model_file, npz
 from streampca.fold.partitions import partition_name
-from streampca.stores.base import Store, topics_in
+from streampca.stores.base import Store, list_topics
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
@@ -20,34 +20,39 @@ from streampca.stores.pins import Pins
 def run(location: str, *, as_json: bool) -> None:
     """Print the content of the file or store at a path or URL. Raises `StreampcaError` if it cannot be read."""
     if locations.is_store(location):
-        facts = describe_store(location)
+        content = describe_store(location)
     else:
-        facts = _describe_file(location, locations.read(location))
+        data = locations.read(location)
+        try:
+            content = _describe_file(location, data)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{location}: {error}") from None
     if as_json:
-        print(json.dumps(facts, indent=2))  # noqa: T201
+        print(json.dumps(content, indent=2))  # noqa: T201
     else:
-        _print(facts)
+        _print(content)
 
 
 def _describe_file(path: str, data: bytes) -> dict[str, Any]:
-    """Return the facts of a model file or a checkpoint file. Raises `StoreError` if it is neither."""
-    if not locations.is_streampca_file(data):
+    """Return what a model file or a checkpoint file holds.
+
+    Raises `StoreError` if the file is neither, and `DamagedFileError` if it is damaged.
+    """
+    if not npz.is_streampca_file(data):
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
-        try:
-            return _describe_model(data)
-        except DamagedFileError as error:
-            if "this is a checkpoint file" not in str(error):
-                raise
-        return _describe_checkpoint(data)
-    except DamagedFileError as error:
-        raise DamagedFileError(f"{path}: {error}") from None
+        return _describe_model(data)
+    except DamagedFileError as error:  # also raised for an undamaged checkpoint, which is not a model
+        is_checkpoint = "this is a checkpoint file" in str(error)
+        if not is_checkpoint:
+            raise
+    return _describe_checkpoint(data)
 
 
 def _describe_model(data: bytes) -> dict[str, Any]:
-    """Return the header of a model file, and its sizes and variances. Raises `DamagedFileError`."""
-    model = models.decode(data).model
-    header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION, earlier_format.upgrade_model)
+    """Return the header of a model file, and the sizes and variances of its model. Raises `DamagedFileError`."""
+    model = model_file.decode(data).model
+    header, _ = npz.decode(data, model_file.KIND, model_file.FORMAT_VERSION, earlier_format.upgrade_model)
     return {
         **header,
         "dimensions": model.dimensions,
@@ -59,16 +64,18 @@ def _describe_model(data: bytes) -> dict[str, Any]:
 
 
 def _describe_checkpoint(data: bytes) -> dict[str, Any]:
-    """Return the header of a checkpoint file, and the size of its fold. Raises `DamagedFileError`."""
-    fold = checkpoints.decode(data).fold
-    header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION, earlier_format.upgrade_checkpoint)
+    """Return the header of a checkpoint file, and the sizes of its fold. Raises `DamagedFileError`."""
+    fold = checkpoint_file.decode(data).fold
+    header, _ = npz.decode(
+        data, checkpoint_file.KIND, checkpoint_file.FORMAT_VERSION, earlier_format.upgrade_checkpoint
+    )
     del header["event_time"]  # a long list of the last timestamps
-    C = fold.state.C
+    dimensions, columns = fold.state.C.shape
     return {
         **header,
-        "dimensions": C.shape[0],
-        "columns": C.shape[1],
-        "dtype": str(C.dtype),
+        "dimensions": dimensions,
+        "columns": columns,
+        "dtype": str(fold.state.C.dtype),
         "pending": len(fold.pending),
         "loss_ratio": fold.stats.loss_ratio,
     }
@@ -77,7 +84,7 @@ def _describe_checkpoint(data: bytes) -> dict[str, Any]:
 def describe_store(location: Path | str) -> dict[str, Any]:
     """Return the content of a store by topic. Raises `StoreError` if it has no topic."""
     store = open_store(location)
-    topics = topics_in(store, "checkpoints", "models")
+    topics = list_topics(store, "checkpoints", "models")
     if not topics:
         raise StoreError(f"{location} holds no checkpoints and no models")
     return {
@@ -88,61 +95,85 @@ def describe_store(location: Path | str) -> dict[str, Any]:
 
 
 def _describe_topic(store: Store, topic: str) -> dict[str, Any]:
-    """Return the partitions, models and pins of a topic; what a partition without a good checkpoint lacks is None."""
-    saved = Checkpoints(store, topic)
+    """Return the partitions, models and pins of a topic."""
+    checkpoints = Checkpoints(store, topic)
     versions = Models(store, topic).versions()
     partitions = {}
-    for partition in saved.partitions():
-        newest = saved.newest(partition)
-        stats = newest.fold.stats if newest else None
-        partitions[partition_name(partition)] = {
-            "checkpoints": len(saved.offsets(partition)),
-            "next_offset": newest.fold.position if newest else None,
-            "learned": stats.learned if stats else None,
-            "rejected": sum((stats.rejected or {}).values()) if stats else None,
-            "skipped": stats.skipped if stats else None,
-        }
+    for partition in checkpoints.partitions():
+        partitions[partition_name(partition)] = _describe_partition(checkpoints, partition)
     return {
-        "partitions": partitions, "models": len(versions), "newest_model": versions[-1] if versions else None,
-        "versions": versions, "pins": Pins(store, topic).all(),
-    }  # fmt: skip
+        "partitions": partitions,
+        "models": len(versions),
+        "newest_model": versions[-1] if versions else None,
+        "versions": versions,
+        "pins": Pins(store, topic).all(),
+    }
 
 
-def _print(facts: dict[str, Any]) -> None:
-    """Print the facts of a file as one table, or those of a store as a table for each topic."""
-    out = console()
-    if facts["kind"] != "store":
-        out.print(table([], [[name, _format(value, name)] for name, value in _flatten(facts)]))
+def _describe_partition(checkpoints: Checkpoints, partition: int) -> dict[str, int | None]:
+    """Return the number of checkpoints of a partition, and the counts in the newest one, if it can be read."""
+    count = len(checkpoints.offsets(partition))
+    newest = checkpoints.newest(partition)
+    if newest is None:
+        return {"checkpoints": count, "next_offset": None, "learned": None, "rejected": None, "skipped": None}
+    stats = newest.fold.stats
+    return {
+        "checkpoints": count,
+        "next_offset": newest.fold.position,
+        "learned": stats.learned,
+        "rejected": sum(stats.rejected.values()),
+        "skipped": stats.skipped,
+    }
+
+
+def _print(content: dict[str, Any]) -> None:
+    """Print the content of a file as one table, or the content of a store as a table for each topic."""
+    if content["kind"] == "store":
+        for topic, content_of_topic in content["topics"].items():
+            _print_topic(topic, content_of_topic)
         return
-    for topic, facts_of_topic in facts["topics"].items():
-        newest = facts_of_topic["newest_model"]
-        versions = facts_of_topic["versions"]
-        out.print(f"{topic}: {len(versions)} models, newest version {'–' if newest is None else newest}")
-        if versions:
-            out.print(f"versions: {', '.join(map(str, versions))}")
-        if pins := facts_of_topic["pins"]:
-            out.print(f"pinned: {', '.join(f'{version} as {name}' for name, version in pins.items())}")
-        names = ["next_offset", "learned", "rejected", "skipped", "checkpoints"]
-        rows = []
-        for partition, row in facts_of_topic["partitions"].items():
-            rows.append([partition, *(_format(row[name]) for name in names)])
-        out.print(table(["partition", *names], rows))
+    rows = [[name, _format(value, name)] for name, value in _flatten(content)]
+    console().print(table([], rows))
 
 
-def _flatten(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of facts; entries of lists and dictionaries come last, one by one."""
-    for name, value in sorted(facts.items(), key=lambda item: isinstance(item[1], (dict, list))):
-        if isinstance(value, dict):
-            yield from ((f"{name}.{key}", entry) for key, entry in value.items())
-        elif isinstance(value, list):
-            yield from ((f"{name}[{index}]", entry) for index, entry in enumerate(value))
-        else:
+def _print_topic(topic: str, content: dict[str, Any]) -> None:
+    """Print the models and pins of a topic, and a table of its partitions."""
+    out = console()
+    versions = content["versions"]
+    out.print(f"{topic}: {len(versions)} models, newest version {_format(content['newest_model'])}")
+    if versions:
+        out.print(f"versions: {', '.join(map(str, versions))}")
+    pins = [f"{version} as {name}" for name, version in content["pins"].items()]
+    if pins:
+        out.print(f"pinned: {', '.join(pins)}")
+    columns = ["next_offset", "learned", "rejected", "skipped", "checkpoints"]
+    rows = []
+    for partition, values in content["partitions"].items():
+        rows.append([partition, *(_format(values[column]) for column in columns)])
+    out.print(table(["partition", *columns], rows))
+
+
+def _flatten(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield names and values: first the plain values, then one by one the entries of lists and dictionaries."""
+    for name, value in content.items():
+        if not isinstance(value, (dict, list)):
             yield name, value
+    for name, value in content.items():
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                yield f"{name}.{key}", entry
+        elif isinstance(value, list):
+            for index, entry in enumerate(value):
+                yield f"{name}[{index}]", entry
 
 
 def _format(value: Any, name: str = "") -> str:
-    """Format a value for people; a time, which is a number in JSON, becomes text in UTC."""
-    if value in (None, "") or (name == "published_at" and not value):
+    """Return a value as text for people; "–" if there is no value.
+
+    The name of the value says whether a number is a time, which is formatted as such.
+    """
+    is_unknown_time = name == "published_at" and value == 0
+    if value in (None, "") or is_unknown_time:
         return "–"
     if name == "published_at":  # in seconds
         return iso_time(1000 * value) or "–"

@@ -5,24 +5,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streampca.cli.options import Field, Header, Options, Separator, command, file_options, parse_time_ms, read_settings
-from streampca.settings.options import CHECKED
+from streampca.cli.options import (
+    Encoding,
+    Field,
+    Header,
+    Options,
+    Separator,
+    SkipLines,
+    Where,
+    command,
+    file_options,
+    parse_time_ms,
+    read_settings,
+)
+from streampca.settings.options import CHECK
 
 if TYPE_CHECKING:
-    from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, ResetSettings, WorkerSettings
+    from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, WorkerSettings
     from streampca.settings.process import StoreSettings
 
 app = typer.Typer()
-dead_letters = typer.Typer(
+dead_letter_commands = typer.Typer(
     name="dead-letters",
     no_args_is_help=True,
     rich_markup_mode=None,
     help="List the dead-letter topic by reason, and replay it.",
 )
-app.add_typer(dead_letters)
+app.add_typer(dead_letter_commands)
 
 
-@command(app, *CHECKED)
+@command(app, *CHECK)
 def check(options: Options) -> None:
     """Print the settings and every mistake in them.
 
@@ -34,7 +46,7 @@ def check(options: Options) -> None:
     raise typer.Exit(run(options))
 
 
-@command(app, *CHECKED)
+@command(app, *CHECK)
 def doctor(options: Options) -> None:
     """Check everything that a worker and transform need.
 
@@ -69,28 +81,67 @@ def create_topics(
     run(settings, partitions, replication_factor)
 
 
-@command(app, "topic", "bootstrap_servers", "group_id", "store")
+@command(app, "topic", "bootstrap_servers", "group_id", "store", "output_topic")
 def reset(
-    settings: "ResetSettings",
+    options: Options,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     to: Annotated[
-        str | None, typer.Option(help="Continue at: earliest, latest, an offset, or a time, ISO 8601.")
+        str | None,
+        typer.Option(help="Continue at: earliest, latest, offsets (0:1200,1:1177), or a time with its zone."),
     ] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Move only this partition.")] = None,
+    adopt_topic: Annotated[
+        bool, typer.Option("--adopt-topic", help="Keep what was learned of a topic that was moved to other brokers.")
+    ] = False,
+    role: Annotated[
+        str | None, typer.Option(help="Adopt the topic only for one role.", metavar="worker|transform")
+    ] = None,
+    adopt_settings: Annotated[
+        bool, typer.Option("--adopt-settings", help="Keep what was learned with other settings of the model.")
+    ] = False,
+    drop: Annotated[
+        str | None, typer.Option(metavar="P|backfill-N", help="Delete what was learned of this partition or backfill.")
+    ] = None,
 ) -> None:
     """Delete the group's committed offsets of the topic.
 
     A worker refuses a store that is behind its group, because most often a volume is not mounted. After a reset,
-    workers continue from the checkpoints of the store that they have, or from the earliest record if it has none. With
-    --to, checkpoints are moved there first: records in between are counted as skipped, and no record is learned twice.
+    workers continue from the checkpoints of the store that they have, or from the earliest record if it has none.
+
+    --to moves the checkpoints to other offsets. Records in between are counted as skipped, and no record is learned
+    twice.
+
+    --drop deletes what is left of a partition or backfill, and the models that contain it. Workers then learn the
+    partition like a new one.
+
+    --adopt-topic lets workers continue in a topic that was moved to another cluster, at the offsets of --to. If an
+    output topic is set, transform continues there, too.
+
+    --adopt-settings lets workers continue with another number of components or another half-life. It takes the settings
+    of the workers.
+
     The command is refused while the group has members, so stop the workers first. It always uses kafka-python, whatever
     kafka_client says.
 
     Example: streampca reset --topic readings --group-id streampca --to latest
     """
-    from streampca.cli.reset import run
+    exclusive_options = [option for option in (drop, adopt_topic, adopt_settings) if option]
+    if len(exclusive_options) > 1 or (adopt_settings and to):
+        raise typer.BadParameter("--drop, --adopt-settings and --adopt-topic with its --to need a run each")
+    if adopt_topic and partition is not None:
+        raise typer.BadParameter("--adopt-topic adopts all partitions: name the offset of each in --to")
+    if role and not adopt_topic:
+        raise typer.BadParameter("--role needs --adopt-topic")
+    confirm = None if yes else typer.confirm  # None: nobody is asked
+    with read_settings("WorkerSettings" if adopt_settings else "ResetSettings", options) as settings:
+        from streampca.cli import reset, reset_settings, reset_topic
 
-    run(settings, None if yes else typer.confirm, to, partition)
+        if adopt_settings:
+            reset_settings.run(settings, confirm)
+        elif adopt_topic:
+            reset_topic.run(settings, confirm, to, role)
+        else:
+            reset.run(settings, confirm, to, partition, drop)
 
 
 @command(app, "topic", "bootstrap_servers", "store")
@@ -98,7 +149,7 @@ def audit(
     settings: "WorkerSettings",
     partition: Annotated[int, typer.Option(min=0, help="Partition of the topic.")] = 0,
     start: Annotated[
-        int | None, typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest.")
+        int | None, typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest; 0 if there is one.")
     ] = None,
     end: Annotated[int | None, typer.Option("--to", help="A checkpoint's offset; default: the newest.")] = None,
 ) -> None:
@@ -121,11 +172,13 @@ def backfill(
         typer.Argument(help="Files or folders (Parquet, Arrow, CSV, JSON Lines, .npy), Delta tables; URLs."),
     ] = None,
     field: Field = "",
+    where: Where = "",
     timestamp_column: Annotated[
         str | None, typer.Option(help="Column with the time of each row; integers are milliseconds since 1970.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
+        str | None,
+        typer.Option(help="Where the topic begins: a time, ISO 8601 with its zone; or offsets, 0:1200,1:1177."),
     ] = None,
     number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
     scheduler: Annotated[str | None, typer.Option(help="Scheduler of a Dask cluster; default: this machine.")] = None,
@@ -133,6 +186,8 @@ def backfill(
     remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
     header: Header = None,
     separator: Separator = None,
+    skip_lines: SkipLines = 0,
+    encoding: Encoding = None,
 ) -> None:
     """Learn the past of a topic from files.
 
@@ -146,12 +201,15 @@ def backfill(
     if remove is None and not sources:
         raise typer.BadParameter("name the files or folders")
     with read_settings("WorkerSettings" if remove is None else "StoreSettings", options) as settings:
-        from streampca.cli import backfill
-
         if remove is not None:
-            backfill.remove(settings, remove, typer.confirm)
+            from streampca.cli.drop import drop
+            from streampca.fold.partitions import backfill_partition
+
+            drop(settings, backfill_partition(remove), typer.confirm)
         else:
-            files = file_options(field, header, separator)
+            from streampca.cli import backfill
+
+            files = file_options(field, header, separator, skip_lines, encoding, where)
             backfill.run(settings, sources or [], files, timestamp_column, until, number, scheduler, rejects)
 
 
@@ -185,11 +243,13 @@ def unpin(settings: "StoreSettings", name: Annotated[str, typer.Argument(help="N
 
 
 _LETTER_SETTINGS = ("topic", "dead_letter_topic", "bootstrap_servers")
+_Reason = Annotated[list[str] | None, typer.Option(help="Only letters with this reason; may be repeated.")]
 
 
-@command(dead_letters, *_LETTER_SETTINGS, name="list")
+@command(dead_letter_commands, *_LETTER_SETTINGS, name="list")
 def list_(
     settings: "DeadLettersSettings",
+    reason: _Reason = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """List the dead letters by reason.
@@ -199,20 +259,21 @@ def list_(
 
     Example: streampca dead-letters list --topic readings --dead-letter-topic readings-dead
     """
-    from streampca.cli.dead_letters import list_letters
+    from streampca.cli import dead_letters
 
-    list_letters(settings, as_json=json)
+    letter_filter = dead_letters.LetterFilter(reasons=dead_letters.check_reasons(reason or ()))
+    dead_letters.list_letters(settings, letter_filter, as_json=json)
 
 
-@command(dead_letters, *_LETTER_SETTINGS)
+@command(dead_letter_commands, *_LETTER_SETTINGS)
 def replay(
     settings: "DeadLettersSettings",
-    reason: Annotated[list[str] | None, typer.Option(help="Only letters with this reason; may be repeated.")] = None,
+    reason: _Reason = None,
     partition: Annotated[
         list[int] | None, typer.Option(min=0, help="Only records of this partition of the topic; may be repeated.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="Only records from this time on, ISO 8601.")] = None,
-    until: Annotated[str | None, typer.Option(help="Only records before this time, ISO 8601.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only records from this time on, ISO 8601 with its zone.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only records before this time, ISO 8601 with its zone.")] = None,
     send: Annotated[bool, typer.Option("--send", help="Send them; default: show what would be sent.")] = False,
 ) -> None:
     """Send rejected records to their topic again.
@@ -223,15 +284,15 @@ def replay(
 
     Example: streampca dead-letters replay --topic readings --dead-letter-topic readings-dead --reason wrong_length
     """
-    from streampca.cli import dead_letters as implementation
+    from streampca.cli import dead_letters
 
-    chosen = implementation.LetterFilter(
-        reasons=reason or (),
+    letter_filter = dead_letters.LetterFilter(
+        reasons=dead_letters.check_reasons(reason or ()),
         partitions=partition or (),
         since_ms=parse_time_ms(since, "since"),
         until_ms=parse_time_ms(until, "until"),
     )
     if send:
-        implementation.replay(settings, chosen)
+        dead_letters.replay(settings, letter_filter)
     else:
-        implementation.preview(settings, chosen)
+        dead_letters.preview(settings, letter_filter)

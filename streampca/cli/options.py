@@ -5,7 +5,7 @@ Their help is looked up only when it is printed, because the import of the setti
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from streampca.errors import SettingsError, naming_the_worker
+from streampca.errors import SettingsError, explain_missing_worker_extra
+from streampca.settings.options import FLAGS
 
 if TYPE_CHECKING:
     from streampca.files.columns import FileOptions
@@ -26,115 +27,208 @@ Config = Annotated[Path | None, typer.Option(help="TOML file of settings; defaul
 Field = Annotated[
     str, typer.Option(help="Where the numbers are: paths with dots, such as payload.embedding, or temp,hum, or 'f_*'.")
 ]
+Where = Annotated[str, typer.Option(help="Which rows count: conditions such as type=cpu,__deleted!=true.")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether the first line of CSV is a header.")]
 Separator = Annotated[str | None, typer.Option(help="Between the cells of CSV; default: comma, semicolon or tab.")]
+SkipLines = Annotated[int, typer.Option(min=0, help="Lines of CSV before the header, or the rows without one.")]
+Encoding = Annotated[str | None, typer.Option(help="Of CSV, such as latin-1; default: by its mark, else UTF-8.")]
 
-
-_METAVARS = {bool: "true|false", int: "NUMBER", float: "NUMBER", Path: "PATH"}
+_PLACEHOLDERS = {bool: "true|false", int: "NUMBER", float: "NUMBER", Path: "PATH"}
 
 
 class _SettingsCommand(TyperCommand):
     """A command that prints the descriptions of settings as the help of their options."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. If an unknown option is a setting, the error names its variable."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Typer does not export the class of the error for an unknown option, which alone has `possibilities`.
+            if hasattr(error, "possibilities"):
+                error.message += _describe_variable(error.option_name)  # type: ignore[attr-defined]
+            raise
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Print the options. Those that are settings get their help here, since typer knows only their names."""
         from pydantic_core import PydanticUndefined
 
-        from streampca.settings.commands import Settings, all_fields
+        from streampca.settings.commands import Settings, collect_fields
 
-        fields = all_fields(Settings)
+        fields = collect_fields(Settings)
         for option in self.params:
             if option.name in fields and not getattr(option, "help", None):
                 field = fields[option.name]
-                default = "" if field.default in (None, PydanticUndefined) else f" [default: {field.default}]"
+                has_default = field.default not in (None, "", PydanticUndefined)
+                default = f" [default: {field.default}]" if has_default else ""
                 option.help = f"{field.description}{default}"  # type: ignore[attr-defined]
-                option.metavar = _describe_value(field.annotation)
+                option.metavar = _describe_values(field.annotation)
         super().format_options(ctx, formatter)
 
 
-def _describe_value(kind: Any) -> str:
-    """Describe the values of a setting for its help: words to choose from, a number, a path, or any value."""
-    kinds = [kind, *get_args(kind)]
-    words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
+def _describe_variable(option: str) -> str:
+    """If an unknown option is spelled like a setting, return how to set it, for the end of an error; otherwise ""."""
+    from streampca.settings.commands import Settings, collect_fields
+    from streampca.settings.given_values import PREFIX
+
+    name = option.removeprefix("--").replace("-", "_")
+    if name not in collect_fields(Settings):
+        return ""
+    return f"; it is a setting: set {PREFIX}{name.upper()}, or {name} in the file of --config"
+
+
+def _describe_values(annotation: Any) -> str:
+    """Return which values a setting takes, for its help: the words to choose from, or a placeholder such as NUMBER."""
+    types = [annotation, *get_args(annotation)]  # int and None for `int | None`
+    words: list[str] = []
+    for type_ in types:
+        if get_origin(type_) is Literal:
+            words += get_args(type_)
     if words:
         return "|".join(words)
-    return next((name for type_, name in _METAVARS.items() if type_ in kinds), "VALUE")
+    for type_, placeholder in _PLACEHOLDERS.items():
+        if type_ in types:
+            return placeholder
+    return "VALUE"
 
 
 def parse_time_ms(text: str | None, name: str) -> int | None:
-    """Parse the time of the option `name`, ISO 8601, to milliseconds since 1970. Raises `SettingsError`."""
-    from streampca.settings.commands import milliseconds_of
+    """Parse the value of the option --`name`, a time in ISO 8601 with its zone, to milliseconds since 1970.
+
+    If the option is not given, return None. Raises `SettingsError`.
+    """
+    from streampca.settings.commands import parse_iso_time_ms
 
     if text is None:
         return None
     try:
-        return milliseconds_of(text)
-    except ValueError:
-        raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
+        return parse_iso_time_ms(text)
+    except ValueError as error:
+        raise SettingsError(f"--{name}: {error}") from None
 
 
 def file_options(
-    field: str, header: bool | None, separator: str | None, dimensions: int | None = None
+    field: str,
+    header: bool | None,
+    separator: str | None,
+    skip_lines: int,
+    encoding: str | None,
+    where: str = "",
 ) -> "FileOptions":
-    """Collect the options about files. Raises `SettingsError`."""
+    """Check the options of commands that read files, and collect them. Raises `SettingsError`."""
     from streampca.files.columns import FileOptions
+    from streampca.settings.field_paths import parse_conditions
 
     if separator:
         separator = separator.replace("\\t", "\t")  # a tab that was typed as two characters
     if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
         raise SettingsError(f"--separator {separator!r}: must be one character")
-    return FileOptions(field, header, separator, dimensions)
+    if encoding is not None:
+        try:
+            "".encode(encoding)  # raises if the encoding is not known
+        except LookupError:
+            raise SettingsError(
+                f"--encoding {encoding}: Python does not know this encoding; write latin-1, for example"
+            ) from None
+    try:
+        conditions = parse_conditions(where)
+    except ValueError as error:
+        raise SettingsError(f"--where: {error}") from None
+    return FileOptions(field, header, separator, skip_lines=skip_lines, encoding=encoding, where=conditions)
+
+
+def configure_log(options: Options) -> None:
+    """Configure the log before the other settings are read, so that mistakes in them are logged in the same format.
+
+    If the log's own settings have a mistake, the level is "info" for now. The mistake is reported when all settings are
+    read.
+    """
+    from streampca.process import logs
+    from streampca.settings.commands import LogSettings
+
+    try:
+        level = LogSettings.read(options.get("config")).log_level
+    except SettingsError:
+        level = "info"
+    logs.configure(level)
 
 
 @contextmanager
 def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
     """Configure the log, read the settings of the class named `kind`, and yield them. Raises `SettingsError`.
 
-    With `logs_errors`, an error that ends the block is the last line of the log. The settings of the log are read
-    first, so that mistakes in other settings are already logged in its format.
+    With `logs_errors`, an error that ends the block becomes the last line of the log. Then variables STREAMPCA_… that
+    are not settings are logged, too.
     """
-    from streampca.process import logs, start
+    from streampca.process import start
     from streampca.settings import commands
 
-    try:
-        level = commands.LogSettings.read(options.get("config")).log_level
-    except SettingsError:  # reported when all settings are read
-        level = "info"
-    logs.configure(level)
-    with start.errors_logged() if logs_errors else nullcontext(), naming_the_worker():
+    configure_log(options)
+    if logs_errors:
+        _log_unknown_variables()
+    with start.exit_on_error() if logs_errors else nullcontext(), explain_missing_worker_extra():
         yield getattr(commands, kind).read(**options)
+
+
+def _log_unknown_variables() -> None:
+    """Log each variable STREAMPCA_… that neither is a setting nor resembles one.
+
+    A variable that resembles a setting is probably misspelt, and ends the start with an error.
+    """
+    import structlog
+
+    from streampca.settings.commands import Settings, collect_fields
+    from streampca.settings.given_values import find_unknown_variables
+
+    for variable, nearest in find_unknown_variables(collect_fields(Settings)).items():
+        if nearest is None:
+            structlog.get_logger().warning("unknown variable ignored", variable=variable, cause="it is not a setting")
 
 
 def command(
     app: typer.Typer, *settings: str, name: str | None = None, logs_errors: bool = False
 ) -> Callable[[Callable[..., None]], None]:
-    """Add a command to `app`, with these settings and `config` as options.
+    """Return a decorator that adds a command to `app`, with these settings and `config` as options.
 
     The decorated function gets the options as its first argument: as an object of the class of settings that the
     annotation names, or as `Options`. With `logs_errors`, an error that ends the command is the last line of its log
     instead of a line on stderr.
     """
-    option: Any = Annotated[str | None, typer.Option(metavar="VALUE")]
-    kinds = {**dict.fromkeys(settings, option), "config": Config}
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in kinds.items()
-    ]
+    option_names = (*settings, "config")
 
-    def decorate(function: Callable[..., None]) -> None:
-        first, *own = inspect.signature(function).parameters.values()
+    def add_command(function: Callable[..., None]) -> None:
+        settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            values = {name: arguments.pop(name) for name in kinds}
-            if first.annotation is Options:
-                function(values, **arguments)
+            # Typer passes all options of the command. Those that are settings are taken out.
+            options = {name: arguments.pop(name) for name in option_names}
+            if settings_parameter.annotation is Options:
+                function(options, **arguments)
                 return
-            with read_settings(first.annotation, values, logs_errors=logs_errors) as read:
-                function(read, **arguments)
+            class_name = settings_parameter.annotation
+            with read_settings(class_name, options, logs_errors=logs_errors) as settings_of_command:
+                function(settings_of_command, **arguments)
 
-        by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-        run.__annotations__ = {}  # otherwise typer would import the settings, which takes time
-        run.__signature__ = inspect.Signature([*options, *by_keyword])  # type: ignore[attr-defined]  # typer reads it
+        run.__signature__ = _create_signature(option_names, own_parameters)  # type: ignore[attr-defined]
+        # Typer reads the options from the signature. With annotations, it would import the settings, which takes time.
+        run.__annotations__ = {}
         app.command(name, cls=_SettingsCommand)(run)
 
-    return decorate
+    return add_command
+
+
+def _create_signature(option_names: Iterable[str], own_parameters: Iterable[inspect.Parameter]) -> inspect.Signature:
+    """Return a signature from which typer makes the options of a command: its settings, then its own parameters."""
+    parameters = []
+    for name in option_names:
+        annotation: Any = Annotated[str | None, typer.Option(metavar="VALUE")]
+        if name == "config":
+            annotation = Config
+        elif name in FLAGS:
+            annotation = Annotated[bool | None, typer.Option()]
+        option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        parameters.append(option)
+    for parameter in own_parameters:
+        parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    return inspect.Signature(parameters)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from streampca.cli.console import console, print_notes, progress
 from streampca.errors import InputError, SettingsError, SourceError
@@ -14,11 +15,12 @@ from streampca.files.rows import Rows
 from streampca.files.synthetic import generate_rows
 from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings
-from streampca.settings.field_paths import names_of, paths_of
+from streampca.settings.field_paths import name_paths, parse_paths
 from streampca.sources.clients import create_producer
 from streampca.sources.schema_registry import create_writer
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
+_UPDATE_AFTER_MESSAGES = 256  # of the progress bar
 _SHORTEST_SLEEP_S = 0.02  # shorter sleeps would take much of the processor at high rates
 _LONGEST_SLEEP_S = 1.0
 
@@ -42,24 +44,40 @@ def run(
         layout = Layout.of_vector(settings.format, settings.field)
     except ValueError as error:
         raise SettingsError(f"field={settings.field}: {error}") from None
-    names = names_of(paths_of(settings.field)) if len(layout.fields) > 1 else None
-    d = len(names or ()) or settings.dimensions
+    names = None  # of the dimensions
+    d = settings.dimensions
+    if len(layout.fields) > 1:  # each field holds one number
+        names = name_paths(parse_paths(settings.field))
+        d = len(names)
     rows = open_rows(file, files._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
     print_notes(rows)
+    values = _pace(_encode_rows(rows, settings, layout, repeat), rate)
     started = time.monotonic()
-    sent = 0
-    total = None if repeat or synthetic else 1.0
+    sent_count = _send(values, settings, is_endless=repeat or synthetic)
+    seconds = time.monotonic() - started
+    console().print(
+        f"sent {sent_count:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s"
+    )
+
+
+def _send(values: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, is_endless: bool) -> int:
+    """Send values, which come with the share of the file that was read. Return how many the broker has acknowledged.
+
+    Raises `SourceError` if the broker refuses a message, or does not acknowledge all of them in time.
+    """
+    started = time.monotonic()
+    sent_count = 0
     with closing(create_producer(settings)) as producer:
         partitions = itertools.cycle(sorted(producer.partitions()))
-        with progress(f"to {settings.topic}", total) as update:
-            for value, share in _pace(_encode_rows(rows, settings, layout, repeat), rate):
+        with progress(f"to {settings.topic}", total=None if is_endless else 1.0) as update:
+            for value, share in values:
                 producer.produce(value, next(partitions))
                 producer.raise_refused()
-                sent += 1
-                if sent % 256 == 0:
-                    per_s = sent / max(time.monotonic() - started, 1e-9)
-                    update(completed=share, rows=sent, note=f"{per_s:,.0f} per second")
-            update(completed=1.0, rows=sent)
+                sent_count += 1
+                if sent_count % _UPDATE_AFTER_MESSAGES == 0:
+                    per_s = sent_count / max(time.monotonic() - started, 1e-9)
+                    update(completed=share, rows=sent_count, note=f"{per_s:,.0f} per second")
+            update(completed=1.0, rows=sent_count)
         try:
             producer.flush(_ACKNOWLEDGED_WITHIN_S)
         except TimeoutError:
@@ -67,30 +85,35 @@ def run(
                 f"the broker has not acknowledged every message within {_ACKNOWLEDGED_WITHIN_S:.0f} s; "
                 "some may be missing from the topic"
             ) from None
-    seconds = time.monotonic() - started
-    console().print(f"sent {sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s")
+    return sent_count
 
 
 def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[tuple[bytes, float]]:
-    """Yield the encoded rows, each with the share of the file that was read."""
+    """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly."""
     writer = create_writer(settings, settings.format, settings.topic, layout)
     names = list(layout.fields)
     for _ in itertools.count() if repeat else range(1):
-        for vectors, share, others, *_ in rows.chunks(skip_nulls=True):
-            columns = [vectors] if len(names) == 1 else vectors.T
-            other_columns = others if settings.format == "json" else {}  # the other formats hold only the vector
-            for value in writer.write({**other_columns, **dict(zip(names, columns, strict=True))}):
-                yield value, share
+        for chunk in rows.chunks(skip_nulls=True):
+            # Either one field holds the whole vector, or each of d fields holds one number: then d columns are needed.
+            columns = [chunk.vectors] if len(names) == 1 else chunk.vectors.T
+            values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
+            if settings.format == "json":  # the other formats hold only the vector
+                values_by_field = {**chunk.others, **values_by_field}
+            for value in writer.write(values_by_field):
+                yield value, chunk.share
 
 
 def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:
     """Yield the values no faster than `rate` per second; None: without delay."""
+    if rate is None:
+        yield from values
+        return
     started = 0.0
-    for n, value in enumerate(values):
-        started = started or time.monotonic()  # when the first value is there, which may take long
-        while rate is not None:
-            ahead_s = n / rate - (time.monotonic() - started)
-            if ahead_s <= 0:
-                break
+    for count, value in enumerate(values):
+        if count == 0:
+            started = time.monotonic()  # not before, since the first value may take long
+        ahead_s = count / rate - (time.monotonic() - started)
+        while ahead_s > 0:
             time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
+            ahead_s = count / rate - (time.monotonic() - started)
         yield value

@@ -1,33 +1,38 @@
 """`streampca project`: projects the vectors of a file by a model of a file, of a store, or of a sidecar."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.console import console, print_notes, progress
-from streampca.cli.locations import read_model
-from streampca.errors import InputError, SettingsError, StoreError, naming_the_extra
+from streampca.cli.console import console, print_note, print_notes, print_warning, progress
+from streampca.cli.locations import model_at
+from streampca.errors import InputError, SettingsError, StoreError, explain_missing_extra
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.projected import TABLES, projected_file
+from streampca.files.rows import Rows, describe_skipped, require_kind
+from streampca.formats.seen_names import SeenNames
 from streampca.pca.arrays import Array
+from streampca.pca.missing_values import MissingValues
 from streampca.pca.model import Basis
 from streampca.settings import store_url
 
 
 class Projector(NamedTuple):
-    """A model of a file, a store or a sidecar, which projects vectors."""
+    """Projects vectors by the model of a file, a store or a sidecar."""
 
     description: str  # for people
     dimensions: int
     components: int
     names: Sequence[str] | None  # of the dimensions
     impute: bool  # whether entries of vectors may be missing
+    missing_values: MissingValues
     project: Callable[[Array], tuple[Array, Array]]  # vectors (n, d) to coordinates (n, k) and residuals (n,)
 
 
@@ -36,33 +41,62 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
     if basis not in ("principal", "whitened"):
         raise SettingsError(f"--basis {basis}: must be principal or whitened")
     with ExitStack() as opened:
-        if store_url.scheme_of(location) in ("http", "https"):
-            projector = _open_sidecar(location, basis, opened)
-        elif store_url.scheme_of(location) or location.endswith(".npz") or Path(location).exists():
-            projector = _open_model(location, basis, topic)
-        else:
-            raise StoreError(f"there is no file {location}; if it is a sidecar's address, write http://{location}")
+        projector = _open_projector(location, basis, topic, opened)
         files = files._replace(dimensions=projector.dimensions, names=projector.names, impute=projector.impute)
-        rows = open_rows(file, files._replace(others=output.suffix in TABLES))
+        # The other columns of the file are written beside the coordinates, if the output has room for them.
+        keeps_columns = output.suffix in TABLES
+        # Rows of JSON Lines keep their other fields in every output but .npy, which has only numbers.
+        keeps_json_fields = require_kind(str(file)).kind == "jsonl" and output.suffix != ".npy"
+        rows = open_rows(file, files._replace(others=keeps_columns or keeps_json_fields))
+        rows = rows._replace(missing_values=projector.missing_values)
         print_notes(rows)
+        columns = rows.others if keeps_columns else {}
         opened.enter_context(threadpool_limits(1))  # so that results have the same bits as from a sidecar
-        done = 0  # vectors
-        write = opened.enter_context(projected_file(output, projector.components, rows.others))
-        update = opened.enter_context(progress("projecting"))
-        for vectors, share, others, *_ in rows.chunks():
-            coordinates, residual = projector.project(vectors)
+        vector_count = _project_rows(rows, projector, output, columns)
+    console().print(f"{vector_count:,} vectors projected by {projector.description}, written to {output}")
+
+
+def _project_rows(rows: Rows, projector: Projector, output: Path, columns: Mapping[str, Any]) -> int:
+    """Project the rows, and write them to the output with these other columns. Return the number of vectors.
+
+    Prints which rows were skipped, and which names no row had.
+    """
+    vector_count = 0
+    seen_names = SeenNames(projector.names)
+    skipped = Counter[str]()  # by reason
+    with projected_file(output, projector.components, columns) as write, progress("projecting") as update:
+        for chunk in rows.chunks(skip_nulls=True):
+            skipped += chunk.skipped
+            coordinates, residual = projector.project(chunk.vectors)
             if not (np.isfinite(coordinates).all() and np.isfinite(residual).all()):
-                last = done + len(vectors)
-                raise InputError(f"{file}, rows {done + 1} to {last}: values too large, results exceed float64")
-            write(coordinates, residual, others)
-            done += len(vectors)
-            update(completed=share, rows=done)
-    console().print(f"{done:,} vectors projected by {projector.description}, written to {output}")
+                last = vector_count + len(chunk.vectors)
+                raise InputError(
+                    f"{rows.path}, rows {vector_count + 1} to {last}: values too large, results exceed float64"
+                )
+            write(coordinates, residual, chunk.others)
+            vector_count += len(chunk.vectors)
+            seen_names.add(chunk.vectors)
+            update(completed=chunk.share, rows=vector_count)
+    for line in describe_skipped(skipped):
+        print_note(line)
+    print_warning(seen_names.describe_unseen("the rows"))
+    print_warning(rows.fields.places.warning if rows.fields else "")
+    return vector_count
+
+
+def _open_projector(location: str, basis: Basis, topic: str | None, opened: ExitStack) -> Projector:
+    """Open the sidecar, store or model file at a location. Raises `StoreError` if there is nothing."""
+    scheme = store_url.find_scheme(location)
+    if scheme in ("http", "https"):
+        return _open_sidecar(location, basis, opened)
+    if scheme or location.endswith(".npz") or Path(location).exists():
+        return _open_model(location, basis, topic)
+    raise StoreError(f"there is no file {location}; if it is a sidecar's address, write http://{location}")
 
 
 def _open_model(location: str, basis: Basis, topic: str | None) -> Projector:
     """Open the model of a file, or the newest model of a store."""
-    published = read_model(location, topic)
+    published = model_at(location, topic)
     model = published.model
 
     def project(vectors: Array) -> tuple[Array, Array]:
@@ -75,17 +109,19 @@ def _open_model(location: str, basis: Basis, topic: str | None) -> Projector:
         components=model.n_components,
         names=published.names,
         impute=published.impute,
+        missing_values=published.missing_values,
         project=project,
     )
 
 
 def _open_sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
-    """Open the model of a sidecar; its version is used for the whole file, even if newer versions appear."""
-    with naming_the_extra("a sidecar's URL", "client"):
+    """Open the model of a sidecar. Its version projects the whole file, even if newer versions appear."""
+    with explain_missing_extra("client", needed_by="a sidecar's URL"):
         from streampca.client import Client
     client = opened.enter_context(Client(url, token=os.environ.get("STREAMPCA_TOKEN")))
     about = client.model()
     version: int = about["version"]
+    settings = about["settings"]
 
     def project(vectors: Array) -> tuple[Array, Array]:
         answer = client.project(vectors, basis=basis, version=version)
@@ -96,6 +132,7 @@ def _open_sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
         dimensions=about["dimensions"],
         components=about["components"],
         names=about.get("names"),
-        impute=about["settings"].get("missing") == "impute",
+        impute=settings.get("missing") == "impute",
+        missing_values=MissingValues.of(settings.get("missing_values", ""), settings.get("dtype", "float64")),
         project=project,
     )

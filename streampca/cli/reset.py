@@ -1,119 +1,262 @@
 """`streampca reset`: deletes the group's committed offsets of the topic, and moves the position of its workers."""
 
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 from kafka import TopicPartition
-from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, NoError, NonEmptyGroupError
+from kafka.errors import GroupIdNotFoundError, NoError
+from kafka.structs import OffsetAndMetadata
 
-from streampca.cli.console import console
-from streampca.errors import SettingsError, SourceError, StreampcaError
+from streampca.cli.console import Confirm, ask, console, print_warning
+from streampca.cli.drop import drop as drop_learned
+from streampca.errors import DamagedFileError, SettingsError, SourceError, list_names
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.partitions import parse_offsets, parse_partition, partition_name
 from streampca.pca.learning import LearningConfig
-from streampca.settings.commands import ResetSettings, milliseconds_of
+from streampca.settings.commands import ResetSettings, parse_iso_time_ms
+from streampca.settings.process import StoreSettings
 from streampca.sources.kafka_python.connection import KafkaPythonAdmin
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
+from streampca.stores.process_status import ProcessStatuses
 
-_NOTHING_LEARNED = FoldConfig(LearningConfig(1, 1))  # of a checkpoint without messages; workers put theirs in its place
+# The configuration in a checkpoint without messages. A worker that continues from the checkpoint puts in its own.
+_NOTHING_LEARNED = FoldConfig(LearningConfig(1, 1))
 
 
-def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | None, partition: int | None) -> None:
-    """Delete the committed offsets, and with `to` save checkpoints at the new positions.
+def run(
+    settings: ResetSettings, confirm: Confirm, to: str | None, partition: int | None, drop: str | None = None
+) -> None:
+    """Delete what was learned of the partition that `drop` names; without `drop`, reset the offsets of the group.
 
-    `ask` gets a question and returns whether to go on; None: nobody is asked. Raises `SourceError` if the group has
-    members, and `SettingsError` if records would be learned twice.
+    Raises `SettingsError` if the options do not go together, and what `_drop_partition` and `_reset_offsets` raise.
     """
+    if drop is not None:
+        if to or partition is not None:
+            raise SettingsError("--drop goes with neither --to nor --partition")
+        _drop_partition(settings, confirm, drop)
+        return
     if partition is not None and not to:
         raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
-    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.explained_errors():
+    _reset_offsets(settings, confirm, to, partition)
+
+
+def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, partition: int | None) -> None:
+    """Delete the committed offsets. With `to`, also save a checkpoint at the new position of each partition.
+
+    `to` and `partition` are the options --to and --partition. Raises `SourceError` if the group has members,
+    `TopicReplacedError` if the checkpoints are of another topic, and `SettingsError` if records would be learned twice.
+    """
+    if to and not _is_word_or_offsets(to):
+        _parse_time_ms(to)  # a wrong time is refused before brokers are asked
+    checkpoints = Checkpoints(open_store(settings.store), settings.topic)
+    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
-        moved = list[Checkpoint]()
+        refuse_members(admin, settings.group_id)
+        for checkpoint in read_newest_checkpoints(checkpoints):
+            checkpoint.refuse_other_topic(topic_id)
+        new_checkpoints: list[Checkpoint] = []
         if to:
-            targets = _find_targets(admin, settings.topic, to, partition)
-            moved = _make_checkpoints(settings, topic_id, targets)
-        try:
-            _reset(admin.client, settings, ask, moved)
-        except (GroupSubscribedToTopicError, NonEmptyGroupError):
-            raise SourceError(f"group {settings.group_id} has active members: stop its workers, then reset") from None
-        for checkpoint in moved:
-            Checkpoints(open_store(settings.store), settings.topic).save(checkpoint)
+            positions = find_positions(admin, settings.topic, to, partition)
+            new_checkpoints = _make_checkpoints(checkpoints, topic_id, positions)
+        committed = find_committed_offsets(admin, settings.topic, settings.group_id)
+        offsets = format_offsets({tp.partition: found.offset for tp, found in committed.items()})
+        finding = f"committed offsets by partition: {offsets}" if committed else "no committed offsets"
+        console().print(f"group {settings.group_id}, topic {settings.topic}, {finding}")
+        if not committed and not new_checkpoints:
+            return
+        ask(confirm, f"Delete the committed offsets? Workers then continue {_describe_positions(new_checkpoints)}")
+        delete_committed_offsets(admin, settings.group_id, list(committed))
+        for checkpoint in new_checkpoints:
+            checkpoints.save(checkpoint)
             console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
 
 
-def _make_checkpoints(settings: ResetSettings, topic_id: str, targets: Mapping[int, int]) -> list[Checkpoint]:
-    """Make a checkpoint for each partition whose position is not the target yet.
+def _describe_positions(new_checkpoints: Sequence[Checkpoint]) -> str:
+    """Say where workers continue after a reset that saves these checkpoints."""
+    if not new_checkpoints:
+        return "from the checkpoints of their store"
+    positions = {checkpoint.partition: checkpoint.fold.position for checkpoint in new_checkpoints}
+    return f"at these offsets, without the records before them: {format_offsets(positions)}"
 
-    `targets` holds the new position of each partition. If records would be learned twice, raises `SettingsError`.
+
+def refuse_members(admin: KafkaPythonAdmin, group_id: str) -> None:
+    """Raise `SourceError` if the group has members, because they would continue from what they hold in memory."""
+    group = admin.client.describe_groups([group_id])[group_id]
+    state = group["group_state"]  # "Dead": the brokers do not know the group; "": they do not tell its state
+    has_no_members = state in ("Empty", "Dead")
+    if not has_no_members:
+        raise SourceError(f"group {group_id} has active members ({state or group['error']}): stop them, then reset")
+
+
+def warn_of_running_processes(settings: StoreSettings) -> None:
+    """Warn of workers and members of transform that have reported to the store within the last minute.
+
+    They may be members of a group at another cluster, which the brokers of this cluster do not know.
     """
-    checkpoints = Checkpoints(open_store(settings.store), settings.topic)
-    moved = []
-    for partition, target in targets.items():
-        before = checkpoints.newest(partition)
-        if before and target < before.fold.position:
+    reports = ProcessStatuses(open_store(settings.store), settings.topic).all()
+    running = [report.name for report in reports if report.is_running(time.time())]
+    if running:
+        print_warning(f"{list_names(running)} reported within the last minute: stop workers and transform first")
+
+
+def read_newest_checkpoints(checkpoints: Checkpoints) -> Iterator[Checkpoint]:
+    """Yield the newest checkpoint of each partition of the topic and of each backfill, one at a time.
+
+    Raises `DamagedFileError` if the newest file of a partition cannot be read: an older one lacks records.
+    """
+    for partition, offset in checkpoints.newest_offsets().items():
+        newest = checkpoints.newest(partition)
+        if newest is None:  # all files of the partition were deleted after `newest_offsets` had listed them
+            continue
+        # If the newest file is damaged, `newest` is the content of an older one.
+        is_older_file = newest.fold.position < offset
+        if is_older_file:
+            raise DamagedFileError(
+                f"the checkpoint of partition {partition_name(partition)} at offset {offset} cannot be read: restore "
+                f"it from a backup, or delete it to continue from the one at offset {newest.fold.position}"
+            )
+        yield newest
+
+
+def format_offsets(offsets: Mapping[int, int]) -> str:
+    """Return the offset of each partition as a text such as "0: 1200, 1: 1177"."""
+    return ", ".join(f"{partition}: {offset}" for partition, offset in sorted(offsets.items()))
+
+
+def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> None:
+    """Delete what was learned of the partition or backfill with this name, and its committed offset.
+
+    Raises `SettingsError` if the name is wrong or nothing was learned, and `SourceError` if the group has members.
+    """
+    partition = parse_partition(name)
+    if partition is None:
+        raise SettingsError(f"--drop {name}: must be the number of a partition, or backfill-0 for the first backfill")
+
+    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
+        refuse_members(admin, settings.group_id)
+        committed = find_committed_offsets(admin, settings.topic, settings.group_id)
+
+        def delete_offset() -> None:
+            delete_committed_offsets(admin, settings.group_id, [tp for tp in committed if tp.partition == partition])
+
+        drop_learned(settings, partition, confirm, delete_offset)
+
+
+def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None = None) -> Mapping[int, int]:
+    """Return the offset that the option --to means in each partition; only in `partition` if it is not None.
+
+    Raises `SettingsError` if there is no such offset.
+    """
+    log_ends = admin.log_ends()
+    if partition is not None and partition not in log_ends:
+        raise SettingsError(f"{topic} has no partition {partition}; the last is {max(log_ends)}")
+    partitions = sorted(log_ends) if partition is None else [partition]
+    earliest = {p: log_ends[p][0] for p in partitions}
+    latest = {p: log_ends[p][1] for p in partitions}
+    if to == "earliest":
+        return earliest
+    if to == "latest":
+        return latest
+    # A single number is the offset of every partition. If the option has no offsets at all, it is a time.
+    offsets = dict.fromkeys(partitions, int(to)) if to.isdecimal() else parse_offsets(to)
+    if offsets is not None:
+        _refuse_wrong_offsets(topic, to, offsets, latest)
+        return offsets
+    return _find_offsets_at(admin, topic, _parse_time_ms(to), latest)
+
+
+def _is_word_or_offsets(to: str) -> bool:
+    """Return whether the option --to is not a time."""
+    return to in ("earliest", "latest") or to.isdecimal() or parse_offsets(to) is not None
+
+
+def _parse_time_ms(to: str) -> int:
+    """Parse the time in the option --to to milliseconds since 1970. Raises `SettingsError`."""
+    try:
+        return parse_iso_time_ms(to)
+    except ValueError as error:
+        raise SettingsError(f"--to: neither earliest, latest nor offsets (0:1200,1:1177), and {error}") from None
+
+
+def _find_offsets_at(admin: KafkaPythonAdmin, topic: str, time_ms: int, latest: Mapping[int, int]) -> Mapping[int, int]:
+    """Return the offset of the first record at or after a time in each partition of `latest`.
+
+    If a partition has no such record, its offset in `latest` is returned.
+    """
+    found = admin.client.list_partition_offsets({TopicPartition(topic, p): time_ms for p in latest})
+    positions = {}
+    for p, end in latest.items():
+        offset = found[TopicPartition(topic, p)].offset  # -1: no record of the partition is as late
+        positions[p] = offset if offset >= 0 else end
+    return positions
+
+
+def _refuse_wrong_offsets(topic: str, to: str, positions: Mapping[int, int], latest: Mapping[int, int]) -> None:
+    """Raise `SettingsError` unless `positions` has an offset of each partition, and none is beyond the partition's end.
+
+    `latest` has the end of each partition.
+    """
+    if positions.keys() != latest.keys():
+        partitions = list_names([str(partition) for partition in latest])
+        raise SettingsError(f"--to {to}: must name an offset of each of these partitions of {topic}: {partitions}")
+    for partition, end in latest.items():
+        if positions[partition] > end:
+            raise SettingsError(f"--to {to}: partition {partition} ends at {end}; name its offset, as in 0:1200,1:1177")
+
+
+def make_empty_checkpoint(topic: str, topic_id: str, partition: int, position: int) -> Checkpoint:
+    """Make the checkpoint of a partition that begins at a position, and has learned nothing."""
+    empty = Fold.empty(_NOTHING_LEARNED.learning).at(position)
+    return Checkpoint(topic, topic_id, partition, empty, _NOTHING_LEARNED.as_dict())
+
+
+def _make_checkpoints(checkpoints: Checkpoints, topic_id: str, positions: Mapping[int, int]) -> list[Checkpoint]:
+    """Make a checkpoint for each partition whose position in `positions` is not the one of its newest checkpoint.
+
+    Raises `SettingsError` if a position is earlier, because records would be learned twice.
+    """
+    new_checkpoints = []
+    for partition, position in positions.items():
+        newest = checkpoints.newest(partition)
+        if newest is None:
+            new_checkpoints.append(make_empty_checkpoint(checkpoints.topic, topic_id, partition, position))
+            continue
+        learned_to = newest.fold.position
+        if position < learned_to:
             raise SettingsError(
-                f"partition {partition} has been learned to offset {before.fold.position}: from {target} on, "
+                f"partition {partition} has been learned to offset {learned_to}: from {position} on, "
                 "records would be learned twice; use another store"
             )
-        if before is None:
-            empty = Fold.empty(_NOTHING_LEARNED.learning).at(target)
-            moved.append(Checkpoint(settings.topic, topic_id, partition, empty, _NOTHING_LEARNED.as_dict()))
-        elif target > before.fold.position:
-            moved.append(replace(before, fold=before.fold.skip(target)))
-    return moved
+        if position > learned_to:
+            new_checkpoints.append(replace(newest, fold=newest.fold.skip(position)))
+    return new_checkpoints
 
 
-def _find_targets(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None) -> Mapping[int, int]:
-    """Return the position that `to` means in each partition, or only in `partition`."""
-    held = admin.log_ends()  # the first and the end offset of each partition
-    if partition is not None and partition not in held:
-        raise SettingsError(f"{topic} has no partition {partition}; the last is {max(held)}")
-    chosen = sorted(held) if partition is None else [partition]
-    ends = {n: held[n][1] for n in chosen}
-    if to == "latest":
-        return ends
-    if to == "earliest":
-        return {n: held[n][0] for n in chosen}
-    if to.isdecimal():
-        for n, end in ends.items():
-            if int(to) > end:
-                others = "" if partition is not None else "; move one alone by --partition"
-                raise SettingsError(f"--to {to}: partition {n} ends at {end}{others}")
-        return dict.fromkeys(ends, int(to))
+def find_committed_offsets(
+    admin: KafkaPythonAdmin, topic: str, group_id: str
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets of the topic that the group has committed."""
     try:
-        time_ms = milliseconds_of(to)
-    except ValueError:
-        raise SettingsError(f"--to {to}: must be earliest, latest, an offset, or a time, ISO 8601") from None
-    at = admin.client.list_partition_offsets({TopicPartition(topic, n): time_ms for n in ends})
-    # The offset is negative if no record of the partition is as late as this time.
-    return {tp.partition: found.offset if found.offset >= 0 else ends[tp.partition] for tp, found in at.items()}
+        # None: of all partitions of all topics.
+        committed = admin.client.list_group_offsets({group_id: None}).get(group_id, {})
+    except GroupIdNotFoundError:
+        return {}
+    return {tp: found for tp, found in committed.items() if tp.topic == topic and found.offset >= 0}
 
 
-def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> None:
-    """Print the committed offsets, ask, and delete them. If no checkpoint is `moved` either, nobody is asked."""
-    out = console()
-    offsets = dict[TopicPartition, int]()
-    with suppress(GroupIdNotFoundError):
-        committed = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
-        offsets = {tp: at.offset for tp, at in committed.items() if tp.topic == settings.topic and at.offset >= 0}
-    if offsets:
-        listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
-        out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
-    else:
-        out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
-    if not offsets and not moved:
-        return
-    then = "from the checkpoints of their store"
-    if moved:
-        positions = ", ".join(f"{checkpoint.partition}: {checkpoint.fold.position}" for checkpoint in moved)
-        then = f"at these offsets, without the records before them: {positions}"
-    if ask and not ask(f"Delete the committed offsets? Workers then continue {then}"):
-        raise StreampcaError("nothing was changed")
-    if offsets:
-        for tp, error in admin.delete_group_offsets(settings.group_id, list(offsets)).items():
-            if error is not NoError:
-                raise error(f"partition {tp.partition}")
-    out.print(f"deleted {len(offsets)} committed offsets")
+def delete_committed_offsets(admin: KafkaPythonAdmin, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+    """Delete the offsets that a group has committed for these partitions, and print how many there were."""
+    if partitions:
+        raise_first_error(admin.client.delete_group_offsets(group_id, partitions))
+    console().print(f"deleted {len(partitions)} committed offsets of group {group_id}")
+
+
+def raise_first_error(errors: Mapping[TopicPartition, type[Exception]]) -> None:
+    """If brokers have refused a change for a partition, raise their error."""
+    for tp, error in errors.items():
+        if error is not NoError:
+            raise error(f"partition {tp.partition}")

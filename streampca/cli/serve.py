@@ -1,6 +1,6 @@
 """`streampca serve`: serves the models of a store, or one model file, over HTTP."""
 
-from streampca.cli.locations import read_model
+from streampca.cli.locations import model_at
 from streampca.cli.options import Options, read_settings
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar import server
@@ -10,15 +10,16 @@ from streampca.stores.models import Models
 
 
 def run(options: Options, model: str | None) -> None:
-    """Serve the models of the store, or the `model` file, until SIGTERM or SIGINT."""
-    published = read_model(model) if model else None
-    if published:
+    """Serve the models of the store, or the model of the file `model`, until SIGTERM or SIGINT."""
+    published = model_at(model) if model else None
+    if published:  # then the setting topic may be missing: the file may name the topic, too
         options = options | {"topic": options["topic"] or published.topic or "model"}
     with read_settings("ServeSettings", options, logs_errors=True) as settings:
         if published:
-            store = MemoryStore()
-            Models(store, settings.topic).save(published)
-            server.run(settings, store)
+            store_with_one_model = MemoryStore()
+            Models(store_with_one_model, settings.topic).save(published)
+            server.run(settings, store_with_one_model)
         else:
             metrics = StoreMetrics()
-            server.run(settings, open_store(settings.store, metrics.observe), metrics)
+            store = open_store(settings.store, metrics.observe)
+            server.run(settings, store, metrics)

@@ -8,13 +8,14 @@ from functools import partial
 from streampca.cli.member_start import MemberStart
 from streampca.consumer_group.step import NotYetError, Step
 from streampca.errors import SourceError
+from streampca.fold.model_file import PublishedModel
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.process.machine import kernels
+from streampca.process.machine import describe_kernels
 from streampca.settings.commands import TransformSettings
 from streampca.sources.base import Transactions
-from streampca.sources.client_connection import TopicError
-from streampca.sources.clients import create_transactions, require_writable
+from streampca.sources.broker_errors import TopicError
+from streampca.sources.clients import create_transactions, open_reader, require_writable
 from streampca.sources.schema_registry import create_schemas, create_writer
 from streampca.stores.base import Store
 from streampca.stores.model_cache import ModelCache
@@ -23,10 +24,31 @@ from streampca.stores.pins import Pins
 from streampca.transform.loop import TransformConfig
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
-from streampca.transform.outputs import Packer, RecordPacker, refuse_too_few
-from streampca.transform.position import refuse_other_outputs
+from streampca.transform.record_packer import Packer, RecordPacker
+from streampca.transform.starts import StartFinder, require_output_partitions
 
-_DOCTOR = "streampca-doctor"  # in place of a member's group_instance_id, so that no member's producer is fenced
+_UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member has
+
+
+def create_codec(settings: TransformSettings, published: PublishedModel) -> Codec:
+    """Create the codec that decodes records into vectors of the model's dimensions."""
+    # An output with a schema has room for one vector only, so a record with several vectors is rejected.
+    output_has_schema = settings.output_format in ("avro", "protobuf")
+    judge = Judge.of_projected(  # the judge rejects vectors that the model cannot project
+        published.model.dimensions,
+        settings.vector_dtype,
+        impute=published.impute,
+        missing_values=published.missing_values,
+    )
+    return Codec(
+        settings.format,
+        judge,
+        settings.field,
+        create_schemas(settings),
+        settings.where,
+        settings.label,
+        allows_several=not output_has_schema,
+    )
 
 
 class TransformStart(MemberStart):
@@ -34,10 +56,12 @@ class TransformStart(MemberStart):
 
     settings: TransformSettings
     policy: TransformConfig
-    packer: Packer
+    packer: Packer  # encodes outputs
     transactions: Transactions
+    start_finder: StartFinder
+    output_partitions: int  # number of partitions of the output topic
     pin_names: Sequence[str] = ()
-    """The names that hold the version of the model, if it is fixed."""
+    """The pins of the model's version, if the settings fix the version."""
 
     def __init__(self, settings: TransformSettings, store: Store) -> None:
         super().__init__(settings)
@@ -45,51 +69,71 @@ class TransformStart(MemberStart):
         self._models = Models(store, settings.topic)
         self._pins = Pins(store, settings.topic)
         self.cache = ModelCache(self._models)
-        with_p = settings.only_p_below is not None
-        self.output_fields = OutputFields(settings.emitted, settings.basis, with_p)  # with names from the model later
-        p_below = settings.only_p_below or 1.0 if self.output_fields.needs_past_scores else None
+        has_p_limit = settings.only_p_below is not None  # only vectors with a p-value below it are written
+        self.output_fields = OutputFields(
+            emitted=settings.emitted, basis=settings.basis, with_p=has_p_limit, with_label=settings.label != ""
+        )
+        """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
+        p_below = None  # p-values are not needed
+        if self.output_fields.needs_past_scores:
+            p_below = settings.only_p_below or 1.0  # 1: outputs are written whatever their p-value
         self.model = CurrentModel(
             self.cache,
             settings.model_version,
             settings.output_topic,
             p_below=p_below,
-            field=settings.field,
+            field=settings.field_with_names,
             pins=self._pins.all,
         )
 
     def steps(self) -> list[Step]:
+        """Return the steps in their order. `after` names the steps whose results a step uses.
+
+        If a step writes something, doctor does its `check` instead.
+        """
         return [
             Step("model", self._find_model, waits_for="model"),
-            Step("matrix kernels", kernels),
+            Step("matrix kernels", describe_kernels),
             Step("format", self._create_codec, after=["model"]),
             Step(
                 "output schema",
                 self._create_packer,
                 after=["format"],
                 waits_for="the schema registry",
-                check=partial(self._create_packer, registers=False),
+                check=self._check_output_format,
             ),
-            *self._steps_at_the_brokers(),
-            Step("output topic", self._check_output_topic, after=["topic"]),
+            *self._list_steps_at_brokers(),
+            Step(
+                "output topic",
+                self._find_output_topic,
+                after=["topic"],
+                check=self._check_output_partitions,
+            ),
             Step(
                 "transactions",
-                self._take_id,
+                self._take_transactional_id,
                 after=["output topic"],
-                check=partial(self._take_id, group_instance_id=_DOCTOR),
+                check=self._check_transactional_ids,
             ),
-            Step("transform group", self._check_group, after=["topic", "model"]),
+            Step("transform group", self._check_group, after=["topic", "model", "output topic"]),
         ]
 
     def _find_model(self) -> str:
-        if location := self._models.store.missing():
+        """Load the model to project with. Returns what was found: its version and its shape.
+
+        Raises `NotYetError` while no model has been published.
+        """
+        missing_folder = self._models.store.missing()
+        if missing_folder:
             raise TimeoutError(
-                f"there is no store at {location}: start a worker first, mount its volume, or correct store"
+                f"there is no store at {missing_folder}: start a worker first, mount its volume, or correct store"
             )
         self._models.versions()  # raises if the store cannot be read
         self.cache.poll()
-        if cause := self.model.refresh():
-            raise NotYetError(cause)
-        if self.model.version is not None:
+        why_none = self.model.refresh()
+        if why_none:
+            raise NotYetError(why_none)
+        if self.model.version is not None:  # the settings fix the version
             self.pin_names = [name for name, version in self._pins.all().items() if version == self.model.version]
         used = self.model.published
         scores = "without" if used.past_scores is None else "with"
@@ -97,45 +141,90 @@ class TransformStart(MemberStart):
         return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
 
     def _create_codec(self) -> str:
-        settings, published = self.settings, self.model.published
-        self.output_fields = replace(self.output_fields, named=published.names is not None)
-        judge = Judge.of_projected(published.model.dimensions, settings.vector_dtype, impute=published.impute)
-        several = settings.output_format not in ("avro", "protobuf")
-        return self._use(Codec(settings.format, judge, settings.field, create_schemas(settings), several))
+        """Create the codec for the dimensions of the model. Returns a sentence on what it decodes."""
+        published = self.model.published
+        self.output_fields = replace(self.output_fields, with_names=published.names is not None)
+        codec = create_codec(self.settings, published)
+        return self._use_codec(codec)
+
+    def _check_output_format(self) -> str:
+        return self._create_packer(registers=False)
 
     def _create_packer(self, *, registers: bool = True) -> str:
+        """Create the packer, which encodes outputs. Returns a sentence on the format of outputs.
+
+        If the format has a schema, it is registered. Without `registers`, the registry is only asked whether it would
+        accept the schema.
+        """
         settings = self.settings
         if settings.output_format == "arrow":
-            from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
+            from streampca.transform.arrow import ArrowPacker  # imported here, since pyarrow may not be installed
 
             self.packer = ArrowPacker()
         else:
             layout = self.output_fields.layout
             writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
-            self.packer = RecordPacker(writer, batches=self.codec.is_batch)
+            self.packer = RecordPacker(writer, always_lists=self.codec.is_batch)
         return f"outputs can be written as {settings.output_format}"
 
-    def _check_output_topic(self) -> str:
+    def _find_output_topic(self) -> str:
+        """Check that the output topic may be written to. Returns how many partitions it has."""
         name = self.settings.output_topic
-        count = require_writable(self.settings, name)
-        refuse_too_few(name, count, self.settings.topic, self.source.partitions())
-        return f"{name} has {count} partitions and may be written to"
+        self.output_partitions = require_writable(self.settings, name)
+        return f"{name} has {self.output_partitions} partitions and may be written to"
 
-    def _take_id(self, **other_id: str) -> str:
-        """Take the transactional id of the member, or another one; this ends the id's earlier transaction."""
-        settings = self.settings.model_copy(update=other_id)
+    def _check_output_partitions(self) -> str:
+        """Check the output topic, and that it has at least as many partitions as the topic.
+
+        A member does not check this at its start: it lets a partition wait until the output topic has a place for it.
+        """
+        finding = self._find_output_topic()
+        settings = self.settings
+        require_output_partitions(
+            settings.output_topic, self.output_partitions, settings.topic, self.source.partitions()
+        )
+        return finding
+
+    def _take_transactional_id(self) -> str:
+        """Take the transactional id of the member, which ends its earlier transaction. Returns what was found."""
+        return self._open_transactions(self.settings)
+
+    def _check_transactional_ids(self) -> str:
+        """Take another transactional id, so that no running member is fenced. Returns what was found."""
+        return self._open_transactions(self.settings.model_copy(update={"group_instance_id": _UNUSED_INSTANCE_ID}))
+
+    def _open_transactions(self, settings: TransformSettings) -> str:
+        """Create the member's transactions, and recover what an earlier process left open.
+
+        Returns a sentence on the transactional ids. Raises `SourceError` if the user may not use these ids.
+        """
         topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
         transactions = create_transactions(settings, self.source, topics)
         ids = f"transactional ids that begin with {settings.group}-"
         try:
             transactions.recover()
-        except TopicError as error:
+        except TopicError as error:  # also raised if a right on the transactional id is missing
             raise SourceError(f"{error}; transform needs the rights Write and Describe for {ids}") from None
         self.transactions = self.opened.enter_context(closing(transactions))
         return f"this user may use {ids}"
 
     def _check_group(self) -> str:
+        """Check that the group's earlier outputs are of this topic and of the model's shape. Returns what was found.
+
+        Also checks that no output would be written twice.
+        """
+        settings = self.settings
+        self.start_finder = StartFinder(
+            source=self.source,
+            topic=settings.topic,
+            output_topic=settings.output_topic,
+            open_outputs=partial(open_reader, settings, settings.output_topic),
+            require_shape=self.model.require_shape,
+            transform_start=settings.transform_start_at,
+        )
         finding = self._find_committed()
-        refuse_other_outputs(self.settings.topic, self.topic_id, self.committed, self.model.require_shape)
-        self.positions = {partition: offset.offset for partition, offset in self.committed.items()}
+        # An output is written to the partition of the same number, so further partitions wait.
+        writable = [partition for partition in self.source.partitions() if partition < self.output_partitions]
+        positions = self.start_finder.find(writable).positions(writable)  # raises if outputs would be written twice
+        self.positions = {p: position.position for p, position in positions.items() if position.position >= 0}
         return finding

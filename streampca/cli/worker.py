@@ -7,17 +7,15 @@ import structlog
 
 from streampca.cli.worker_start import WorkerStart
 from streampca.consumer_group.process import Process, member_process
-from streampca.process.machine import kernels
+from streampca.process.machine import describe_kernels
 from streampca.settings.commands import WorkerSettings
-from streampca.sources.clients import (
-    client_and_other,
-    could_save,
-)
+from streampca.sources.clients import could_save, describe_client
 from streampca.stores.base import Store
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
-from streampca.worker.listeners import WorkerLog, WorkerMetrics
+from streampca.worker.log import WorkerLog
 from streampca.worker.loop import Worker
+from streampca.worker.metrics import WorkerMetrics
 from streampca.worker.publisher import Publisher
 from streampca.worker.writer import CheckpointWriter
 
@@ -25,35 +23,54 @@ log = structlog.get_logger()
 
 
 def run(settings: WorkerSettings) -> None:
-    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that a restart cannot mend."""
-    half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
-    forgetting = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
-    log_listener = WorkerLog()
+    """Learn until SIGTERM or SIGINT. Raises `StreampcaError` for errors that a restart cannot mend."""
+    worker_log = WorkerLog()
     metrics = WorkerMetrics(settings.topic)
     store = open_store(settings.store, metrics.store.observe)
-    facts = {
-        "client": client_and_other(settings),
+    log_fields = {
+        "client": describe_client(settings),
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
-        "kernels": kernels(),
-        "forgets": forgetting[0] if forgetting else "nothing",
+        "kernels": describe_kernels(),
+        "forgets": _describe_half_life(settings),
     }
     with member_process(
-        settings, store, metrics, log_listener, facts, partial(could_save, settings), settings.checkpoint_interval_s
+        settings,
+        store,
+        metrics,
+        worker_log,
+        log_fields,
+        could_save=partial(could_save, settings),
+        save_after_s=settings.checkpoint_interval_s,
     ) as process:
         start = WorkerStart(settings, store)
         process.start(start.steps())
-        worker = _build(start, store, process)
+        worker = _create_worker(start, store, process)
         log.info("worker started")
         try:
             process.started.run(worker.run, worker.stop)
         finally:
-            log_listener.ended(process.listener.state)
+            worker_log.log_end(process.member.state)
 
 
-def _build(start: WorkerStart, store: Store, process: Process) -> Worker:
-    """Build a worker that is about to join the group; the steps before have reported the mistakes in its settings."""
+def _describe_half_life(settings: WorkerSettings) -> str:
+    """Say in the log how fast the model forgets old messages."""
+    if settings.half_life_messages:
+        return f"half in {settings.half_life_messages:g} messages"
+    if settings.half_life_seconds:
+        return f"half in {settings.half_life_seconds:g} seconds"
+    return "nothing"
+
+
+def _create_worker(start: WorkerStart, store: Store, process: Process) -> Worker:
+    """Create the worker from what the steps of its start have opened and found."""
     settings = start.settings
-    config = start.policy
-    publisher = Publisher(Models(store, settings.topic, settings.keep_models), config.fold, time.time)
-    writer = CheckpointWriter(start.checkpoints, publisher)
-    return Worker(config, start.source, start.in_flight(process), start.dead_letters, writer, process.listener)
+    models = Models(store, settings.topic, settings.keep_models)
+    publisher = Publisher(models, start.policy.fold, time.time)
+    return Worker(
+        config=start.policy,
+        source=start.source,
+        in_flight=start.create_in_flight(process),
+        dead_letters=start.dead_letters,
+        writer=CheckpointWriter(start.checkpoints, publisher),
+        notify=process.member.notify,
+    )

@@ -13,7 +13,7 @@ from streampca.worker.checkpointer import WorkerConfig
 
 
 def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
-    """Create the configuration of a worker's loop from the settings. Raises `SettingsError` for bad names of fields."""
+    """Create the configuration of a worker from its settings. Raises `SettingsError` if a name is too long."""
     learning_config = LearningConfig(
         dimensions=settings.dimensions,
         components=settings.components,
@@ -21,22 +21,26 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         center=settings.center,
         dtype=settings.model_dtype,
         impute=settings.missing == "impute",
+        missing_values=settings.missing_values,
         standardize=settings.standardize,
     )
-    names = dimension_names(settings.field, settings.dimensions)
-    if not npz.are_names(names, settings.dimensions):
+    names = dimension_names(settings.field_with_names, settings.dimensions)
+    if not npz.are_valid_names(names, settings.dimensions):
         raise SettingsError(f"field: names must differ and have at most {npz.MAX_NAME} characters")
     return WorkerConfig(
         topic=settings.topic,
         fold=FoldConfig(
-            learning_config,
-            settings.half_life_messages,
-            settings.half_life_seconds,
-            settings.format_name,
-            settings.field,
-            names,
+            learning=learning_config,
+            half_life_messages=settings.half_life_messages,
+            half_life_seconds=settings.half_life_seconds,
+            format=settings.format_name,
+            field=settings.field,
+            where=settings.where,
+            names=names,
         ),
-        codec=Codec(settings.format, Judge.of(learning_config), settings.field, create_schemas(settings)),
+        codec=Codec(
+            settings.format, Judge.of(learning_config), settings.field, create_schemas(settings), settings.where
+        ),
         on_bad_record=settings.bad_record_policy,
         on_offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,

@@ -1,7 +1,6 @@
 """The start of a worker."""
 
 from contextlib import closing
-from functools import partial
 
 import structlog
 
@@ -9,13 +8,15 @@ from streampca.cli.member_start import MemberStart
 from streampca.cli.worker_config import create_worker_config
 from streampca.consumer_group.step import Step
 from streampca.pca.compilation import compile_kernels
-from streampca.process.machine import kernels
+from streampca.process.machine import describe_kernels
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.base import DeadLetters
 from streampca.sources.clients import create_dead_letters
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.models import Models
 from streampca.worker.checkpointer import WorkerConfig, check_before_joining
+from streampca.worker.missing import refuse_missing
 
 log = structlog.get_logger()
 
@@ -35,29 +36,35 @@ class WorkerStart(MemberStart):
         self._store = store
 
     def steps(self) -> list[Step]:
+        """Return the steps in their order. `after` names the steps whose results a step uses.
+
+        If a step writes or takes long, doctor does its `check` instead.
+        """
         return [
             Step("store", self._check_store, waits_for="the store"),
             Step("format", self._create_config),
-            *self._steps_at_the_brokers(),
-            # Not later: a group waits for members that do not poll.
-            Step("matrix kernels", self._compile_kernels, after=["format"], check=kernels),
+            *self._list_steps_at_brokers(),
+            # Before the group is joined: it would wait for a member that compiles, which takes long and does not poll.
+            Step("matrix kernels", self._compile_kernels, after=["format"], check=describe_kernels),
             Step("consumer group", self._find_committed, after=["topic"]),
             Step(
                 "checkpoints",
                 self._check_checkpoints,
                 after=["store", "format", "consumer group"],
                 waits_for="the store",
-                check=partial(self._check_checkpoints, every=True),
+                check=self._check_all_checkpoints,
             ),
         ]
 
     def _check_store(self) -> str:
+        """Check that the store can be written and read. Returns what was found: where it is, and its id."""
         self._store.check()
-        return f"{self._store.location} can be written and read; its id is {self.checkpoints.known_identity().id}"
+        return f"{self._store.location} can be written and read; its id is {self.checkpoints.find_identity().id}"
 
     def _create_config(self) -> str:
+        """Create the configuration of the worker's loop. Returns whether its format can be decoded."""
         self.policy = create_worker_config(self.settings)
-        return self._use(self.policy.codec)
+        return self._use_codec(self.policy.codec)
 
     def _find_dead_letter_topic(self) -> str:
         finding = super()._find_dead_letter_topic()
@@ -65,12 +72,29 @@ class WorkerStart(MemberStart):
         return finding
 
     def _compile_kernels(self) -> str:
-        on_compile = partial(log.info, "compiling kernels", expected_seconds=_COMPILATION_S)
-        compile_kernels(self.policy.fold.learning, on_compile)
-        return kernels()
+        """Compile the functions that learn, if they are not in the cache. Returns which matrix kernels are in use."""
+
+        def log_compilation() -> None:
+            log.info("compiling kernels", expected_seconds=_COMPILATION_S)
+
+        compile_kernels(self.policy.fold.learning, on_compile=log_compilation)
+        return describe_kernels()
+
+    def _check_all_checkpoints(self) -> str:
+        """Check the checkpoints of all partitions, and that none is missing. Returns how many were checked."""
+        finding = self._check_checkpoints(every=True)
+        refuse_missing(self.checkpoints, Models(self._store, self.settings.topic), self.committed, self.topic_id)
+        return finding
 
     def _check_checkpoints(self, *, every: bool = False) -> str:
+        """Check that checkpoints match the settings, the topic and the group. Returns how many were checked.
+
+        With `every`, the newest checkpoint of each partition is checked. Otherwise, only one of a partition and one of
+        a backfill are checked, since a topic may have a thousand partitions. The others are checked when they are
+        assigned.
+        """
         folds = check_before_joining(self.checkpoints, self.policy.fold, self.topic_id, self.committed, every=every)
+        # The position of a fold is -1 before its first record.
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
         if not folds:
             return f"none yet; partitions begin at {self.settings.start}"

@@ -12,14 +12,17 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from streampca.client import calls
 from streampca.client.calls import NO_ANSWER, ProjectAnswer, ReconstructAnswer, ScoreAnswer, SidecarError
-from streampca.errors import needs
+from streampca.client.tables import ModelNames
+from streampca.errors import describe_missing_package
 
 try:
     import httpx
     import tenacity
 except ModuleNotFoundError as error:
     missing = error.name or ""
-    raise ModuleNotFoundError(needs("streampca.client", missing, "client"), name=missing) from None
+    raise ModuleNotFoundError(
+        describe_missing_package(missing, "client", needed_by="streampca.client"), name=missing
+    ) from None
 
 __all__ = ["AsyncClient", "Client", "ProjectAnswer", "ReconstructAnswer", "ScoreAnswer", "SidecarError"]
 
@@ -33,15 +36,15 @@ def _make_synchronous(
 ) -> "Callable[Concatenate[Client, Arguments], Answer]":
     """Turn a coroutine function into a method that runs it to its end.
 
-    A call of `Client` never has to wait for an event loop, since `httpx.Client` is synchronous. So the first step of
-    the coroutine is also its last.
+    The coroutine never has to wait for an event loop, because `httpx.Client` is synchronous. So its first step, which
+    `send(None)` runs, is also its last, and its result is in the `StopIteration`.
     """
 
     @wraps(call)
     def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
         try:
             call(self, *args, **options).send(None)
-        except StopIteration as end:
+        except StopIteration as end:  # the coroutine has returned
             return end.value  # type: ignore[no-any-return]
         raise AssertionError("a call awaits nothing but httpx.Client, which is synchronous")
 
@@ -59,6 +62,7 @@ class _Sidecar:
             raise SidecarError(NO_ANSWER, f"{url} is not the URL of a sidecar, such as http://localhost:8000")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._url = url
+        self._models: dict[calls.Version, ModelNames] = {}
         self._http = self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
         is_unreachable = tenacity.retry_if_exception_type(httpx.ConnectError)
         is_unavailable = tenacity.retry_if_result(_is_unavailable)
@@ -99,7 +103,7 @@ def _is_unavailable(answer: httpx.Response) -> bool:
 
 
 def _return_last_answer(retries: Any) -> Any:
-    """Return the last answer, or raise the last error, when the time for retries is over."""
+    """When the time for retries is over, return the last answer, or raise the last error."""
     return retries.outcome.result()
 
 
@@ -115,8 +119,8 @@ class Client(_Sidecar, AbstractContextManager["Client"]):
     """A client of one sidecar. Its methods raise `SidecarError`, with status 0 if no answer comes.
 
     The client retries for `retry_s` seconds while the sidecar cannot be reached or answers 503. Further options are
-    passed to `httpx.Client`. Rows beyond the sidecar's limits are sent in several requests, and one version answers
-    all of them. Vectors of float32 are projected in single precision.
+    passed to `httpx.Client`. Rows beyond the sidecar's limits are sent in several requests, which the same version of
+    the model answers. Vectors of float32 are projected in single precision.
     """
 
     _connect = httpx.Client

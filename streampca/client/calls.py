@@ -2,13 +2,16 @@
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import ArrayLike, NDArray
 
+from streampca.client.tables import ModelNames, columns_of, to_numbers
 from streampca.errors import StreampcaError
+from streampca.pca.arrays import is_null
 
 if TYPE_CHECKING:
     import httpx
@@ -23,7 +26,7 @@ _MAX_NUMBERS = 1_000_000
 _TOO_LARGE = 413  # status of the answer if the request or the answer exceeds a limit
 NO_ANSWER = 0  # status of an error if no answer came
 _ACCEPT_NPZ = {"Accept": "application/x-npz"}
-Vectors = ArrayLike | Sequence[Mapping[str, float | None]]  # records, for a model with names
+Vectors = Any  # an array (n, d) or its like, a table of pandas, Polars or Arrow, or records, which are mappings
 
 
 class SidecarError(StreampcaError):
@@ -75,7 +78,10 @@ class ScoreAnswer(NamedTuple):
 
 
 class Sidecar(Protocol):
-    """What the functions below need of a client."""
+    """The part of a client that the functions below use."""
+
+    _models: dict[Version, ModelNames]
+    """The names of each version to which tables or records were sent. None or a pin may mean another version later."""
 
     async def _ask(self, **request: Any) -> "httpx.Response":
         """Send a request with these arguments of httpx, and wait for its answer."""
@@ -86,7 +92,8 @@ async def project(
 ) -> ProjectAnswer:
     """Return coordinates (n, k) and residuals (n,) of vectors (n, d).
 
-    The vectors may be n records, each with the dimensions' names as keys.
+    The vectors may also be n records, or a table of pandas, Polars or Arrow. The keys of records and the columns of a
+    table are matched with the names of the dimensions.
     """
     return await _send_rows(sidecar, "project", vectors, ProjectAnswer, basis=basis, version=version)
 
@@ -116,7 +123,7 @@ async def score(
 
 
 async def model(sidecar: Sidecar, *, version: Version = None) -> dict[str, Any]:
-    """Return the model's metadata, as `/v1/model` answers."""
+    """Return the metadata of a model: the answer of `/v1/model`."""
     answer = await sidecar._ask(method="GET", url="/v1/model", params=_drop_unset(version=version))
     return dict(orjson.loads(_read_content(answer)))
 
@@ -128,56 +135,86 @@ async def versions(sidecar: Sidecar) -> list[int]:
 
 
 async def _send_rows(
-    sidecar: Sidecar, operation: str, rows: Vectors, answer_type: Callable[..., Answer], **params: Any
+    sidecar: Sidecar, operation: str, rows: Any, answer_type: Callable[..., Answer], **params: Any
 ) -> Answer:
-    """Send rows in pieces that the sidecar accepts, and join the answers into one of this type.
+    """Send rows, and return the answer as this type.
+
+    A table or records are matched with the names of the model's dimensions. The sidecar is asked for the names if the
+    client does not know them yet, or if another version has answered than the one whose names the client knows.
+    """
+    is_vectors = params.get("of") != "coordinates"  # coordinates have no names, so they are never matched
+    columns = columns_of(rows) if is_vectors else None
+    has_records = isinstance(rows, Sequence) and len(rows) > 0 and isinstance(rows[0], Mapping)
+    if columns is None and not has_records:
+        return await _send_in_pieces(sidecar, operation, to_numbers(rows), answer_type, **params)
+
+    def match_with(model_names: ModelNames) -> Any:
+        return model_names.choose_fields(rows) if columns is None else model_names.read_table(rows, columns)
+
+    version = params["version"]
+    # The names may be outdated, so they are taken out, and are put back only if an answer confirms their version.
+    model_names = sidecar._models.pop(version, None)
+    if model_names:
+        answer = await _send_in_pieces(sidecar, operation, match_with(model_names), answer_type, **params)
+        if answer.version == model_names.version:  # type: ignore[attr-defined]  # a NamedTuple
+            sidecar._models[version] = model_names
+            return answer
+    model_names = ModelNames.of(await model(sidecar, version=version))
+    params["version"] = model_names.version  # otherwise, a version that appears meanwhile could answer
+    answer = await _send_in_pieces(sidecar, operation, match_with(model_names), answer_type, **params)
+    sidecar._models[version] = model_names
+    return answer
+
+
+async def _send_in_pieces(
+    sidecar: Sidecar, operation: str, rows: Any, answer_type: Callable[..., Answer], **params: Any
+) -> Answer:
+    """Send an array (n, d) or records in pieces that the sidecar accepts, and join the answers into one of this type.
 
     The version of the model that answers the first piece also answers the others.
     """
     encode: Callable[[Any], dict[str, Any]] = _encode_records
-    if not _are_records(rows):
-        rows = np.asarray(rows)
+    if isinstance(rows, np.ndarray):
+        encode = _encode_array
         if rows.ndim != 2:
             raise ValueError(f"rows must be an array of shape (n, d), not {rows.shape}")
-        encode = _encode_array
-    sequence: Any = rows
-    n = len(sequence)
     answers: list[dict[str, Any]] = []
-    pieces = _split(sequence)
+    pieces = _split(rows)  # those still to be sent
     while pieces:
         start, stop = pieces.pop(0)
-        body = encode(sequence[start:stop])
+        body = encode(rows[start:stop])
         answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=_drop_unset(**params), **body)
         if answer.status_code == _TOO_LARGE and stop - start > 1:
             # This sidecar has lower limits, or the answer would be too large: send both halves.
             middle = (start + stop) // 2
-            pieces[:0] = [(start, middle), (middle, stop)]
+            pieces = [(start, middle), (middle, stop), *pieces]
             continue
-        is_whole = stop - start == n
-        place = "" if is_whole else f"in rows[{start}:{stop}], "
+        has_all_rows = stop - start == len(rows)  # then an error need not say which rows were sent
+        place = "" if has_all_rows else f"in rows[{start}:{stop}], "
         with np.load(io.BytesIO(_read_content(answer, place)), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
-        params["version"] = int(answers[0]["version"])
+        params["version"] = int(answers[0]["version"])  # for the next pieces
     return _join(answers, answer_type)
 
 
-def _are_records(rows: Vectors) -> bool:
-    return isinstance(rows, Sequence) and len(rows) > 0 and isinstance(rows[0], Mapping)
-
-
 def _split(rows: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return (start, stop) of each piece, so that it is within the sidecar's limits. No rows are one empty piece."""
-    width = max(1, len(rows[0])) if len(rows) else 1
-    rows_per_request = min(_MAX_ROWS, max(1, _MAX_NUMBERS // width))
-    starts = range(0, max(1, len(rows)), rows_per_request)
+    """Split the rows into pieces that are within the sidecar's limits, and return (start, stop) of each.
+
+    Without rows, return one empty piece.
+    """
+    if len(rows) == 0:
+        return [(0, 0)]
+    numbers_per_row = max(1, len(rows[0]))
+    rows_per_request = min(_MAX_ROWS, max(1, _MAX_NUMBERS // numbers_per_row))
+    starts = range(0, len(rows), rows_per_request)
     return [(start, min(start + rows_per_request, len(rows))) for start in starts]
 
 
 def _join(answers: Sequence[Mapping[str, Any]], answer_type: Callable[..., Answer]) -> Answer:
-    """Join the answers to all pieces into one of this type. Arrays are concatenated, and an absent array is None."""
-    version, *names = answer_type._fields  # type: ignore[attr-defined]  # a NamedTuple
-    fields: dict[str, Any] = {version: int(answers[0][version])}
-    for name in names:
+    """Join the answers to all pieces into one of this type. Arrays are concatenated; an absent array is None."""
+    version_name, *array_names = answer_type._fields  # type: ignore[attr-defined]  # a NamedTuple
+    fields: dict[str, Any] = {version_name: int(answers[0][version_name])}
+    for name in array_names:
         parts = [answer[name] for answer in answers if name in answer]
         fields[name] = np.concatenate(parts) if parts else None
     return answer_type(**fields)
@@ -195,8 +232,21 @@ def _encode_array(rows: NDArray[Any]) -> dict[str, Any]:
 
 
 def _encode_records(rows: Sequence[Any]) -> dict[str, Any]:
-    """Return headers and body of a request with records of the dimensions' names."""
-    return {"headers": _ACCEPT_NPZ, "content": orjson.dumps({"records": rows}, option=orjson.OPT_SERIALIZE_NUMPY)}
+    """Return headers and body of a request with records, whose keys are names of dimensions."""
+    content = orjson.dumps({"records": rows}, default=_encode_value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return {"headers": _ACCEPT_NPZ | {"Content-Type": "application/json"}, "content": content}
+
+
+def _encode_value(value: Any) -> float | None:
+    """Return a null or a decimal, which orjson cannot encode, as None or a float.
+
+    Raises `TypeError` for any other value.
+    """
+    if is_null(value):
+        return None
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is not a number")
 
 
 def _drop_unset(**params: Any) -> dict[str, str]:
@@ -205,9 +255,9 @@ def _drop_unset(**params: Any) -> dict[str, str]:
 
 
 def _read_content(answer: "httpx.Response", place: str = "") -> bytes:
-    """Return the content of a successful answer.
+    """Return the content of a successful answer. Raises `SidecarError` for any other answer.
 
-    Raises `SidecarError` for any other answer; its text begins with `place`, which names the rows that were sent.
+    `place` begins the sidecar's explanation in the text of the error. It names the rows that were sent.
     """
     if answer.is_success:
         return answer.content

@@ -1,24 +1,25 @@
 """The partitions that are assigned to a member, from when they are restored until they are released.
 
-While the store or the brokers do not answer, a partition is assigned but not read. The member keeps polling, so that it
-stays in the group.
+Partitions are restored in steps between polls, and each is read as soon as it is restored. So the member stays in the
+group, however many they are, and also while the store or the brokers do not answer.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.in_flight import InFlight
-from streampca.consumer_group.policy import FirstRecords, MemberPolicy
+from streampca.consumer_group.policy import MemberPolicy
 from streampca.errors import ForeignStoreError, StoreError
-from streampca.formats.record import LastRecord
+from streampca.formats.record import LastRecord, Reject
 from streampca.sources.base import Source
 from streampca.sources.events import OutOfRange, Records, Undecoded, Vectors
 
 _FIRST_PAUSE_S = 1.0  # between attempts to restore
 _LONGEST_PAUSE_S = 10.0
-_REFUSE_AFTER_S = 60.0  # network file systems show an old folder for so long by default: it seems behind the group
+_REFUSE_AFTER_S = 60.0  # by default, network file systems show an old folder for so long: it seems behind the group
 _UNDECODED_PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the registry is away
 
 
@@ -27,7 +28,7 @@ class Progress(Protocol):
 
     @property
     def position(self) -> int:
-        """The next offset to read; -1: the earliest record's."""
+        """The next offset to read; -1 stands for the earliest record."""
 
     @property
     def last(self) -> LastRecord | None:
@@ -52,42 +53,50 @@ class Assignment(Generic[P]):
         policy: MemberPolicy,
         source: Source,
         in_flight: InFlight[Any],
-        restore: Callable[[Collection[int]], Mapping[int, P]],
-        listener: events.Listener,
+        restore: Callable[[Collection[int]], Generator[Mapping[int, P], None, None]],
+        notify: events.Notify,
         first_records: FirstRecords,
     ) -> None:
-        """`restore` returns the progress at which partitions continue.
+        """`restore` yields the progress at which partitions continue, in steps. It yields {} to let the loop poll.
 
-        It raises `StoreError` or `TimeoutError` when a retry can help, `ForeignStoreError` for another group's store.
+        Partitions that it leaves out are tried again. If partitions are assigned or released before it has ended, it is
+        closed and called again. It raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError`
+        if the store is another group's.
         """
         self._policy = policy
         self._source = source
         self._in_flight = in_flight
         self._restore = restore
-        self._listener = listener
+        self._notify = notify
         self._first_records = first_records
         self.progress: dict[int, P] = {}
-        # The times are set by the first call of `retry_when_due` after a failure; None before.
         self._to_restore: set[int] = set()
-        self._retry_pause_s = _FIRST_PAUSE_S
-        self._retry_at: float | None = None
-        self._refuse_at: float | None = None  # from then on, `ForeignStoreError` ends the member
+        self._restoring: Generator[Mapping[int, P], None, None] | None = None  # the attempt that has not ended
         self._undecoded: set[int] = set()  # paused, since their records cannot be decoded for now
-        self._read_undecoded_at: float | None = None
+        self._retry_pause_s = _FIRST_PAUSE_S
+        # After a failure, these times are None until `retry_when_due` is called, which knows the time.
+        self._retry_at: float | None = None
+        self._refuse_at: float | None = None  # from this time on, `ForeignStoreError` ends the member
+        self._resume_undecoded_at: float | None = None
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the next step of restoring need not wait for a pause to end."""
+        return self._restoring is not None
 
     def assign(self, partitions: Collection[int]) -> None:
-        """Restore and read these partitions, now or as soon as it is possible."""
+        """Restore and read these partitions, each as soon as it is possible."""
+        self._notify(events.RestoreBegun(len(partitions)))
         self._begin_restore(partitions)
-        self._try_restore(refuse=False)
+        self._continue_restore(self._restore(sorted(self._to_restore)), refuse_foreign_store=False)
 
-    def release(self, partitions: Collection[int], *, lost: bool) -> list[int]:
-        """Drop partitions that were revoked or lost, and return those of them that were restored."""
+    def release(self, partitions: Collection[int], *, lost: bool) -> None:
+        """Drop partitions that were revoked or lost."""
+        self._end_attempt()
         self._to_restore -= set(partitions)
-        restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
-        # Also partitions that wait to be restored: one that was reported as stalled would stay stalled otherwise.
-        self._listener.notify(events.PartitionsReleased(sorted(partitions), lost))
-        return restored
+        # Partitions that wait to be restored are reported, too: otherwise a stalled one would stay stalled.
+        self._notify(events.PartitionsReleased(sorted(partitions), lost))
 
     def restart(self) -> None:
         """Forget the progress of all partitions, and pause them until they are restored again at the next retry."""
@@ -96,137 +105,181 @@ class Assignment(Generic[P]):
         self._forget(partitions)
         self._begin_restore(partitions)
 
-    def read(self, partitions: Collection[int]) -> None:
-        """Read partitions from their positions on, if the log still holds the last record before each position."""
+    def resume(self, partitions: Collection[int]) -> None:
+        """Begin or resume reading partitions from their positions on.
+
+        The source reports partitions whose log no longer holds the last record before the position.
+        """
+        # Reading begins at the position again, and with it the comparison of first records, if they lie there.
         self._first_records.forget(partitions)
         self._first_records.begin([p for p in partitions if self.progress[p].is_first_start])
         self._seek(partitions)
 
-    def decode(
-        self, records: Records, handle: Callable[[Vectors], object], before_stop: Callable[[], object] = lambda: None
-    ) -> None:
-        """Decode records in a thread; `handle` gets the vectors in the loop, unless the records must be read again.
+    def decode(self, records: Records, handle: Callable[[Vectors], object]) -> None:
+        """Decode records in a thread, and let `handle` get their vectors in the loop.
 
-        If a rejected record stops the member, the loop hands the vectors before it to `handle`, calls `before_stop`
-        when their results were handled, and raises `BadRecordError`. If the first records of the partition cannot be
-        of the configured type, the loop raises `RejectLimitError`.
+        `handle` is not called if the records must be read again later. The loop raises `BadRecordError` if a rejected
+        record stops the member, after `handle` got the vectors before it, and `RejectLimitError` if the first records
+        of the partition cannot be of the configured type.
         """
-        self._in_flight.decode(records, partial(self._handle_decoded, handle, before_stop))
+        self._in_flight.decode(records, partial(self._handle_decoded, handle))
 
-    def _handle_decoded(
-        self, handle: Callable[[Vectors], object], before_stop: Callable[[], object], decoded: Vectors | Undecoded
-    ) -> None:
-        partition = decoded.partition
+    def _handle_decoded(self, handle: Callable[[Vectors], object], decoded: Vectors | Undecoded) -> None:
+        """Let `handle` get vectors, if they may be handled now; see `decode`."""
         if isinstance(decoded, Undecoded):
             self._pause_undecoded(decoded)
-            return
-        if not self._first_records.may_handle(decoded):
-            return
-        reject = self._policy.find_stop(decoded)
-        if reject is None:
-            handle(decoded)
-            return
-        self._in_flight.drop_decodings([partition])
-        self._in_flight.finish(partition)
-        handle(decoded.before(reject.index))
-        self._in_flight.finish(partition)
-        before_stop()
-        raise self._policy.describe_stop(decoded, reject)
+        elif self._first_records.may_handle(decoded):
+            stops_at = self._policy.find_stop(decoded)
+            if stops_at is None:
+                handle(decoded)
+            else:
+                self._stop_at(stops_at, decoded, handle)
+
+    def _stop_at(self, reject: Reject, batch: Vectors, handle: Callable[[Vectors], object]) -> NoReturn:
+        """Handle all records of the partition before a rejected one, and raise `BadRecordError`."""
+        self._in_flight.drop_decodings([batch.partition])  # records behind this batch
+        self._in_flight.finish(batch.partition)  # records before this batch, which are still in work
+        handle(batch.before(reject.index))  # may submit work to a thread, whose result must be handled, too
+        self._in_flight.finish(batch.partition)
+        raise self._policy.describe_stop(batch, reject)
 
     def _pause_undecoded(self, event: Undecoded) -> None:
         """Pause a partition until it is time to retry, since its records cannot be decoded for now."""
         self._in_flight.drop_decodings([event.partition])
-        self._in_flight.finish(event.partition)  # earlier records are still in work; the retry begins behind them
+        self._in_flight.finish(event.partition)  # records before it are still in work: the retry must begin behind them
         self._source.pause(frozenset({event.partition}))
         self._undecoded.add(event.partition)
         lag = event.end - event.position
-        self._listener.notify(events.PartitionStalled(event.partition, lag, event.cause))
+        self._notify(events.PartitionStalled(event.partition, lag, event.cause))
 
     def skip_lost_records(self, event: OutOfRange) -> None:
-        """Continue behind records that the log has lost, if the policy allows it. Raises `OffsetGapError`."""
+        """Continue behind records that the log has lost. Raises `OffsetGapError` if the policy forbids it."""
         partition = event.partition
         progress = self.progress[partition]
-        before = progress.position
-        log_has_our_position = event.position < event.earliest <= before
-        is_nothing_handled = before < 0 or self._first_records.holds_back(partition)
-        if is_nothing_handled or log_has_our_position:  # so no record that we have handled or need is lost
-            self.read([partition])
+        is_nothing_handled = progress.position < 0 or self._first_records.holds_back(partition)
+        # The source may look for an offset before our position if no record lies between the two. For example, it looks
+        # for 5, our position is 8, and the log begins at 6 now: no record that we need is lost.
+        log_has_our_position = event.position < event.earliest <= progress.position
+        if is_nothing_handled or log_has_our_position:
+            self.resume([partition])
             return
-        position = max(self._policy.resume_at(event), before)
+        resume_at = max(self._policy.resume_at(event), progress.position)  # not before: records would count twice
         is_truncated = event.diverged is not None
-        lost_from = before if event.diverged is None else event.diverged
-        self.progress[partition] = progress.skip(position, lost_from)
-        self.read([partition])
-        self._listener.notify(events.OffsetsSkipped(partition, lost_from, position, is_truncated))
+        # Without a cut, only records behind our position are lost. After a cut, also records that we had handled.
+        lost_from = progress.position if event.diverged is None else event.diverged
+        self.progress[partition] = progress.skip(resume_at, lost_from)
+        self.resume([partition])
+        self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
 
     def retry_when_due(self, now: float) -> None:
-        """When it is time, restore partitions that could not be restored, and read records again.
+        """Continue to restore partitions, and when it is time, resume reading paused partitions.
 
-        Records are read again that could not be decoded, or that were held back as first records. Raises
+        Partitions are paused while their records cannot be decoded, or are held back as first records. Raises
         `ForeignStoreError` if the group is still ahead of the store after a minute.
         """
         self._retry_restore(now)
-        self._read_undecoded(now)
+        self._resume_undecoded(now)
         held_back = self._first_records.take_due(now)
         if held_back:
             self._seek(held_back)
 
     def _begin_restore(self, partitions: Collection[int]) -> None:
+        """Note that partitions must be restored; the pauses between attempts are short again."""
+        self._end_attempt()
         self._to_restore |= set(partitions)
         self._retry_pause_s = _FIRST_PAUSE_S
         self._retry_at = None
         self._refuse_at = None
 
     def _retry_restore(self, now: float) -> None:
-        """Try to restore again if the pause is over; it starts with the first call after a failure."""
+        """Do the next step of the attempt to restore. If there is no attempt, begin one when it is time."""
+        attempt = self._restoring
+        if attempt is None:
+            attempt = self._begin_attempt_when_due(now)
+        if attempt is not None:
+            # Only after a minute: a folder may look older than it is for so long, see `_REFUSE_AFTER_S`.
+            may_refuse = self._refuse_at is not None and now >= self._refuse_at
+            self._continue_restore(attempt, refuse_foreign_store=may_refuse)
+
+    def _begin_attempt_when_due(self, now: float) -> Generator[Mapping[int, P], None, None] | None:
+        """Return a new attempt to restore the partitions that are left; None if there are none, or it is too early.
+
+        The pause between attempts starts with the first call after an attempt that has left out partitions.
+        """
         if not self._to_restore:
-            return
-        if self._refuse_at is None:
+            return None
+        if self._refuse_at is None:  # the first call: until a minute is over, a foreign store is only reported
             self._refuse_at = now + _REFUSE_AFTER_S
         if self._retry_at is None:
             self._retry_at = now + self._retry_pause_s
-        if now >= self._retry_at:
-            self._retry_pause_s = min(2 * self._retry_pause_s, _LONGEST_PAUSE_S)
-            self._retry_at = None
-            self._try_restore(refuse=now >= self._refuse_at)
+        if now < self._retry_at:
+            return None
+        self._retry_pause_s = min(2 * self._retry_pause_s, _LONGEST_PAUSE_S)
+        self._retry_at = None
+        return self._restore(sorted(self._to_restore))
 
-    def _try_restore(self, *, refuse: bool) -> None:
-        """Restore partitions and read them, or report the failure; with `refuse`, raise `ForeignStoreError`."""
+    def _continue_restore(self, attempt: Generator[Mapping[int, P], None, None], *, refuse_foreign_store: bool) -> None:
+        """Do one step of an attempt, and begin to read the partitions that it has restored. If it fails, report it.
+
+        With `refuse_foreign_store`, raises `ForeignStoreError` instead of reporting it.
+        """
+        self._restoring = None  # set again below if the attempt has further steps
         try:
-            progress = self._restore(self._to_restore)
+            restored = next(attempt, None)
         except (StoreError, ForeignStoreError, TimeoutError) as error:
-            if refuse and isinstance(error, ForeignStoreError):
+            if refuse_foreign_store and isinstance(error, ForeignStoreError):
                 raise
-            self._listener.notify(events.RestoreFailed(str(error)))
-        else:
-            self._to_restore = set()
-            self._start_reading(progress)
+            self._notify(events.RestoreFailed(str(error)))
+            return
+        if restored is None:  # the attempt has ended
+            return
+        self._restoring = attempt
+        if restored:  # empty if the step has only let the loop poll
+            self._refuse_at = None  # the store is the group's, so a foreign store later gets a full minute again
+            self._to_restore -= restored.keys()
+            self._start_reading(restored)
+
+    def _end_attempt(self) -> None:
+        """Drop the attempt to restore, since other partitions are assigned now."""
+        if self._restoring is not None:
+            self._restoring.close()
+            self._restoring = None
 
     def _seek(self, partitions: Collection[int]) -> None:
         """Drop what is in flight of these partitions, and read them from their positions on."""
         self._in_flight.drop(partitions)
-        progress = {p: self.progress[p] for p in partitions}
-        offsets = {p: reached.position if reached.position >= 0 else None for p, reached in progress.items()}
-        last = {p: reached.last for p, reached in progress.items() if reached.last}
-        self._source.seek(offsets, last)
+        offsets: dict[int, int | None] = {}
+        last_records: dict[int, LastRecord] = {}
+        for partition in partitions:
+            progress = self.progress[partition]
+            begins_at_earliest = progress.position < 0
+            offsets[partition] = None if begins_at_earliest else progress.position
+            if progress.last:  # the source compares it with the log, to notice a log that was replaced
+                last_records[partition] = progress.last
+        self._source.seek(offsets, last_records)
 
-    def _read_undecoded(self, now: float) -> None:
-        """Read the partitions that could not be decoded if the pause is over; the first call starts the pause."""
+    def _resume_undecoded(self, now: float) -> None:
+        """If the pause is over, resume the partitions whose records could not be decoded.
+
+        The first call after records could not be decoded starts the pause.
+        """
         if not self._undecoded:
             return
-        if self._read_undecoded_at is None:
-            self._read_undecoded_at = now + _UNDECODED_PAUSE_S
-        elif now >= self._read_undecoded_at:
-            self.read(self._undecoded)
+        if self._resume_undecoded_at is None:
+            self._resume_undecoded_at = now + _UNDECODED_PAUSE_S
+        elif now >= self._resume_undecoded_at:
+            self.resume(self._undecoded)
             self._undecoded = set()
-            self._read_undecoded_at = None
+            self._resume_undecoded_at = None
 
-    def _start_reading(self, progress: Mapping[int, P]) -> None:
-        self.progress |= progress
-        self.read(progress.keys())
-        self._listener.notify(events.PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
+    def _start_reading(self, restored: Mapping[int, P]) -> None:
+        """Begin to read restored partitions, and report the positions at which they begin."""
+        self.progress |= restored
+        self.resume(restored.keys())
+        self._notify(events.PartitionsAssigned({p: progress.position for p, progress in restored.items()}))
 
     def _forget(self, partitions: Collection[int]) -> None:
+        """Drop the progress of partitions, and all of their records."""
         self._undecoded -= set(partitions)
         self._in_flight.drop(partitions)
         self._first_records.forget(partitions)

@@ -11,14 +11,11 @@ ignored.
 
 import json
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import orjson
 
-from streampca.errors import ForeignStoreError
 from streampca.formats.record import LastRecord
-from streampca.sources.base import Committed
 from streampca.stores.identity import StoreIdentity
 
 _LONGEST_LOCATION = 500  # characters
@@ -28,8 +25,9 @@ _TOPIC = re.compile(r"\btopic=([\w-]+)")
 _LAST_RECORD = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 
 
-def metadata_of_store(identity: StoreIdentity) -> str:
-    # The location may be a path with bytes that are not UTF-8, which JSON cannot hold.
+def format_store_metadata(identity: StoreIdentity) -> str:
+    """Return the metadata that a worker with this store commits with an offset."""
+    # The location may be a path with bytes that are not UTF-8, which JSON cannot hold: they become question marks.
     location = identity.location[:_LONGEST_LOCATION].encode(errors="replace").decode()
     return orjson.dumps({"store": identity.id, "location": location, "host": identity.host}).decode()
 
@@ -37,23 +35,10 @@ def metadata_of_store(identity: StoreIdentity) -> str:
 def read_store(metadata: str) -> StoreIdentity | None:
     """Return the identity of the store of the worker that has committed; None if another tool has committed."""
     try:
-        fields, _ = json.JSONDecoder().raw_decode(metadata)
+        fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes behind the JSON
         return StoreIdentity(str(fields["store"]), str(fields["location"]), str(fields["host"]))
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def refuse_other_store(topic: str, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
-    """Raise `ForeignStoreError` if a worker with another store has committed one of these offsets, by partition."""
-    for partition, offset in committed.items():
-        theirs = read_store(offset.metadata)
-        if theirs and theirs.id != ours.id:
-            raise ForeignStoreError(
-                f"the consumer group's worker of partition {partition} of {topic} saved to the store {theirs} (id "
-                f"{theirs.id}), but this worker's is another one, {ours} (id {ours.id}): mount the volume or set store "
-                "to the group's, or use another group_id; to continue from this worker's store, stop all workers of "
-                "the group and run `streampca reset`"
-            )
 
 
 class OutputShape(NamedTuple):
@@ -71,19 +56,31 @@ class OutputShape(NamedTuple):
         return self.size if self.version is None else f"{self.size} version={self.version}"
 
 
-def metadata_of_outputs(shape: OutputShape, topic_id: str, last: LastRecord | None) -> str:
-    """Return the metadata of a member of transform; `topic_id` is "" if the brokers give topics no ids."""
-    topic = f" topic={topic_id}" if topic_id else ""
-    last_record = f" last={last.offset}@{last.leader_epoch}" if last else ""
-    return f"{shape}{topic}{last_record}"
+def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastRecord | None) -> str:
+    """Return the metadata that a member of transform commits with an offset.
+
+    `shape` is None if no output is known, `topic_id` is "" if brokers give topics no ids, and `last` is None if the
+    record before the offset is not known.
+    """
+    text = "" if shape is None else str(shape)
+    if topic_id:
+        text += f" topic={topic_id}"
+    if last is not None:
+        text += f" last={last.offset}@{last.leader_epoch}"
+    return text
 
 
 def read_shape(metadata: str) -> OutputShape | None:
+    """Return the shape of the outputs of the member that has committed; None if another tool has committed."""
     shape = _SHAPE.search(metadata)
-    version = _VERSION.search(metadata)
     if shape is None:
         return None
-    return OutputShape(int(shape[1]), int(shape[2]), int(version[1]) if version else None)
+    version = _VERSION.search(metadata)
+    return OutputShape(
+        components=int(shape[1]),
+        dimensions=int(shape[2]),
+        version=int(version[1]) if version else None,
+    )
 
 
 def read_topic_id(metadata: str) -> str:
@@ -93,5 +90,6 @@ def read_topic_id(metadata: str) -> str:
 
 
 def read_last_record(metadata: str) -> LastRecord | None:
+    """Return the last record before the committed offset; None if the metadata have none."""
     last = _LAST_RECORD.search(metadata)
     return LastRecord(int(last[1]), int(last[2])) if last else None

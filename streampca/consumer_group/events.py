@@ -4,11 +4,13 @@ The loops report them; `Member` (member.py) makes the member's state of them, wh
 health read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from streampca.errors import list_causes
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.errors import NO_VALUE
 from streampca.pca.arrays import F64
 from streampca.pca.state import Losses
 from streampca.sources.events import SourceStatus
@@ -23,6 +25,13 @@ class StartDelayed:
 
     waits_for: Literal["the store", "brokers", "the schema registry", "model"]
     cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBegun:
+    """The group has assigned this many partitions; each must be restored before it is read."""
+
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +119,28 @@ class RecordRejected:
 
 @dataclass(frozen=True, slots=True)
 class RecordsSkipped:
-    """Records of a batch are deletes; `accepted_any` says whether the member has accepted a vector, now or before."""
+    """Records of a batch are skipped for a reason.
+
+    `accepted_any` says whether the member has accepted a vector, now or before.
+    """
 
     count: int
     accepted_any: bool
+    reason: str = NO_VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsSuspicious:
+    """Records were perhaps not read as they were meant."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamesUnseen:
+    """None of the first records has a number at some names in `field`."""
+
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +180,13 @@ class CheckpointPostponed:
 
 
 @dataclass(frozen=True, slots=True)
-class NewClientTried:
-    """While the member's own Kafka client got no answer, another one was created to see whether it gets answers."""
-
-    is_answered: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ModelPublished:
     """A model is on disk."""
 
     model: PublishedModel
     seconds: float
     p_values: F64 | None = None  # of the messages newly scored for it
+    event_time_ms: int = -1  # the latest event time of its partitions, milliseconds since 1970; -1: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +194,17 @@ class PublishFailed:
     """A model could not be published; the worker will retry."""
 
     cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsMissing:
+    """What was learned of some partitions is gone, or cannot be read. They are not read, and models wait for them."""
+
+    causes: Mapping[int, str]  # by partition; empty: no partition is missing any more
+
+    @property
+    def cause(self) -> str:
+        return list_causes(self.causes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,25 +232,11 @@ class MemberEnded:
 PartitionEvent = BatchLearned | BatchTransformed | PartitionStalled | OffsetsSkipped | CheckpointSaved
 
 MemberEvent = (
-    PartitionEvent | StartDelayed | PartitionsAssigned | RestoreFailed | PartitionsReleased | TransactionEnded
-    | ModelFixed | RecordRejected | RecordsSkipped | CheckpointPostponed | NewClientTried
-    | ModelPublished | PublishFailed | LoopTicked | MemberStopping | MemberEnded
+    PartitionEvent | StartDelayed | RestoreBegun | PartitionsAssigned | RestoreFailed | PartitionsReleased
+    | TransactionEnded | ModelFixed | RecordRejected | RecordsSkipped | RecordsSuspicious | NamesUnseen
+    | CheckpointPostponed | ModelPublished
+    | PublishFailed | PartitionsMissing | LoopTicked | MemberStopping | MemberEnded
 )  # fmt: skip
 
-
-class Listener:
-    """Ignores every event; subclasses handle those that they want."""
-
-    def notify(self, event: MemberEvent) -> None:
-        """An event has happened. Called in the loop's thread, so it must return quickly and never raise."""
-
-
-class Listeners(Listener):
-    """Passes every event to several listeners, in order."""
-
-    def __init__(self, *listeners: Listener) -> None:
-        self._listeners = listeners
-
-    def notify(self, event: MemberEvent) -> None:
-        for listener in self._listeners:
-            listener.notify(event)
+Notify = Callable[[MemberEvent], object]
+"""Takes each event when it has happened, in the loop's thread. It returns quickly and never raises."""

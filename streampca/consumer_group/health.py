@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from streampca.consumer_group.events import PartitionsMissing
 from streampca.consumer_group.member_state import MemberState
 from streampca.errors import NO_ANSWER
 
@@ -12,20 +13,27 @@ _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take mi
 class Failure(NamedTuple):
     """Why a probe fails."""
 
-    kind: str  # one word; the answer to a request without the token that the port asks for
-    cause: str
+    kind: str  # one word, which anybody may see
+    cause: str  # what somebody with a token sees
 
 
 def why_unhealthy(state: MemberState, now: float) -> Failure | None:
     """Return why the process should be restarted, or None while it is healthy; `now` is in monotonic seconds."""
-    silence_s = now - state.ticked.ticks
-    longest_silence_s = _STUCK_AFTER_S if state.has_run else _STARTED_AFTER_S
+    silence_s = now - state.last_turn_at.ticks
+    is_starting = not state.has_run
+    longest_silence_s = _STARTED_AFTER_S if is_starting else _STUCK_AFTER_S
     if silence_s > longest_silence_s:
         return Failure("loop", f"the loop has not run for {silence_s:.0f} s")
     if state.saving.would_restart_help:
         seconds = state.saving.overdue_s
-        return Failure("saving", f"nothing was saved for {seconds:.0f} s: {NO_ANSWER} a client, but a new one")
+        return Failure("saving", f"nothing was saved for {seconds:.0f} s: brokers answer only a new client")
     return None
+
+
+def describe_health(state: MemberState) -> str:
+    """Return the text of a healthy process: "ok", and which partitions are missing. A restart would not help."""
+    missing = state.problems.get(PartitionsMissing)
+    return f"ok; partitions missing: {missing.cause}" if missing else "ok"
 
 
 def why_not_ready(state: MemberState, now: float) -> Failure | None:
@@ -36,7 +44,7 @@ def why_not_ready(state: MemberState, now: float) -> Failure | None:
         return None
     no_place = "no place in the consumer group yet"
     connection = state.connection
-    if connection is None or (connection.connected and not connection.cause):
+    if connection is None or (connection.connected and not connection.cause):  # nothing is wrong with the connection
         return Failure("group", no_place)
     cause = connection.cause or NO_ANSWER
     kind = "certificate" if "certificate" in cause else "broker"

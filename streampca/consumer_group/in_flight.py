@@ -13,34 +13,21 @@ The loop alone touches the source, dead letters, transactions and folds; it subm
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from threadpoolctl import threadpool_limits
-
+from streampca.consumer_group.task_threads import PartitionQueue
 from streampca.process import watchdog
-from streampca.process.machine import usable_cores
 from streampca.sources.base import Source
 from streampca.sources.events import Event, OutOfRange, Records, Undecoded, Vectors
 
 R = TypeVar("R")
 
 _MOST_BATCHES = 12
-_MOST_THREADS = 4
 _BUSY_POLL_S = 0.002  # longest time that a poll waits for records while tasks are in flight
-
-
-def create_threads() -> Executor:
-    """Create the threads for a member's tasks: one for each core, at most four, and each with one thread of BLAS."""
-    return ThreadPoolExecutor(
-        max_workers=min(usable_cores(), _MOST_THREADS),
-        thread_name_prefix="task",
-        initializer=partial(threadpool_limits, 1),
-    )
 
 
 @dataclass(eq=False)
@@ -52,6 +39,14 @@ class _Task:
     is_decoding: bool
     result: Future[Any]
     handle: Callable[[Any], object]
+
+
+class _Decoding(NamedTuple):
+    """Records in decoding: their result was not handled yet."""
+
+    records: Records
+    nbytes: int
+    handle: Callable[[Vectors | Undecoded], object]
 
 
 class InFlight(Generic[R]):
@@ -76,21 +71,27 @@ class InFlight(Generic[R]):
         self._check_threads = check_threads
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # in the order of their submission
-        self._queues: dict[int, _Queue] = {}  # by partition
+        self._queues: dict[int, PartitionQueue] = {}  # by partition
         self._decodings: dict[int, deque[_Decoding]] = {}  # by partition; a task decodes each of them
-        self._newest: dict[int, Future[R]] = {}  # by partition, the result of the last work in flight
+        self._newest_work: dict[int, Future[R]] = {}  # by partition, the result of the last work in flight
         self._nbytes = 0  # of all tasks and all records in decoding
 
     def next_events(self, source: Source, timeout_s: float) -> Sequence[Event]:
         """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
         self._check_threads()
-        if self._tasks and (self._batches >= _MOST_BATCHES or self._nbytes >= self._limit_bytes):
+        is_full = self._count_batches() >= _MOST_BATCHES or self._nbytes >= self._limit_bytes
+        if self._tasks and is_full:
+            oldest = self._tasks[0].result
             with suppress(TimeoutError):
-                self._tasks[0].result.exception(timeout_s)
+                oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error of the task
             return []
+        # While tasks are in flight, the poll is short, so that the loop handles their results soon.
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # Records first: `OutOfRange` makes the loop handle results, and these may pause partitions of polled records.
-        return sorted(events, key=lambda event: isinstance(event, OutOfRange))
+        # `OutOfRange` comes last. While the loop handles this event, results are handled, and a result may pause any
+        # partition and drop its records. Records of the same poll must be in flight by then: only those are dropped.
+        out_of_range = [event for event in events if isinstance(event, OutOfRange)]
+        others = [event for event in events if not isinstance(event, OutOfRange)]
+        return others + out_of_range
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
         """Decode records in a thread, behind earlier tasks of their partition; `handle` gets the result in the loop."""
@@ -99,18 +100,23 @@ class InFlight(Generic[R]):
         self._nbytes += decoding.nbytes
         self._submit_decoding(decoding)
 
-    def work(self, partition: int, nbytes: int, work: Callable[[R | None], R], handle: Callable[[R], object]) -> None:
-        """Run `work` in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop.
+    def work(
+        self, partition: int, nbytes: int, function: Callable[[R | None], R], handle: Callable[[R], object]
+    ) -> None:
+        """Call a function in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop.
 
-        `work` gets the result of the partition's earlier work, or None if that was handled before this call.
+        The function is called with the result of the partition's last work, or with None if this result was handled
+        already.
         """
-        earlier = self._newest.get(partition)
+        last_work = self._newest_work.get(partition)  # None: its result was handled
 
-        def continue_from_earlier() -> R:
-            return work(None if earlier is None else earlier.result())
+        def continue_last_work() -> R:
+            # The last work has ended: tasks of a partition run one at a time. If it has failed, this raises its error.
+            last_result = None if last_work is None else last_work.result()
+            return function(last_result)
 
-        task = self._submit(partition, continue_from_earlier, handle, nbytes=nbytes, is_decoding=False)
-        self._newest[partition] = task.result
+        task = self._submit(partition, continue_last_work, handle, nbytes=nbytes, is_decoding=False)
+        self._newest_work[partition] = task.result
 
     def handle_ended(self) -> None:
         """Handle the results of ended tasks in their order, up to the first task that has not ended."""
@@ -118,34 +124,37 @@ class InFlight(Generic[R]):
             self._handle_oldest()
 
     def finish(self, partition: int) -> None:
-        """Wait until all results of a partition are handled; older results of other partitions are handled, too."""
+        """Handle all results of a partition, and wait for those that are still to come.
+
+        Results of other partitions that were submitted before are handled, too.
+        """
         while any(task.partition == partition for task in self._tasks):
             self._handle_oldest()
 
     def drop(self, partitions: Collection[int]) -> None:
         """Drop what is in flight of these partitions: this member or another one will read it again."""
         self.drop_decodings(partitions)
-        self._drop_tasks(lambda task: task.partition in partitions)
+        self._drop_tasks(partitions, only_decodings=False)  # the rest: tasks that work on decoded records
         for partition in partitions:
-            self._newest.pop(partition, None)
+            self._newest_work.pop(partition, None)
             queue = self._queues.pop(partition, None)
             if queue is not None:
-                queue.clear()
+                queue.clear()  # a function that runs already goes on, but its result is not handled
 
     def drop_decodings(self, partitions: Collection[int]) -> None:
-        """Drop records of these partitions that are in decoding; work on decoded ones continues."""
-        self._drop_tasks(lambda task: task.is_decoding and task.partition in partitions)
+        """Drop the records of these partitions that are in decoding. Work on decoded records continues."""
+        self._drop_tasks(partitions, only_decodings=True)
         for partition in partitions:
-            self._nbytes -= sum(decoding.nbytes for decoding in self._decodings.pop(partition, ()))
+            dropped = self._decodings.pop(partition, ())
+            self._nbytes -= sum(decoding.nbytes for decoding in dropped)
 
     def close(self) -> None:
         """Drop everything, without waiting for the threads."""
         self._tasks.clear()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def _batches(self) -> int:
-        """Number of batches in decoding, or in work."""
+    def _count_batches(self) -> int:
+        """Return the number of batches in decoding, or in work."""
         in_decoding = sum(map(len, self._decodings.values()))
         in_work = sum(not task.is_decoding for task in self._tasks)
         return in_decoding + in_work
@@ -154,16 +163,17 @@ class InFlight(Generic[R]):
         self, partition: int, function: Callable[[], Any], handle: Callable[[Any], object], *,
         nbytes: int, is_decoding: bool,
     ) -> _Task:  # fmt: skip
+        """Run a function in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop."""
         task = _Task(partition, nbytes, is_decoding, self._new_future(), handle)
         self._tasks.append(task)
         self._nbytes += nbytes
         queue = self._queues.get(partition)
         if queue is None:
-            queue = self._queues[partition] = _Queue(self._executor)
+            queue = self._queues[partition] = PartitionQueue(self._executor)
         queue.add(function, task.result)
         return task
 
-    def _submit_decoding(self, decoding: "_Decoding") -> None:
+    def _submit_decoding(self, decoding: _Decoding) -> None:
         decode = partial(self._decode_records, decoding.records)
         self._submit(decoding.records.partition, decode, self._handle_decoded, nbytes=0, is_decoding=True)
 
@@ -171,82 +181,50 @@ class InFlight(Generic[R]):
         """Hand the result of a partition's oldest decoding to its handler."""
         partition = decoded.partition
         decodings = self._decodings[partition]
-        records, nbytes, handle = decodings.popleft()
-        self._nbytes -= nbytes
-        if isinstance(decoded, Vectors) and decoded.next != records.next:
-            # Only the first records were decoded, since their vectors are large. The rest must be decoded before the
-            # later records of the partition, which are therefore submitted again behind it.
-            self._drop_tasks(lambda task: task.is_decoding and task.partition == partition)
-            rest = replace(records, records=records.records[len(decoded.records) :])
-            first = _Decoding(rest, rest.nbytes, handle)
-            decodings.appendleft(first)
-            self._nbytes += first.nbytes
-            for decoding in decodings:
-                self._submit_decoding(decoding)
+        oldest = decodings.popleft()
+        self._nbytes -= oldest.nbytes
+        if isinstance(decoded, Vectors) and decoded.next != oldest.records.next:
+            # Only the first records were decoded, since their vectors are large.
+            self._decode_rest(oldest, len(decoded.records))
         if not decodings:
             del self._decodings[partition]
-        handle(decoded)
+        oldest.handle(decoded)
+
+    def _decode_rest(self, decoding: _Decoding, decoded_count: int) -> None:
+        """Decode the records behind the first `decoded_count` ones, before all later records of the partition."""
+        records = decoding.records
+        rest = replace(records, records=records.records[decoded_count:])
+        decoding_of_rest = _Decoding(rest, rest.nbytes, decoding.handle)
+        self._nbytes += decoding_of_rest.nbytes
+        decodings = self._decodings[records.partition]
+        decodings.appendleft(decoding_of_rest)
+        # The later records were submitted already. Their tasks are dropped and submitted again, behind the rest.
+        self._drop_tasks([records.partition], only_decodings=True)
+        for to_submit in decodings:
+            self._submit_decoding(to_submit)
 
     def _handle_oldest(self) -> None:
+        """Wait for the result of the oldest task, and hand it to its handler. Raises the error of the task."""
         task = self._tasks.popleft()
         self._nbytes -= task.nbytes
         try:
-            result = watchdog.result_of(task.result)
+            result = watchdog.wait_for_result(task.result)
         except Exception:
             if task.is_decoding:  # earlier records of the partition may still be in work: handle them before the error
                 self.drop_decodings([task.partition])
                 self.finish(task.partition)
             raise
-        if self._newest.get(task.partition) is task.result:
-            del self._newest[task.partition]
+        if self._newest_work.get(task.partition) is task.result:  # no later work needs the result
+            del self._newest_work[task.partition]
         task.handle(result)
 
-    def _drop_tasks(self, is_dropped: Callable[[_Task], bool]) -> None:
-        self._nbytes -= sum(task.nbytes for task in self._tasks if is_dropped(task))
-        self._tasks = deque(task for task in self._tasks if not is_dropped(task))
-
-
-class _Decoding(NamedTuple):
-    """Records in decoding: their result was not handled yet."""
-
-    records: Records
-    nbytes: int
-    handle: Callable[[Vectors | Undecoded], object]
-
-
-class _Queue:
-    """The functions of one partition, which run one after the other in any thread of an executor."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._lock = Lock()
-        self._functions: deque[tuple[Callable[[], Any], Future[Any]]] = deque()  # with results; the first one runs
-
-    def add(self, function: Callable[[], Any], result: Future[Any]) -> None:
-        """Run a function after those that were added before, and set its result, or the error that it raises."""
-        with self._lock:
-            self._functions.append((function, result))
-            is_first = len(self._functions) == 1
-        if is_first:
-            self._executor.submit(self._run_first)
-
-    def clear(self) -> None:
-        """Forget the functions that have not begun."""
-        with self._lock:
-            while len(self._functions) > 1:
-                self._functions.pop()
-
-    def _run_first(self) -> None:
-        function, result = self._functions[0]
-        watchdog.tick()
-        try:
-            result.set_result(function())
-        except BaseException as error:  # the loop raises it when it handles the result
-            result.set_exception(error)
-        finally:
-            watchdog.forget()  # a thread without a task need not tick
-        with self._lock:
-            self._functions.popleft()
-            has_next = bool(self._functions)
-        if has_next:
-            self._executor.submit(self._run_first)
+    def _drop_tasks(self, partitions: Collection[int], *, only_decodings: bool) -> None:
+        """Drop the tasks of these partitions; with `only_decodings`, only those that decode."""
+        kept = deque[_Task]()
+        for task in self._tasks:
+            is_kept_kind = only_decodings and not task.is_decoding
+            if is_kept_kind or task.partition not in partitions:
+                kept.append(task)
+            else:
+                self._nbytes -= task.nbytes
+        self._tasks = kept

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
-from streampca.consumer_group.events import Listener, LoopTicked, MemberEnded, MemberEvent, NewClientTried
+from streampca.consumer_group.events import LoopTicked, MemberEnded, MemberEvent
 from streampca.consumer_group.member_state import MemberState, Moment
 from streampca.consumer_group.saving import Saving
 from streampca.errors import StreampcaError
@@ -20,13 +20,13 @@ class Change(NamedTuple):
 
 
 class Observer:
-    """Ignores every change; subclasses handle those that they want."""
+    """Ignores every change; subclasses handle the changes that they want."""
 
     def observe(self, change: Change) -> None:
         """A member's event has happened. Called in the loop's thread, so it must return quickly and never raise."""
 
 
-class Member(Listener):
+class Member:
     """Holds the state of a member, which any thread may read, and tells observers of its changes, in order.
 
     A context manager: its exit reports `MemberEnded`, unless a crash has caused it.
@@ -40,9 +40,10 @@ class Member(Listener):
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`could_save` says whether a new client would get an answer from what a save waits for; it may take seconds.
+        """If the member's own client gets no answers, `could_save` asks with a new client; it may take seconds.
 
-        `clock` is monotonic.
+        Its argument names what a save waits for, such as "topic". It returns whether the new client was answered.
+        `clock` returns monotonic seconds, and `unix_clock` seconds since 1970.
         """
         self._observers = observers
         self._could_save = could_save
@@ -50,18 +51,23 @@ class Member(Listener):
         self._unix_clock = unix_clock
         now = self.now()
         saving = Saving(save_due_after_s)
-        self.state = MemberState(started=now, ticked=now, saving=saving, membership_since=now.ticks)
+        self.state = MemberState(started=now, last_turn_at=now, saving=saving, membership_since=now.ticks)
 
     def now(self) -> Moment:
         return Moment(self._clock(), self._unix_clock())
 
     def notify(self, event: MemberEvent) -> None:
+        """Make the member's state after an event, and tell the observers.
+
+        If saves have stopped, since the member's client gets no answers, this also tries a new client once a minute.
+        """
         before = self.state
         now = self.now()
         after = before.after(event, now)
-        if isinstance(event, LoopTicked) and after.saving.must_try_new_client(now.ticks):
-            is_answered = self._could_save(after.saving.unanswered)
-            after = after.after(NewClientTried(is_answered), now)
+        saving = after.saving
+        if isinstance(event, LoopTicked) and saving.must_try_new_client(now.ticks):
+            is_answered = self._could_save(saving.unanswered)
+            after = after._replace(saving=saving.after_try(now.ticks, is_answered=is_answered))
         self.state = after
         for observer in self._observers:
             observer.observe(Change(event, before, after, now))
@@ -70,5 +76,5 @@ class Member(Listener):
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if error is None or isinstance(error, StreampcaError):
+        if error is None or isinstance(error, StreampcaError):  # any other error is a crash
             self.notify(MemberEnded(str(error or "")))

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from streampca.consumer_group import events
+from streampca.consumer_group.first_names import FirstNames
 from streampca.consumer_group.in_flight import InFlight
 from streampca.errors import StreampcaError
+from streampca.formats.seen_names import SeenNames
 from streampca.process import watchdog
 from streampca.sources.base import Source
 from streampca.sources.events import Event
@@ -16,10 +18,11 @@ from streampca.sources.events import Event
 class MemberLoop(ABC):
     """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
-    def __init__(self, source: Source, in_flight: InFlight[Any], listener: events.Listener) -> None:
+    def __init__(self, source: Source, in_flight: InFlight[Any], notify: events.Notify, seen_names: SeenNames) -> None:
         self._source = source
         self._in_flight = in_flight
-        self._listener = listener
+        self._notify = notify
+        self._first_names = FirstNames(seen_names)
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
@@ -27,21 +30,23 @@ class MemberLoop(ABC):
         self._stop_cause = self._stop_cause or cause
 
     def run(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Work until stopped, then leave the group.
+        """Run turns until `stop` is called, then leave the group.
 
-        Raises `StreampcaError` for errors that restarting cannot fix.
+        Raises `StreampcaError` for an error that restarting cannot fix, after the group was left.
         """
         try:
             self._begin(clock)
             while self._stop_cause is None:
                 watchdog.tick()
                 self._turn(clock)
-                self._listener.notify(events.LoopTicked(self._source.status(), self._is_saving))
+                if self._first_names.may_be_unseen:
+                    self._report_unseen_names(clock())
+                self._notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:
             self.stop(str(error))
             raise
         finally:
-            self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
+            self._notify(events.MemberStopping(self._stop_cause or "crashed"))  # no cause: an unexpected exception
             self._in_flight.close()
             self._leave()
 
@@ -51,6 +56,12 @@ class MemberLoop(ABC):
             watchdog.tick()
             self._handle(event)
         self._in_flight.handle_ended()
+
+    def _report_unseen_names(self, now: float) -> None:
+        """Once the first records have come, report the names at which none of them has a number."""
+        message = self._first_names.find_unseen(now)
+        if message:
+            self._notify(events.NamesUnseen(message))
 
     @property
     def _is_saving(self) -> bool:

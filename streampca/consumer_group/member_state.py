@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from streampca.consumer_group.events import (
@@ -17,9 +17,11 @@ from streampca.consumer_group.events import (
     ModelFixed,
     ModelPublished,
     PartitionsAssigned,
+    PartitionsMissing,
     PartitionsReleased,
     PartitionStalled,
     PublishFailed,
+    RestoreBegun,
     RestoreFailed,
     StartDelayed,
     TransactionEnded,
@@ -29,15 +31,18 @@ from streampca.consumer_group.saving import Saving
 from streampca.errors import NO_ANSWER
 from streampca.sources.events import SourceStatus
 
-_STANDBY_AFTER_S = 10.0  # a member without partitions; before, a second assignment often follows an empty first one
+# A member that has no partitions for this long is a standby. Earlier, an assignment without partitions does not mean
+# much: a second one often follows it.
+_STANDBY_AFTER_S = 10.0
+_ENDED = ""  # in place of the cause of a problem that has ended
 
-# An event → the event that reported the problem which the first one ends.
-_ENDS_PROBLEM: Mapping[type, type] = {
-    PartitionsAssigned: RestoreFailed,
-    PartitionsReleased: RestoreFailed,
-    CheckpointSaved: CheckpointPostponed,
-    ModelPublished: PublishFailed,
-    LoopTicked: StartDelayed,
+# Type of an event → the keys of the problems in `MemberState.problems` that it ends.
+_ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
+    PartitionsAssigned: [RestoreFailed],
+    PartitionsMissing: [RestoreFailed, PublishFailed],
+    PartitionsReleased: [RestoreFailed, PartitionsMissing],
+    ModelPublished: [PublishFailed],
+    LoopTicked: [StartDelayed],
 }
 
 
@@ -63,7 +68,7 @@ class MemberState(NamedTuple):
     """
 
     started: Moment
-    ticked: Moment  # at the loop's last turn, or the last attempt to start
+    last_turn_at: Moment  # at the loop's last turn, or the last attempt to start
     saving: Saving
     has_run: bool = False  # the loop has begun
     has_ended: bool = False
@@ -79,6 +84,7 @@ class MemberState(NamedTuple):
     # Type of the event that reports a problem → problem. `LoopTicked`: no broker answers; `Saving`: saving has stopped.
     problems: Mapping[type, Problem] = {}
     partitions: PartitionStates = PartitionStates()
+    left_to_restore: int = 0  # partitions that the group has assigned, and that are not read yet
     has_caught_up: bool = False  # all partitions have been read to their end since the last assignment
 
     messages: int = 0
@@ -99,19 +105,22 @@ class MemberState(NamedTuple):
         """Return the state after an event."""
         partitions = self.partitions.after(event, now.ticks)
         saving = self.saving.after(event, partitions, now.ticks)
-        changed = self._replace(partitions=partitions, saving=saving)
-        state = changed._replace(problems=self._problems_after(event, changed, now.ticks))
+        state = self._replace(partitions=partitions, saving=saving)
+        state = state._replace(problems=self._problems_after(event, state, now.ticks))
         match event:
-            case StartDelayed(waits_for, cause):
-                no_broker = SourceStatus(connected=False, member=False, cause=cause)
-                connection = no_broker if waits_for == "brokers" else None
-                return state._replace(ticked=now, start_waits_for=waits_for, connection=connection)
+            case StartDelayed():
+                return state._after_delay(event, now)
             case LoopTicked(status):
-                return state._replace(ticked=now, has_run=True)._after_poll(status, now.ticks)
-            case PartitionsAssigned():
-                return state._replace(has_joined=True, was_assigned=True, has_caught_up=False)
-            case PartitionsReleased(_, lost):  # revoked: the member stays in the group; lost: it is not in it
-                return state._replace(has_joined=not lost, is_member=self.is_member and not lost)
+                return state._replace(last_turn_at=now, has_run=True)._after_poll(status, now.ticks)
+            case RestoreBegun(partitions=count):
+                return state._replace(left_to_restore=count)
+            case PartitionsAssigned(positions):
+                left = max(self.left_to_restore - len(positions), 0)
+                return state._replace(has_joined=True, was_assigned=True, has_caught_up=False, left_to_restore=left)
+            case PartitionsReleased(lost=True):  # the group has removed this member
+                return state._replace(has_joined=False, is_member=False, left_to_restore=0)
+            case PartitionsReleased():  # the member stays in the group
+                return state._replace(has_joined=True, left_to_restore=0)
             case BatchLearned(messages=messages):
                 return state._after_batch(messages, now.ticks)
             case BatchTransformed(messages=messages):
@@ -129,48 +138,86 @@ class MemberState(NamedTuple):
                 return state._replace(has_ended=True)
         return state
 
+    def _after_delay(self, event: StartDelayed, now: Moment) -> "MemberState":
+        """Return the state after an attempt to start that must be repeated."""
+        connection = None
+        if event.waits_for == "brokers":
+            connection = SourceStatus(connected=False, member=False, cause=event.cause)
+        return self._replace(last_turn_at=now, start_waits_for=event.waits_for, connection=connection)
+
     def _after_poll(self, status: SourceStatus, now: float) -> "MemberState":
+        """Return the state after a poll of the source, which has this status now."""
         state = self._replace(connection=status)
         if status.member != self.is_member:
             return state._replace(is_member=status.member, membership_since=now)
-        if now - self.membership_since >= _STANDBY_AFTER_S:  # a member that still has no partitions is a standby
-            return state._replace(has_joined=self.is_member)
+        if now - self.membership_since >= _STANDBY_AFTER_S:
+            # `member` has not changed for ten seconds. A member counts as joined then, even without partitions: it is a
+            # standby. A process that is not a member has not joined, whatever it was before.
+            return state._replace(has_joined=status.member)
         return state
 
     def _after_batch(self, messages: int, now: float) -> "MemberState":
+        """Return the state after a batch of messages was learned or projected."""
+        are_at_end = not self.left_to_restore and all(state.is_at_end for state in self.partitions.values())
         return self._replace(
-            has_caught_up=self.has_caught_up or all(state.is_at_end for state in self.partitions.values()),
+            has_caught_up=self.has_caught_up or are_at_end,
             messages=self.messages + messages,
             last_message_at=now if messages else self.last_message_at,
         )
 
     def _problems_after(self, event: MemberEvent, changed: "MemberState", now: float) -> Mapping[type, Problem]:
         """Return the problems after an event; `changed` is the state with the partitions and saves after it."""
-        kind = type(event)
-        causes = {}  # of the problems that the event changes; an empty cause: the problem has ended
-        if kind in _ENDS_PROBLEM:
-            causes[_ENDS_PROBLEM[kind]] = ""
+        problems = dict(self.problems)
+        for key, cause in self._find_causes(event, changed).items():
+            if cause == _ENDED:
+                problems.pop(key, None)
+                continue
+            before = problems.get(key)
+            since = now if before is None else before.since
+            problems[key] = Problem(cause, since)
+        return problems
+
+    def _find_causes(self, event: MemberEvent, changed: "MemberState") -> Mapping[type, str]:
+        """Return the new causes of problems after an event, by the keys of `problems`.
+
+        The cause of a problem that the event ends is `_ENDED`. Problems that it does not change are left out.
+        """
+        event_type = type(event)
+        # First the problems that every event of this type ends.
+        causes = dict.fromkeys(_ENDS_PROBLEMS.get(event_type, ()), _ENDED)
         if PartitionStalled in self.problems and not changed.partitions.are_stalled:
-            causes[PartitionStalled] = ""
+            causes[PartitionStalled] = _ENDED
         match event:
             case (
                 StartDelayed(cause=cause) | RestoreFailed(cause) | CheckpointPostponed(cause) | PublishFailed(cause)
-                | PartitionStalled(cause=cause) | TransactionEnded("failed", cause=cause) | MemberEnded(cause)
+                | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
+                | TransactionEnded("failed", cause=cause) | MemberEnded(cause)
             ):  # fmt: skip
-                causes[kind] = cause
+                causes[event_type] = cause  # `PartitionsMissing` and `MemberEnded` without a cause report an end
             case TransactionEnded("committed"):
-                causes[kind] = ""
+                causes[TransactionEnded] = _ENDED
+            case CheckpointSaved() if self._are_failed_saves_done(changed):
+                causes[CheckpointPostponed] = _ENDED
             case LoopTicked(status):
-                is_disconnected = not status.connected and self.was_assigned
-                no_answer = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
-                causes[LoopTicked] = no_answer if is_disconnected else ""
+                is_silent = self.was_assigned and not status.connected
+                causes[LoopTicked] = _describe_no_answer(status) if is_silent else _ENDED
                 if not changed.saving.overdue_s:
-                    causes[Saving] = ""
-                elif changed.saving.has_stopped and Saving not in self.problems:
+                    causes[Saving] = _ENDED
+                elif changed.saving.has_stopped and Saving not in self.problems:  # later causes do not replace it
                     causes[Saving] = changed.saving.cause
-        problems = dict(self.problems)
-        for reported_by, cause in causes.items():
-            before = problems.get(reported_by)
-            since = now if before is None else before.since
-            problems[reported_by] = Problem(cause, since)
-        return {reported_by: problem for reported_by, problem in problems.items() if problem.cause}
+        return causes
+
+    def _are_failed_saves_done(self, changed: "MemberState") -> bool:
+        """Return whether all records that were unsaved when a save failed are saved now.
+
+        A save of one partition does not mean that: the save of another one may have failed again.
+        """
+        failure = self.problems.get(CheckpointPostponed)
+        if failure is None:
+            return False
+        unsaved_since = changed.partitions.unsaved_since
+        return unsaved_since is None or unsaved_since >= failure.since
+
+
+def _describe_no_answer(status: SourceStatus) -> str:
+    return f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER

@@ -1,6 +1,7 @@
 """What a member knows of the partitions that it owns."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,28 +36,49 @@ class PartitionState(NamedTuple):
 
     def after(self, event: PartitionEvent, now: float) -> "PartitionState":
         """Return the state after an event of this partition."""
-        # A stall and lost records may follow a failed transaction, after which the position is back at the last save.
-        # No record that was read waits for a save then.
-        has_read_unsaved = self.position != self.saved_up_to
-        unsaved_since = self.unsaved_since if has_read_unsaved else None
         match event:
             case PartitionStalled(lag=lag):
-                return self._replace(lag=lag, stalled_since=self.stalled_since or now, unsaved_since=unsaved_since)
+                stalled_since = now if self.stalled_since is None else self.stalled_since
+                return self._replace(lag=lag, stalled_since=stalled_since, unsaved_since=self._find_unsaved_since())
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=unsaved_since)
+                return self._replace(position=to, unsaved_since=self._find_unsaved_since())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
-                since = None if is_all_saved else now  # the rest was learned during the save
-                return self._replace(saved_up_to=fold.position, unsaved_since=since)
+                unsaved_since = None if is_all_saved else now  # records that are not saved were read during the save
+                return self._replace(saved_up_to=fold.position, unsaved_since=unsaved_since)
             case BatchLearned() | BatchTransformed():
-                since = now if self.unsaved_since is None else self.unsaved_since
-                read = self._replace(position=event.next, lag=event.lag, stalled_since=None, unsaved_since=since)
-                return read._replace(fold=event.fold) if isinstance(event, BatchLearned) else read
+                return self._replace(
+                    position=event.next,
+                    lag=event.lag,
+                    stalled_since=None,
+                    unsaved_since=now if self.unsaved_since is None else self.unsaved_since,
+                    fold=event.fold if isinstance(event, BatchLearned) else self.fold,
+                )
+
+    def _find_unsaved_since(self) -> float | None:
+        """Return since when records wait for a save, after records could not be read; None if none waits.
+
+        After a failed transaction the position is back at the last save, and its records are to be read again. If they
+        cannot be read, none waits for a save.
+        """
+        return None if self.position == self.saved_up_to else self.unsaved_since
 
     @property
     def is_at_end(self) -> bool:
         """Whether the partition was read to its end since the assignment."""
         return self.lag is not None and self.lag <= 0
+
+
+class _Chunk(dict[int, PartitionState]):
+    """The states of up to 32 partitions, by partition number. It is not changed once it is part of a state."""
+
+    @cached_property
+    def unsaved_since(self) -> float | None:
+        """When the oldest unsaved record of these partitions was read; None if no record waits for a save.
+
+        An optimisation: it is computed once for a chunk, though the loop asks several times a second.
+        """
+        return _find_earliest(state.unsaved_since for state in self.values())
 
 
 class PartitionStates(Mapping[int, PartitionState]):
@@ -66,29 +88,43 @@ class PartitionStates(Mapping[int, PartitionState]):
     be slow. So the states lie in chunks of 32 partitions, and `|` copies only the chunks that change.
     """
 
-    def __init__(self, chunks: Mapping[int, Mapping[int, PartitionState]] | None = None) -> None:
-        self._chunks = chunks or {}  # partition number // 32 → partition number → state
+    def __init__(self, chunks: Mapping[int, _Chunk] | None = None) -> None:
+        self._chunks = chunks or {}  # by partition number // 32
 
     def after(self, event: MemberEvent, now: float) -> "PartitionStates":
         """Return the states after an event; `now` is in monotonic seconds."""
         match event:
             case PartitionsAssigned(positions):
-                # After a failed transaction, too: then `unsaved_since` stays, since its records still wait for a save.
-                return self | {
-                    p: self.get(p, PartitionState())._replace(position=position, lag=None, saved_up_to=position)
-                    for p, position in positions.items()
-                }
-            case PartitionsReleased(partitions):
-                return PartitionStates() | {p: self[p] for p in self.keys() - partitions}
+                return self._after_assignment(positions)
+            case PartitionsReleased(released):
+                kept = self.keys() - released
+                return PartitionStates() | {partition: self[partition] for partition in kept}
             case TransactionEnded("committed"):
-                unsaved = {p: state for p, state in self.items() if state.unsaved_since is not None}
-                return self | {
-                    p: state._replace(saved_up_to=state.position, unsaved_since=None) for p, state in unsaved.items()
-                }
+                return self._after_commit()
         if isinstance(event, PartitionEvent):
             state = self.get(event.partition, PartitionState())
             return self | {event.partition: state.after(event, now)}
         return self
+
+    def _after_assignment(self, positions: Mapping[int, int]) -> "PartitionStates":
+        """Return the states after partitions were assigned and restored, each at its position.
+
+        Partitions that are assigned again after a failed transaction keep `unsaved_since`: the records of the
+        transaction still wait for a save, and are read again.
+        """
+        assigned = {}
+        for partition, position in positions.items():
+            state = self.get(partition, PartitionState())
+            assigned[partition] = state._replace(position=position, lag=None, saved_up_to=position)
+        return self | assigned
+
+    def _after_commit(self) -> "PartitionStates":
+        """Return the states after a transaction was committed: all records that were read are saved."""
+        changed = {}
+        for partition, state in self.items():
+            if state.unsaved_since is not None:
+                changed[partition] = state._replace(saved_up_to=state.position, unsaved_since=None)
+        return self | changed
 
     @property
     def are_stalled(self) -> bool:
@@ -98,7 +134,7 @@ class PartitionStates(Mapping[int, PartitionState]):
     @property
     def unsaved_since(self) -> float | None:
         """When the oldest unsaved record was read, in monotonic seconds; None if no record waits for a save."""
-        return min((state.unsaved_since for state in self.values() if state.unsaved_since is not None), default=None)
+        return _find_earliest(chunk.unsaved_since for chunk in self._chunks.values())
 
     def values(self) -> Iterator[PartitionState]:  # type: ignore[override]  # faster than Mapping's
         return chain.from_iterable(chunk.values() for chunk in self._chunks.values())
@@ -113,8 +149,16 @@ class PartitionStates(Mapping[int, PartitionState]):
         return sum(map(len, self._chunks.values()))
 
     def __or__(self, changed: Mapping[int, PartitionState]) -> "PartitionStates":
+        """Return these states with those that have changed; only their chunks are copied."""
         chunks = dict(self._chunks)
         for number, state in changed.items():
             index = number // _CHUNK_SIZE
-            chunks[index] = {**chunks.get(index, {}), number: state}  # a copy: other states share the chunk
+            chunk = _Chunk(chunks.get(index, {}))  # a copy, since earlier `PartitionStates` share the chunk
+            chunk[number] = state
+            chunks[index] = chunk
         return PartitionStates(chunks)
+
+
+def _find_earliest(times: Iterable[float | None]) -> float | None:
+    """Return the earliest of the times that are not None; None if there is none."""
+    return min((time for time in times if time is not None), default=None)

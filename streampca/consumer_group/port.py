@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, make_asgi_app
 
-from streampca.consumer_group.health import why_not_ready, why_unhealthy
+from streampca.consumer_group.health import describe_health, why_not_ready, why_unhealthy
 from streampca.consumer_group.member import Member
+from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.http_server import ShortConnection, create_server, serve
-from streampca.process.listening import AccessError, BearerTokens, address_of, listen
+from streampca.process.listening import format_address, listen
 
 MOST_CONNECTIONS = 64  # probes and scrapers need only a few
 _FINISH_WITHIN_S = 1  # for requests in flight, at the end
@@ -31,7 +32,7 @@ def member_port(
 ) -> Iterator[str]:
     """Serve on `port` (0: any free one) in a thread, and yield the URL of the metrics. Raises `SettingsError`."""
     listening = listen(host, port, "metrics_port")
-    url = f"{'https' if context else 'http'}://{address_of(listening)}/metrics"
+    url = f"{'https' if context else 'http'}://{format_address(listening)}/metrics"
     server = create_server(
         MemberApp(registry, member, tokens),
         context,
@@ -64,23 +65,30 @@ class MemberApp:
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         path = urlsplit(scope["path"]).path  # through a proxy, the path may begin with scheme and host
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-        if path == "/metrics":
+        if path in self._probes:
+            await self._answer_probe(path, authorization, send)
+        elif path == "/metrics":
             try:
                 if self._tokens:
-                    self._tokens.check("metrics", authorization)
+                    self._tokens.require_scope("metrics", authorization)
             except AccessError as error:
                 await _answer(send, error.status, str(error))
             else:
                 await self._metrics(scope, receive, send)
-        elif path in self._probes:
-            failure = self._probes[path](self._member.state, self._member.now().ticks)
-            if failure is None:
-                await _answer(send, 200, "ok")
-            else:
-                may_see_cause = self._tokens is None or self._tokens.has(authorization)
-                await _answer(send, 503, failure.cause if may_see_cause else failure.kind)
         else:
             await _answer(send, 404, "there are /metrics, /healthz and /readyz")
+
+    async def _answer_probe(self, path: str, authorization: str, send: Send) -> None:
+        """Say whether the member is healthy, or ready. If there are tokens, details are only for requests with one."""
+        state = self._member.state
+        failure = self._probes[path](state, self._member.now().ticks)
+        may_see_details = self._tokens is None or self._tokens.knows(authorization)
+        if failure:
+            await _answer(send, 503, failure.cause if may_see_details else failure.kind)
+        elif path == "/healthz" and may_see_details:
+            await _answer(send, 200, describe_health(state))
+        else:
+            await _answer(send, 200, "ok")
 
 
 async def _answer(send: Send, status: int, line: str) -> None:

@@ -8,7 +8,6 @@ from streampca.consumer_group.events import (
     CheckpointSaved,
     LoopTicked,
     MemberEvent,
-    NewClientTried,
     RestoreFailed,
     TransactionEnded,
 )
@@ -21,16 +20,16 @@ _NO_ANSWER_YET = "it has not answered yet"
 
 
 class Saving(NamedTuple):
-    """How the saves of a member go, or the commits of transform; times are monotonic seconds.
+    """Whether the saves of a member succeed, or the commits of transform. Times are monotonic seconds.
 
     A record waits for a save from when it was read. Records that were not read yet do not count: a partition that waits
     for a schema registry, a token, a model or the end of a transaction is never overdue.
     """
 
-    due_after_s: float  # the longest time from when a record is read until it should be saved
+    due_after_s: float  # how soon a record should be saved after it was read
     failures: Mapping[str, str] = {}  # since the last save: what a save waits for → cause, the newest failure last
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
-    unanswered: str = ""  # when saving has stopped: what a save waits for, and does not answer; "": no such thing
+    unanswered: str = ""  # if saving has stopped: what a save waits for that does not answer; "" otherwise
     try_new_client_at: float = 0.0
     is_new_client_answered: bool = False
 
@@ -44,28 +43,26 @@ class Saving(NamedTuple):
         return "; ".join(f"{waits_for}: {cause}" for waits_for, cause in self.failures.items()) or "no failure"
 
     def after(self, event: MemberEvent, partitions: PartitionStates, now: float) -> "Saving":
-        """Return how the saves go after an event; `partitions` are the states after it."""
+        """Return the value after an event; `partitions` are the states after it."""
         match event:
             case CheckpointSaved() | TransactionEnded("committed"):
                 return self._replace(failures={})
             case RestoreFailed(cause) | TransactionEnded(cause=cause):
+                # After a failed transaction, its records wait until their partitions are restored and read again.
                 return self._with_failure("transaction", cause)
             case CheckpointPostponed(cause, waits_for):
                 return self._with_failure(waits_for, cause)
             case LoopTicked(is_saving=is_saving):
-                reported = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
-                saving = self._replace(failures=reported)
-                if is_saving:
-                    saving = saving._with_failure("store", _NO_ANSWER_YET)
-                return saving._after_tick(partitions.unsaved_since, now)
-            case NewClientTried(is_answered):
-                try_again_at = now + _TRY_NEW_CLIENT_EVERY_S
-                return self._replace(is_new_client_answered=is_answered, try_new_client_at=try_again_at)
+                return self._after_tick(partitions.unsaved_since, now, is_saving=is_saving)
         return self
+
+    def after_try(self, now: float, *, is_answered: bool) -> "Saving":
+        """Return the value after a new Kafka client was tried, which brokers have answered or not."""
+        return self._replace(is_new_client_answered=is_answered, try_new_client_at=now + _TRY_NEW_CLIENT_EVERY_S)
 
     @property
     def would_restart_help(self) -> bool:
-        """Whether a new client is answered, while the member's own is not."""
+        """Whether brokers answer a new client, while they do not answer the member's own client."""
         return self.unanswered != "" and self.is_new_client_answered
 
     def must_try_new_client(self, now: float) -> bool:
@@ -73,15 +70,31 @@ class Saving(NamedTuple):
         return self.unanswered != "" and now >= self.try_new_client_at
 
     def _with_failure(self, waits_for: str, cause: str) -> "Saving":
-        earlier = dict(self.failures)
-        earlier.pop(waits_for, None)  # so that the new cause is the last one
-        return self._replace(failures=earlier | {waits_for: cause})
+        failures = dict(self.failures)
+        failures.pop(waits_for, None)  # otherwise the new cause would keep the place of the old one
+        failures[waits_for] = cause
+        return self._replace(failures=failures)
 
-    def _after_tick(self, unsaved_since: float | None, now: float) -> "Saving":
-        overdue_s = 0.0 if unsaved_since is None else max(now - self.due_after_s - unsaved_since, 0.0)
-        saving = self._replace(overdue_s=overdue_s, unanswered="")
-        if not saving.has_stopped or not self.failures:
-            return saving
-        waits_for, cause = list(self.failures.items())[-1]
-        is_unanswered = waits_for == "dead letters" or NO_ANSWER in cause
-        return saving._replace(unanswered=waits_for) if is_unanswered else saving
+    def _after_tick(self, unsaved_since: float | None, now: float, *, is_saving: bool) -> "Saving":
+        """Return the value at a tick. The oldest unsaved record was read at `unsaved_since`; None: all are saved.
+
+        If a save is running, the store counts as failed until it has answered.
+        """
+        # Each tick notes anew whether the store has not answered yet.
+        failures = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
+        overdue_s = 0.0
+        if unsaved_since is not None:
+            overdue_s = max(now - self.due_after_s - unsaved_since, 0.0)
+        saving = self._replace(failures=failures, overdue_s=overdue_s)
+        if is_saving:
+            saving = saving._with_failure("store", _NO_ANSWER_YET)
+        return saving._replace(unanswered=saving._find_unanswered())
+
+    def _find_unanswered(self) -> str:
+        """If saving has stopped because something does not answer, return its name; otherwise return ""."""
+        if not self.has_stopped or not self.failures:
+            return ""
+        waits_for, newest_cause = list(self.failures.items())[-1]
+        is_dead_letter_failure = waits_for == "dead letters"  # it always means that brokers do not answer
+        is_unanswered = is_dead_letter_failure or NO_ANSWER in newest_cause
+        return waits_for if is_unanswered else ""

@@ -47,10 +47,14 @@ class StatusReports(Observer):
         reports: ProcessStatuses,
         name: str,
         output_topic: str | None = None,  # of a member of transform
+        group: str | None = None,
         executor: Executor | None = None,
     ) -> None:
         self._reports = reports
         self._name = name
+        self._group = group
+        # Only workers look for other groups: members of transform may share a store.
+        self._has_looked_for_groups = output_topic is not None
         self._output_topic = output_topic
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
         self._writing: Future[None] | None = None
@@ -66,62 +70,86 @@ class StatusReports(Observer):
         self._report(state, state.started)
 
     def observe(self, change: Change) -> None:
+        """Write a report if it is due. At the end of the member, wait for the last one."""
         has_ended = isinstance(change.event, MemberEnded)
         if has_ended and self._writing is not None:
-            wait([self._writing], _LAST_WRITE_S)
+            wait([self._writing], _LAST_WRITE_S)  # while a report is being written, no other is begun
         if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.ticks >= self._next_report:
             self._report(change.after, change.now)
         if has_ended:
             self._executor.shutdown(wait=True)
 
     def _report(self, state: MemberState, now: Moment) -> None:
-        """Start to write a report. If the earlier one is still being written, try again at the next tick."""
+        """Start to write a report. If the earlier report is still being written, try again at the next event."""
         if self._writing is not None and not self._writing.done():
             self._next_report = now.ticks
             return
         self._next_report = now.ticks + _REPORT_EVERY_S
         per_second = self._messages_per_second(state.messages, now.ticks)
         report = make_report(state, now, self._name, per_second, self._output_topic)
+        report.group = self._group
         self._writing = self._executor.submit(self._write, report)
 
     def _write(self, report: ProcessStatus) -> None:
         try:
-            # A report would create a store at a wrong path, which then would look like a store without a model.
+            # At a wrong path, a report would create a folder, which would look like a store without a model.
             if self._reports.missing_store() is None:
                 self._reports.write(report)
+                if report.partitions and not self._has_looked_for_groups:
+                    self._warn_of_other_group(report)
         except StoreError as error:  # a full disk is logged when a checkpoint fails
             log.debug("status report not written", cause=str(error))
 
+    def _warn_of_other_group(self, ours: ProcessStatus) -> None:
+        """Log if workers of another group save to the same store, as a copied deployment does.
+
+        Each worker looks once, after it has written its own report. So of two workers, at least one sees the other's.
+        """
+        self._has_looked_for_groups = True
+        other_groups = set()
+        for report in self._reports.all():
+            is_running_worker = report.transform is None and report.is_running(ours.updated_at)
+            if is_running_worker and report.group and report.group != ours.group:
+                other_groups.add(report.group)
+        if other_groups:
+            cause = "nothing is wrong with the models; if this is not meant, give this group a store of its own"
+            log.warning("store shared with another group", group=ours.group, others=sorted(other_groups), cause=cause)
+
     def _messages_per_second(self, messages: int, now: float) -> float:
-        """Return the mean rate since a report about ten seconds ago, or since the first one."""
+        """Return the mean rate since a report about ten seconds ago, or since the first report."""
         self._samples.append((now, messages))
+        # The first sample goes when the second one is old enough to take its place.
         while len(self._samples) > 2 and self._samples[1][0] <= now - _RATE_OVER_S:
             self._samples.popleft()
         since, messages_then = self._samples[0]
-        return (messages - messages_then) / (now - since) if now > since else 0.0
+        seconds = now - since
+        return (messages - messages_then) / seconds if seconds > 0 else 0.0
 
 
 def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    # Metrics and health tell that saving has stopped, and the part about transform that it has no model.
-    hidden = (Saving, StartDelayed) if state.why_no_model else (Saving,)
-    causes = [problem.cause for kind, problem in state.problems.items() if kind not in hidden]
+    problems = dict(state.problems)
+    problems.pop(Saving, None)  # metrics and health say that saving has stopped
+    if state.why_no_model:
+        problems.pop(StartDelayed, None)  # `TransformStatus.awaits` says it
+    causes = [problem.cause for problem in problems.values()]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(
         name=name,
-        state=_phase(state, now.ticks, "transforming" if output_topic else "learning"),
+        state=_find_phase(state, now.ticks, "transforming" if output_topic else "learning"),
         trouble="; ".join(causes) or None,
         started_at=state.started.unix,
         updated_at=now.unix,
         messages_per_second=0.0 if state.has_ended else messages_per_second,
-        partitions={str(p): _partition_status(partition) for p, partition in sorted(partitions.items())},
-        transform=_transform_status(state, output_topic) if output_topic else None,
+        partitions={str(p): _make_partition_status(partition) for p, partition in sorted(partitions.items())},
+        transform=_make_transform_status(state, output_topic) if output_topic else None,
     )
 
 
-def _phase(state: MemberState, now: float, working: Phase) -> Phase:
+def _find_phase(state: MemberState, now: float, working: Phase) -> Phase:
+    """Return what a member does now; `working` is the word for a member that handles messages."""
     if state.has_ended:
         return "stopped"
     if state.stop_cause:
@@ -131,21 +159,21 @@ def _phase(state: MemberState, now: float, working: Phase) -> Phase:
     return working if now - state.last_message_at < _WAITING_AFTER_S else "waiting"
 
 
-def _partition_status(partition: PartitionState) -> PartitionStatus:
-    status = PartitionStatus(position=partition.position, lag=partition.lag)
+def _make_partition_status(partition: PartitionState) -> PartitionStatus:
     fold = partition.fold
     if fold is None:  # transform learns nothing, and a worker nothing yet
-        return status
-    learned = {
-        "learned": fold.stats.learned,
-        "rejected": sum(fold.stats.rejected.values()),
-        "loss_ewma": fold.stats.recent_loss,
-        "clipped": fold.state.clipped,
-    }
-    return status.model_copy(update=learned)
+        return PartitionStatus(position=partition.position, lag=partition.lag)
+    return PartitionStatus(
+        position=partition.position,
+        lag=partition.lag,
+        learned=fold.stats.learned,
+        rejected=sum(fold.stats.rejected.values()),
+        loss_ewma=fold.stats.recent_loss,
+        clipped=fold.state.clipped,
+    )
 
 
-def _transform_status(state: MemberState, output_topic: str) -> TransformStatus:
+def _make_transform_status(state: MemberState, output_topic: str) -> TransformStatus:
     """Return what only members of transform report."""
     return TransformStatus(
         output_topic=output_topic,

@@ -1,4 +1,4 @@
-"""The steps of a member's start, which `streampca doctor` runs as well."""
+"""The steps of a member's start, which `streampca doctor` also runs."""
 
 from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple

@@ -29,35 +29,39 @@ class BatchSpans(Observer):
             "messaging.destination.name": topic,
             "messaging.consumer.group.name": group,
         }
-        self._open: dict[tuple[int, int], Span] = {}  # by partition and the offset after the batch
+        self._open_spans: dict[tuple[int, int], Span] = {}  # by partition, and the offset after the batch
 
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
-        """Return a function that decodes a batch and begins its span.
+        """Return a function that decodes a batch like `decode`, and begins its span.
 
         The span begins here because its links come from the records, which transform drops later.
         """
 
-        def decode_and_begin(event: Records) -> Vectors | Undecoded:
+        def decode_and_begin_span(event: Records) -> Vectors | Undecoded:
             began_ns = time.time_ns()
             decoded = decode(event)
             if isinstance(decoded, Vectors):
-                records = event.records[: len(decoded.records)]
+                records = event.records[: len(decoded.records)]  # perhaps only the first records were decoded
                 if records:
-                    self._open[event.partition, decoded.next] = self._begin(event.partition, records, began_ns)
+                    span = self._begin_span(event.partition, records, began_ns)
+                    self._open_spans[event.partition, decoded.next] = span
             return decoded
 
-        return decode_and_begin
+        return decode_and_begin_span
 
     def observe(self, change: Change) -> None:
+        """End the span of a batch that was learned or projected."""
         event = change.event
-        if isinstance(event, BatchLearned | BatchTransformed):
-            for partition, end in list(self._open):  # a copy, since the threads that decode add spans
-                if partition == event.partition and end <= event.next:
-                    span = self._open.pop((partition, end))
-                    if end == event.next:  # an earlier batch was dropped, and its records were read again: no span
-                        span.end()
+        if not isinstance(event, BatchLearned | BatchTransformed):
+            return
+        for partition, end in list(self._open_spans):  # a copy, since the threads that decode add spans
+            if partition == event.partition and end <= event.next:
+                span = self._open_spans.pop((partition, end))
+                is_of_this_batch = end == event.next  # other spans are of batches that were dropped and read again
+                if is_of_this_batch:
+                    span.end()  # a span that does not end is not recorded
 
-    def _begin(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":
+    def _begin_span(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":
         from opentelemetry.trace import SpanKind
 
         attributes = self._attributes | {
@@ -65,19 +69,23 @@ class BatchSpans(Observer):
             "messaging.batch.message_count": len(records),
             "messaging.kafka.offset": records[0].offset,
         }
-        links = list(islice(_links(records), _MAX_LINKS))
+        links = list(islice(_read_links(records), _MAX_LINKS))
         return self._tracer.start_span(
             f"process {self._topic}", kind=SpanKind.CONSUMER, attributes=attributes, links=links, start_time=began_ns
         )
 
 
-def _links(records: Sequence[Record]) -> Iterator["Link"]:
-    """Yield a link to each span that is named by a header `traceparent` of these records."""
+def _read_links(records: Sequence[Record]) -> Iterator["Link"]:
+    """Yield a link to each span that is named in a header `traceparent` of these records."""
     from opentelemetry.trace import Link, get_current_span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    parents = [value for headers in headers_of(records) for name, value in headers if name == "traceparent" and value]
-    for parent in dict.fromkeys(parents):
+    parents: dict[bytes, None] = {}  # only the keys count: each once, in the order of the records
+    for headers in headers_of(records):
+        for name, value in headers:
+            if name == "traceparent" and value:
+                parents[value] = None
+    for parent in parents:
         extracted = TraceContextTextMapPropagator().extract({"traceparent": parent.decode("latin-1")})
         context = get_current_span(extracted).get_span_context()
         if context.is_valid:

@@ -13,12 +13,12 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streampca.errors import StreampcaError, naming_the_extra
-from streampca.settings.base import PREFIX
+from streampca.errors import StreampcaError, explain_missing_extra
+from streampca.settings.given_values import PREFIX
 
 _MAX_PRINTED_CHARACTERS = 110  # of a record's value
-# Systems give outgoing connections ports above these. Such a port could be taken by a connection after `free_port` has
-# returned it and before a process listens on it.
+# Systems give outgoing connections ports above these. If `free_port` returned such a port, a connection could take it
+# before a process listens on it.
 _PORTS = range(10_000, 20_000)
 _STOP_WITHIN_S = 10.0
 
@@ -39,7 +39,7 @@ class EmbeddedBroker:
     """
 
     def __init__(self, *topics: str) -> None:
-        with naming_the_extra("the demo", "worker"):
+        with explain_missing_extra("worker", needed_by="the demo"):
             from confluent_kafka import Producer
         client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
         _assign_at_once(client)
@@ -55,8 +55,8 @@ class EmbeddedBroker:
 def _assign_at_once(client: Any) -> None:
     """Assign partitions to the first member of a group at once.
 
-    By default, the broker waits 3 s for further members. Only librdkafka has an option for that, so its functions are
-    called directly.
+    By default, the broker waits 3 s for further members. The Python package cannot change that, so functions of
+    librdkafka, the C library below it, are called.
     """
     from confluent_kafka import cimpl
 
@@ -69,10 +69,10 @@ def _assign_at_once(client: Any) -> None:
         library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, ctypes.c_int32(0))
 
 
-def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str, None, None]:
-    """Yield "" until the topic has a record, then a text with its headers and value.
+def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str | None, None, None]:
+    """Yield None until the topic has a record. Then yield a text with the headers and the value of a record, and end.
 
-    It never waits, so that the demo can go on between two attempts.
+    Each step polls once without waiting, so that the demo can go on in between.
     """
     from confluent_kafka import Consumer, TopicPartition
 
@@ -81,7 +81,7 @@ def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str, None
     with contextlib.closing(consumer):
         message = consumer.poll(0)
         while message is None or message.error():
-            yield ""
+            yield None
             message = consumer.poll(0)
         headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
         value = message.value().decode()
@@ -91,7 +91,7 @@ def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str, None
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """A `streampca` command whose settings are environment variables.
+    """A process that runs a `streampca` command. It gets its settings as environment variables.
 
     It does not inherit the settings of its parent.
     """
@@ -121,13 +121,13 @@ class ChildProcess(subprocess.Popen[bytes]):
             return
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         cause = lines[-1].removeprefix("streampca: ") if lines else "it logged nothing"
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # the line is not an event with an error
             cause = json.loads(cause)["error"]
         raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
 
 
 def free_port(preferred: int) -> int:
-    """Return the preferred port if it is free, otherwise a random free one. With 0, no port is preferred."""
+    """Return the preferred port if it is free, otherwise a random free port. With 0, no port is preferred."""
     candidates = random.sample(_PORTS, 20)
     if preferred:
         candidates.insert(0, preferred)

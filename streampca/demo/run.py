@@ -8,16 +8,20 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from streampca.demo.processes import ChildProcess, EmbeddedBroker, free_port, poll_first_record, stop
 from streampca.errors import InputError, SettingsError, StreampcaError
 from streampca.files import open_rows
+from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.files.synthetic import LowRank, Sensors
+from streampca.fold.dominance import describe_dominant_dimension
 from streampca.process.start import stop_on_signals
+from streampca.settings.field_paths import spell_path
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
@@ -44,13 +48,18 @@ class Stream(NamedTuple):
     truth: LowRank | None = None  # the distribution of synthetic vectors; None for other rows
 
 
-def choose_stream(file: Path | None, *, sensors: bool) -> Stream:
-    """Return the rows of a file, readings of sensors, or synthetic vectors if neither is asked for.
+def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: bool) -> Stream:
+    """Return the rows of a file, readings of sensors, or synthetic vectors without either of these options.
 
-    Raises `InputError` if both are asked for, or if the file cannot be read.
+    `field` and `standardize` belong to the file. Raises `InputError` if options exclude each other, or if the file
+    cannot be read.
     """
     if file and sensors:
         raise InputError("give either --file or --sensors")
+    if not file and (field or standardize):
+        raise InputError("--field and --standardize need --file")
+    if file:
+        return _open_file(file, field, standardize=standardize)
     if sensors:
         readings = Sensors().rows()
         return Stream(
@@ -59,76 +68,84 @@ def choose_stream(file: Path | None, *, sensors: bool) -> Stream:
             record_settings={"format": "json", "field": ",".join(readings.names or ())},
             model_settings={"dimensions": readings.dimensions, "components": 3, "standardize": True},
         )
-    if file:
-        truth = None
-        rows = open_rows(file)
-        produce_arguments = [str(file.absolute()), "--repeat"]
-    else:
-        truth = LowRank()
-        rows = truth.rows()
-        produce_arguments = ["--synthetic"]
+    truth = LowRank()
+    vectors = truth.rows()
     return Stream(
-        rows=rows,
-        produce_arguments=produce_arguments,
+        rows=vectors,
+        produce_arguments=["--synthetic"],
         record_settings={"format": "float32"},
-        model_settings={"dimensions": rows.dimensions, "components": min(_COMPONENTS, rows.dimensions)},
+        model_settings={"dimensions": vectors.dimensions, "components": _COMPONENTS},
         truth=truth,
     )
 
 
+def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
+    """Return the rows of a file, read as `streampca fit` reads them. Raises `InputError` if the first ones are bad."""
+    rows = open_rows(file, FileOptions(field=field))
+    first_chunk = next(rows.chunks(skip_nulls=True))  # raises if its rows are bad
+    record_settings: dict[str, object]
+    if rows.names:
+        record_settings = {"format": "json", "field": ",".join(spell_path([name]) for name in rows.names)}
+    else:
+        is_float32 = first_chunk.vectors.dtype == np.float32
+        record_settings = {"format": "float32" if is_float32 else "float64"}
+    return Stream(
+        rows=rows,
+        produce_arguments=[str(file.absolute()), "--repeat", "--field", field],
+        record_settings=record_settings,
+        model_settings={
+            "dimensions": rows.dimensions,
+            "components": min(_COMPONENTS, rows.dimensions),
+            "standardize": standardize,
+        },
+    )
+
+
+class _Addresses(NamedTuple):
+    """Where the parts of the demo are found on this machine."""
+
+    broker: str  # host:port
+    store: str  # a folder or a URL
+    port: int  # of the sidecar
+    metrics_port: int  # of the worker
+
+
 def run(stream: Stream, seconds: float | None, rate: float, store: str | None, port: int) -> None:
-    """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a process fails."""
+    """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a process fails.
+
+    `rate` is in messages per second. `store` is a folder or a URL; without it, the store is removed at the end.
+    """
     ended = threading.Event()
     stop_on_signals(lambda _: ended.set())
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         location = store or str(folder / "store")
-        own_store = open_store(location)
-        if Checkpoints(own_store, TOPIC).partitions():
-            raise SettingsError(
-                f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"
-            )
-        own_store.check()
-        models = Models(own_store, TOPIC)
+        models = _open_models(location)
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
-        output = stack.enter_context(contextlib.closing(poll_first_record(broker, PROJECTED)))
-        port = free_port(port)
-        metrics_port = free_port(0)
+        first_output = stack.enter_context(contextlib.closing(poll_first_record(broker, PROJECTED)))
+        addresses = _Addresses(broker=broker.address, store=location, port=free_port(port), metrics_port=free_port(0))
+        settings_by_command = _list_settings(stream, addresses)
         children: list[ChildProcess] = []
-        stack.callback(stop, children)
-        kafka_settings = {
-            "topic": TOPIC,
-            "bootstrap_servers": broker.address,
-            # The confluent client asks the cluster's controller, and the broker in memory names none.
-            "kafka_client": "kafka-python",
-            **stream.record_settings,
-        }
-        member_settings = {
-            **kafka_settings,
-            "store": location,
-            "dead_letter_topic": DEAD_LETTERS,
-            "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB
-        }
+        stack.callback(stop, children)  # at the end, all children that were started by then
 
-        def start(*command: str, **settings: object) -> None:
-            children.append(ChildProcess(command, settings, folder / f"{command[0]}.log"))
+        def start(command: str, *arguments: str) -> None:
+            log = folder / f"{command}.log"
+            children.append(ChildProcess([command, *arguments], settings_by_command[command], log))
 
-        start("worker", **member_settings, **stream.model_settings, checkpoint_interval_s=1, metrics_port=metrics_port)
-        start("serve", topic=TOPIC, store=location, port=port)
-        start("transform", **member_settings, output_topic=PROJECTED, metrics_port=0)
-        _print(
-            f"page     http://127.0.0.1:{port}/\n"
-            f"broker   {broker.address} (in memory), topics {TOPIC} and {PROJECTED}\n"
-            f"API      http://127.0.0.1:{port}/docs\n"
-            f"model    http://127.0.0.1:{port}/v1/model\n"
-            f"metrics  http://127.0.0.1:{metrics_port}/metrics (worker)  http://127.0.0.1:{port}/metrics (sidecar)\n"
-            f"store    {location}\n"
-            f"logs     {folder}/*.log\n"
+        for command in ("worker", "serve", "transform"):
+            start(command)
+        _print(_describe_addresses(addresses, folder))
+        if stream.rows.notes:
+            _print(f"{stream.rows.path}: {stream.rows.notes}")
+        demo = _Demo(
+            children=children,
+            start_producer=lambda: start("produce", *stream.produce_arguments, "--rate", str(rate)),
+            models=models,
+            first_output=first_output,
+            stream=stream,
         )
-        produce = partial(start, "produce", *stream.produce_arguments, "--rate", str(rate), **kafka_settings)
-        demo = _Demo(children=children, produce=produce, models=models, first_output=output, stream=stream)
         demo.run(
-            url=f"http://127.0.0.1:{port}/v1/project",
+            url=f"http://127.0.0.1:{addresses.port}/v1/project",
             request_file=folder / "request.json",
             seconds=seconds,
             ended=ended,
@@ -136,81 +153,156 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         _print("stopping: the worker saves and leaves its group")
 
 
+def _list_settings(stream: Stream, addresses: _Addresses) -> dict[str, dict[str, object]]:
+    """Return the settings of each command that the demo runs."""
+    kafka_settings = {
+        "topic": TOPIC,
+        "bootstrap_servers": addresses.broker,
+        # The confluent client asks the cluster's controller, and the broker in memory names none.
+        "kafka_client": "kafka-python",
+        **stream.record_settings,
+    }
+    member_settings = {
+        **kafka_settings,
+        "store": addresses.store,
+        "dead_letter_topic": DEAD_LETTERS,
+        "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB
+    }
+    worker_settings = {
+        **member_settings,
+        **stream.model_settings,
+        "checkpoint_interval_s": 1,
+        "metrics_port": addresses.metrics_port,
+    }
+    return {
+        "produce": kafka_settings,
+        "worker": worker_settings,
+        "serve": {"topic": TOPIC, "store": addresses.store, "port": addresses.port},
+        "transform": {**member_settings, "output_topic": PROJECTED, "metrics_port": 0},
+    }
+
+
+def _describe_addresses(addresses: _Addresses, folder: Path) -> str:
+    """Return the text that says where to look; the logs are in the folder."""
+    sidecar = f"http://127.0.0.1:{addresses.port}"
+    worker_metrics = f"http://127.0.0.1:{addresses.metrics_port}/metrics"
+    return (
+        f"page     {sidecar}/\n"
+        f"broker   {addresses.broker} (in memory), topics {TOPIC} and {PROJECTED}\n"
+        f"API      {sidecar}/docs\n"
+        f"model    {sidecar}/v1/model\n"
+        f"metrics  {worker_metrics} (worker)  {sidecar}/metrics (sidecar)\n"
+        f"store    {addresses.store}\n"
+        f"logs     {folder}/*.log\n"
+    )
+
+
+def _open_models(location: str) -> Models:
+    """Return the models of the store at this location, which must be writable and new. Raises `SettingsError`."""
+    store = open_store(location)
+    if Checkpoints(store, TOPIC).partitions():
+        raise SettingsError(
+            f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"
+        )
+    store.check()
+    return Models(store, TOPIC)
+
+
 class _Demo:
     """Twice a second, checks all processes, projects some vectors and prints the progress."""
 
     def __init__(
-        self, *, children: list[ChildProcess], produce: Callable[[], None], models: Models, first_output: Iterator[str],
+        self,
+        *,
+        children: list[ChildProcess],
+        start_producer: Callable[[], None],
+        models: Models,
+        first_output: Iterator[str | None],
         stream: Stream,
-    ) -> None:  # fmt: skip
-        self._children = children  # the worker is the first
-        self._produce = produce
-        self._is_produced = False
+    ) -> None:
+        self._children = children  # the worker is the first; the producer is appended when it starts
+        self._start_producer = start_producer
+        self._has_producer = False
         self._models = models
-        self._first_output = first_output
+        self._first_output = first_output  # yields None until transform has written a record
         self._stream = stream
         self._learned: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER_UPDATES)  # elapsed seconds, messages
         self._next_line_s = 0.0  # seconds from the start
-        self._newest = models.newest()  # as last read
+        self._newest = models.newest()  # the model that the last update has read
+        self._has_warned = False  # of a dimension with nearly all of the variance
 
     def run(self, *, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Run until the end. Raises `StreampcaError` if a process fails or no vector is projected in time."""
         started = time.monotonic()
-        served_s = None  # when a vector was first projected, in seconds from the start
-        for body in _request_bodies(self._stream.rows):
+        first_projection_s = None  # when a vector was first projected, in seconds from the start
+        for body in _create_request_bodies(self._stream.rows):
             if ended.wait(_UPDATE_EVERY_S):
                 return
             elapsed_s = time.monotonic() - started
             self._update(elapsed_s)
             answer = _project(url, body)
-            if served_s is None and answer is not None:
-                served_s = elapsed_s
+            # After the first projection, only the end is awaited. Before it, the demo waits for one, but not for ever.
+            if first_projection_s is not None:
+                if seconds is not None and elapsed_s >= first_projection_s + seconds:
+                    return
+            elif answer is not None:
+                first_projection_s = elapsed_s
                 request_file.write_text(body, encoding="utf-8")
                 _print(_describe_projection(url, answer, request_file, elapsed_s))
-            if served_s is None and elapsed_s > _FIRST_PROJECTION_WITHIN_S:
+            elif elapsed_s > _FIRST_PROJECTION_WITHIN_S:
                 raise StreampcaError(f"no projection within {_FIRST_PROJECTION_WITHIN_S:.0f} s")
-            if served_s is not None and seconds is not None and elapsed_s >= served_s + seconds:
-                return
 
     def _update(self, elapsed_s: float) -> None:
         """Check all processes, and print what is new. Raises `StreampcaError` if a process has exited."""
         for child in self._children:
             child.verify()
         # Nothing is sent before the worker reads, since the broker in memory would soon drop the first records.
-        if not self._is_produced and "partitions assigned" in self._worker_log():
-            self._produce()
-            self._is_produced = True
+        if not self._has_producer and "partitions assigned" in self._read_worker_log():
+            self._start_producer()
+            self._has_producer = True
         self._newest = self._models.newest()
-        self._learned.append((elapsed_s, self._newest.version if self._newest else 0))
-        output = next(self._first_output, "")
-        if output:
+        self._warn_of_dominance()
+        learned = self._newest.version if self._newest else 0  # the version is the number of messages
+        self._learned.append((elapsed_s, learned))
+        output = next(self._first_output, None)
+        if output is not None:
             _print(f"first output in topic {PROJECTED}:\n{output}")
         if elapsed_s >= self._next_line_s:
             self._next_line_s = elapsed_s + _PRINT_EVERY_S
-            _print(f"{elapsed_s:5.1f} s  {self._progress()}")
+            _print(f"{elapsed_s:5.1f} s  {self._describe_progress()}")
 
-    def _worker_log(self) -> str:
+    def _warn_of_dominance(self) -> None:
+        """Print once that one dimension has nearly all of the variance."""
+        if self._newest is None or self._has_warned:
+            return
+        warning = describe_dominant_dimension(self._newest)
+        if warning:
+            self._has_warned = True
+            _print(f"warning: {warning}")
+
+    def _read_worker_log(self) -> str:
         return self._children[0].log.read_text(encoding="utf-8")
 
-    def _messages_per_second(self) -> float:
+    def _compute_messages_per_second(self) -> float:
         first_s, first_count = self._learned[0]
         last_s, last_count = self._learned[-1]
+        # After the first update, both are the same: no time may have passed.
         return (last_count - first_count) / max(last_s - first_s, _UPDATE_EVERY_S)
 
-    def _progress(self) -> str:
-        """Return the figures of the newest model. Before there is one, say from its log what the worker does."""
+    def _describe_progress(self) -> str:
+        """Return the figures of the newest model. If there is no model yet, say what the log of the worker tells."""
         if self._newest is None:
-            log = self._worker_log()
+            log = self._read_worker_log()
             is_compiling = "compiling kernels" in log and "worker started" not in log
             return "compiling, once on this machine …" if is_compiling else "starting …"
         model = self._newest.model
-        loss_ratio = "–" if self._newest.stats.loss_ewma is None else f"{self._newest.stats.loss_ewma:.4f}"
+        loss_text = "–" if self._newest.stats.loss_ewma is None else f"{self._newest.stats.loss_ewma:.4f}"
         truth = self._stream.truth
         if truth is not None and self._newest.stats.loss_ewma is not None:
-            loss_ratio += f" (optimum: {truth.loss_ratio:.4f})"
+            loss_text += f" (optimum: {truth.loss_ratio:.4f})"
         figures = {
-            "learned": f"{self._newest.version:,} ({self._messages_per_second():,.0f} per second)",
-            "loss ratio": loss_ratio,
+            "learned": f"{self._newest.version:,} ({self._compute_messages_per_second():,.0f} per second)",
+            "loss ratio": loss_text,
             "explained variance": f"{model.explained_variance_ratio.sum():.2%}",
         }
         if truth is not None:
@@ -219,17 +311,17 @@ class _Demo:
         return "  ".join(f"{name}: {value}" for name, value in figures.items())
 
 
-def _request_bodies(rows: Rows) -> Iterator[str]:
+def _create_request_bodies(rows: Rows) -> Iterator[str]:
     """Yield the body of a request for the next few rows; after the last row, begin again."""
     while True:
-        for chunk in rows.chunks():
+        for chunk in rows.chunks(skip_nulls=True):
             for start in range(0, len(chunk.vectors), _VECTORS_PER_REQUEST):
-                vectors = chunk.vectors[start : start + _VECTORS_PER_REQUEST].round(4)
+                vectors = chunk.vectors[start : start + _VECTORS_PER_REQUEST]
                 yield json.dumps({"vectors": vectors.tolist()})
 
 
 def _project(url: str, body: str) -> dict[str, Any] | None:
-    """Send a request and return its answer, or None if it fails. The page then displays the vectors."""
+    """Ask the sidecar to project vectors, which its page then displays. Return the answer, or None if there is none."""
     request = urllib.request.Request(url, body.encode(), {"content-type": "application/json"})  # noqa: S310 - local
     try:
         with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S) as answer:  # noqa: S310

@@ -11,57 +11,71 @@ from sklearn.utils.validation import check_is_fitted
 from streampca.estimator.threads import one_thread
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
-from streampca.fold.past_scores import PastScoresBuilder, number_of_components
+from streampca.fold.model_file import PublishedModel
+from streampca.fold.past_scores import PastScoresBuilder, choose_number_of_components
 from streampca.formats.record import batch_of_rows
 from streampca.pca.arrays import F64, Array
-from streampca.pca.axes import model_of
+from streampca.pca.axes import make_model
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
 
 @dataclass(frozen=True, eq=False)
 class OnlineFit:
-    """The fold of an estimator, and its past scores."""
+    """What an estimator has learned: its fold, and the past scores of its rows."""
 
     parameters: dict[str, Any]  # the estimator's parameters that decide what is learned: `checks.learning_parameters`
     config: FoldConfig
     fold: Fold
     past_scores: PastScoresBuilder
+    loaded: PublishedModel | None = None  # the model of a file without a fold, until further rows are learned
+
+    def refuse_without_fold(self) -> None:
+        """Raise `ValueError` if this is a worker's model: its file holds too little to learn on."""
+        if self.loaded and self.loaded.continuation is None:
+            raise ValueError(
+                "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn on: "
+                "continue with `streampca fit --start-from`, which estimates one, or start again with `fit`"
+            )
 
     def learn(self, V: Array) -> "OnlineFit":
-        """Return the fit after the rows V (n, d); this fit does not change."""
-        past_scores = copy(self.past_scores)
-        end = self.fold.stats.learned + len(V)
-        fold, _ = self.fold.take(batch_of_rows(V, end), self.config, past_scores.before_block)
-        return replace(self, fold=fold, past_scores=past_scores)
+        """Return a new fit that has also learned the rows V (n, d). This fit does not change."""
+        past_scores = copy(self.past_scores)  # scoring changes the copy
+        position = self.fold.stats.learned + len(V)  # of an estimator's fold, this is the number of its rows
+        fold, _ = self.fold.take(batch_of_rows(V, position), self.config, past_scores.score_block)
+        return replace(self, fold=fold, past_scores=past_scores, loaded=None)
 
     @property
     @one_thread
     def state(self) -> State:
         """The state after all rows, the pending ones included."""
-        return MergedFold.alone(self.fold, self.config).state
+        return MergedFold.from_fold(self.fold, self.config).state
 
     @cached_property
     @one_thread
     def model(self) -> Model:
-        """The model with as many components as the parameter `n_components` asks for."""
+        """The model of all rows. The parameter `n_components` decides how many components it has."""
+        if self.loaded:
+            return self.loaded.model
         state = self.state
+        row_count = state.count
         n_components = self.parameters["n_components"]
-        k = number_of_components(state, self.past_scores.components)
+        # `past_scores.components` is the number or share in `n_components`, or all features for None and "mle".
+        k = choose_number_of_components(state, self.past_scores.components)
         if n_components in (None, "mle"):
-            k = min(k, state.count)
-        if n_components == "mle":
+            k = min(k, row_count)  # as in scikit-learn, not more components than rows
+        if n_components == "mle":  # a number by Minka's rule
             from sklearn.decomposition._pca import _infer_dimension  # not at the top: importing it takes a second
 
-            explained_variance = model_of(state, k).explained_variance
-            k = max(int(_infer_dimension(explained_variance, state.count)), 1)
-        return model_of(state, k)
+            explained_variance = make_model(state, k).explained_variance
+            k = max(int(_infer_dimension(explained_variance, row_count)), 1)
+        return make_model(state, k)
 
     @cached_property
     def unbiased(self) -> Model:
-        """The model whose variances are divided by w − 1 instead of w, as scikit-learn divides by n − 1.
+        """The model with variances that were divided by its weight − 1, as scikit-learn divides by n − 1.
 
-        Up to a weight w of 1 they are 0.
+        All other models here divide by the weight. With a weight of at most 1, the variances are 0.
         """
         model = self.model
         factor = model.weight / (model.weight - 1) if model.weight > 1 else 0.0
@@ -73,7 +87,7 @@ class OnlineFit:
 
 
 class FittedAttributes:
-    """Properties of an estimator that has learned something."""
+    """Properties of an estimator that has learned some rows."""
 
     online_: OnlineFit
 
@@ -91,7 +105,7 @@ class FittedAttributes:
     def components_(self) -> Array:
         """Principal axes (n_components, n_features), which are orthonormal rows by falling variance.
 
-        The largest entry of each row is positive. The dtype is that of the factor: float32 for float32 rows.
+        The largest entry of each row is positive. The dtype is that in which rows are learned: float32 or float64.
         """
         return self.model_.components.astype(self._fitted.config.learning.dtype, copy=False)
 
@@ -129,44 +143,49 @@ class FittedAttributes:
 
         0 if the components span all directions in which the rows can vary.
         """
-        direction_count = min(self.n_samples_seen_, self.model_.seen_dimensions)
-        if self.n_components_ >= direction_count:
+        most_directions = min(self.n_samples_seen_, self.model_.seen_dimensions)
+        if self.n_components_ >= most_directions:
             return 0.0
         return self._fitted.unbiased.noise_variance
 
     def get_covariance(self) -> F64:
-        """Return the covariance by probabilistic PCA, D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹, (n_features, n_features)."""
+        """Return the covariance of the features by probabilistic PCA, (n_features, n_features)."""
         return self._compute_covariance(self._fitted.unbiased)
 
     @one_thread
     def _compute_covariance(self, model: Model) -> F64:
-        """Return the covariance by probabilistic PCA with the variances of this model, (n_features, n_features)."""
-        C = model.components * self._units
-        noise = model.noise_variance
-        along_components = (C.T * (model.explained_variance - noise)) @ C
+        """Compute the covariance of the features by probabilistic PCA, with the variances of this model.
+
+        It is D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹, where C has the components as rows: Λ along the components, σ² elsewhere.
+        """
+        C_units = model.components * self._units  # CD⁻¹
+        noise = model.noise_variance  # σ²
+        along_components = (C_units.T * (model.explained_variance - noise)) @ C_units
         return np.asarray(along_components + noise * np.diag(self._units**2), np.float64)
 
     @one_thread
     def get_precision(self) -> F64:
         """Return the inverse of `get_covariance()`, of shape (n_features, n_features)."""
-        # The covariance is inverted without units: in the units of the features, the inverse could lose all digits.
+        # Features may have units of very different sizes. The inverse could then lose all digits, so the covariance is
+        # divided by the units before it is inverted.
         units = np.outer(self._units, self._units)
-        return np.asarray(np.linalg.inv(self.get_covariance() / units) / units, np.float64)
+        standardised = self.get_covariance() / units
+        return np.asarray(np.linalg.inv(standardised) / units, np.float64)
 
     @property
     def _units(self) -> F64:
-        """The diagonal of D⁻¹: standard deviations of the features, or ones unless standardize=True."""
+        """The unit of each feature: its standard deviation with standardize=True, otherwise 1. The diagonal of D⁻¹."""
         return 1.0 / self.model_.D
 
     @property
     def var_(self) -> F64:
         """Variance of each feature, with ddof=0 as in `IncrementalPCA`.
 
-        Where the state keeps no variances of features, they are those of probabilistic PCA.
+        If the state does not keep the variances of features, they are estimated by probabilistic PCA.
         """
         state = self._fitted.state
-        is_kept = state.covariance is not None or state.variances is not None
-        return state.entry_variances if is_kept else self._compute_covariance(self.model_).diagonal()
+        keeps_variances = state.covariance is not None or state.variances is not None
+        return state.entry_variances if keeps_variances else self._compute_covariance(self.model_).diagonal()
 
     @property
     def n_components_(self) -> int:

@@ -2,20 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, check_is_fitted
 
-from streampca.estimator import checks
+from streampca.estimator import checks, saved
 from streampca.estimator.attributes import FittedAttributes, OnlineFit
 from streampca.estimator.threads import one_thread
+from streampca.files.replacing import replace_file
+from streampca.fold import model_file
+from streampca.fold.continuation import restore_fold
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
+from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64, Array, fill_masked
 from streampca.pca.model import Basis
 from streampca.pca.past_scores import PastScores
 
@@ -51,8 +57,10 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     dtype : {"float64", "float32"}, default=None
         Precision of the factor and of the computations with it. If None, the first array's.
     missing : {"refuse", "impute"}, default="refuse"
-        Whether NaN is an error, or an entry that is filled by what the others say. The coordinates and scores of a row
-        with missing entries are those to be expected, given its other entries.
+        Whether a missing entry (NaN, null, or behind a mask) is an error, or is filled by what the others say. The
+        coordinates and scores of a row with missing entries are those to be expected, given its other entries.
+    missing_values : float or list of floats, default=None
+        Numbers that stand for NaN in X, such as -9999. They are compared in the precision of the factor.
     whiten : bool, default=False
         Whether coordinates are divided by their standard deviations.
     copy : bool, default=True
@@ -74,6 +82,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         warm_up: int | None = None,
         dtype: Literal["float64", "float32"] | None = None,
         missing: Literal["refuse", "impute"] = "refuse",
+        missing_values: float | Sequence[float] | None = None,
         whiten: bool = False,
         copy: bool = True,
         batch_size: int | None = None,
@@ -86,6 +95,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         self.warm_up = warm_up
         self.dtype = dtype
         self.missing = missing
+        self.missing_values = missing_values
         self.whiten = whiten
         self.copy = copy
         self.batch_size = batch_size
@@ -97,22 +107,67 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
     @one_thread
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Learn the rows of X (n_samples, n_features) in addition to those learned before.
+        """Learn the rows of X (n_samples, n_features) in addition to the rows learned before.
 
-        Raises `ValueError` if a row cannot be learned, or if parameters have changed since earlier rows were; then no
-        row of X is learned.
+        Raises `ValueError` if a row cannot be learned, if parameters have changed since earlier rows were learned, or
+        if the estimator was loaded from a worker's model; then no row of X is learned.
         """
         online: OnlineFit | None = getattr(self, "online_", None)
         if online:
+            online.refuse_without_fold()
             checks.refuse_changed(self, online.parameters)
         for slab in checks.split_into_slabs(X, self.batch_size):
-            first = online is None
-            V = checks.check_rows(self, slab, reset=first)
-            online = online or self._start_fit(V)
-            checks.refuse_bad(V, online.config.learning, first=first)
-            online = online.learn(V)
+            is_first = online is None
+            V = checks.check_rows(self, slab, reset=is_first)
+            if online is None:
+                online = self._start_fit(V)
+            V = checks.replace_missing(self, V, online.config.learning)
+            checks.refuse_bad(V, online.config.learning, first=is_first)
+            online = online.learn(V)  # a new object: if a later slab is refused, the estimator still has the former one
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
+
+    @one_thread
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator into a file, without pickle: parameters, what was learned, and names of features.
+
+        The file is a model that `streampca serve` and `project` take. `load` and `streampca fit --start-from` continue
+        from it. An earlier file is replaced in one step. Raises `ValueError` if the name of a feature is empty or
+        longer than 255 characters.
+        """
+        check_is_fitted(self)
+        replace_file(Path(path), saved.encode(self))
+
+    @classmethod
+    @one_thread
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Return the estimator in a file that `save` has written: it continues without a break, to the last bit.
+
+        A file of `streampca fit` is continued to rounding. The model of a worker, such as a version in a store, gives
+        the same coordinates, but cannot learn on. Raises `StreampcaError` if the file is damaged, of another kind, or
+        of a release whose files this one cannot read.
+        """
+        published = model_file.decode_file(Path(path).read_bytes(), str(path))
+        estimator = cls(**saved.find_parameters(published))
+        estimator.n_features_in_ = published.model.dimensions
+        if published.names is not None:
+            estimator.feature_names_in_ = np.array(published.names, dtype=object)
+        estimator.online_ = estimator._restore_fit(published)
+        return estimator
+
+    def _restore_fit(self, published: PublishedModel) -> OnlineFit:
+        """Return what has learned the rows of a model in a file."""
+        fit = self._create_fit(saved.find_config(published))
+        past_scores = fit.past_scores
+        if published.past_scores:
+            past_scores = replace(past_scores, histograms=published.past_scores)
+        has_fold = published.checkpoint is not None
+        return replace(
+            fit,
+            fold=restore_fold(published, fit.config),
+            past_scores=past_scores,
+            loaded=None if has_fold else published,
+        )
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the coordinates (n_samples, n_components) of X (n_samples, n_features), with the dtype of X."""
@@ -120,16 +175,16 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
         def project(V: Array) -> Array:
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # With whiten=True, scikit-learn divides by standard deviations with ddof=1, which the unbiased model has.
+            # With whiten=True, scikit-learn divides by standard deviations with ddof=1. The unbiased model has these.
             projected = replace(projected, model=fit.unbiased)
             return projected.in_basis(self._basis).astype(V.dtype, copy=False)
 
         return self._compute_by_slab(X, project)
 
     def score_samples(self, X: ArrayLike) -> F64:
-        """Return the log-likelihood (n_samples,) of each row of X by probabilistic PCA, as scikit-learn's `PCA` does.
+        """Return the log-likelihood of each row of X by probabilistic PCA, (n_samples,), as scikit-learn's `PCA` does.
 
-        The lower it is, the more unusual is the row. It is -(T2 + SPE / `noise_variance_`) / 2 plus a constant, see
+        The lower it is, the more unusual is the row. It is -(T2 + SPE / `noise_variance_`) / 2 plus a constant; see
         docs/mathematics.md.
         """
         model = self._fitted.unbiased
@@ -140,21 +195,27 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return float(self.score_samples(X).mean())
 
     def p_values(self, X: ArrayLike) -> F64:
-        """Return for each row of X the share of the learned rows that were at least as unusual, (n_samples,).
+        """Return the p-value of each row of X, (n_samples,): the share of learned rows that were at least as unusual.
 
-        Each learned row was scored just before it was learned. The first few hundred rows have no score, and without
-        any score all p-values are 1.
+        Each learned row was scored just before it was learned. The first few hundred rows have no score, and before
+        there are scores, all p-values are 1.
         """
-        past_scores = self._fitted.past_scores.entered
+        past_scores = self._fitted.past_scores.histograms
         model = self.model_
-        return self._compute_by_slab(X, lambda V: past_scores.p_values(model.project(V).relative_scores).score)
+
+        def compute_p_values(V: Array) -> F64:
+            p_values = past_scores.p_values(model.project(V).relative_scores)
+            return p_values.score  # of T² and SPE together
+
+        return self._compute_by_slab(X, compute_p_values)
 
     @one_thread
     def _compute_by_slab(self, X: ArrayLike, compute: Callable[[Array], Any]) -> F64:
-        """Call `compute` with the rows of X, slab by slab, and join what it returns."""
+        """Call `compute` with the checked rows of each slab of X, and return the results joined."""
         results = []
         for slab in checks.split_into_slabs(X, self.batch_size):
             V = checks.check_rows(self, slab, reset=False)
+            V = checks.replace_missing(self, V, self._fitted.config.learning)
             results.append(compute(V))
         return np.concatenate(results)
 
@@ -165,7 +226,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         They have the dtype of X.
         """
         model = self._fitted.unbiased
-        coordinates: Array = check_array(X, dtype=[np.float64, np.float32])
+        coordinates: Array = check_array(fill_masked(X), dtype=[np.float64, np.float32])
         vectors = model.reconstruct(coordinates.astype(np.float64), self._basis)
         return vectors.astype(coordinates.dtype, copy=False)
 
@@ -186,7 +247,10 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
     def _start_fit(self, V: Array) -> OnlineFit:
         """Return the fit that has learned no row yet, for rows like V (n, d)."""
-        config = FoldConfig(checks.create_config(self, V), half_life_messages=self.half_life)
+        return self._create_fit(FoldConfig(checks.create_config(self, V), half_life_messages=self.half_life))
+
+    def _create_fit(self, config: FoldConfig) -> OnlineFit:
+        """Return the fit that has learned no row yet, with this configuration."""
         components = checks.share_of_variance(self) or config.learning.components
         return OnlineFit(
             parameters=checks.learning_parameters(self),
@@ -202,27 +266,29 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
 
     The merged estimator can continue with `partial_fit`. Another order of the parts changes only the rounding, unless
     rows have missing entries: then each pair of features is weighted by the rows that hold both, and the order matters.
-    Raises `ValueError` if there are no parts or they cannot be merged.
+    Raises `ValueError` if there are no parts, or if their parameters or features differ.
     """
     if not parts:
         raise ValueError("nothing to merge")
     fits = [part._fitted for part in parts]
     first = fits[0]
     for fit in fits:
+        fit.refuse_without_fold()
         if fit.config != first.config or fit.past_scores.components != first.past_scores.components:
             raise ValueError("only estimators with the same parameters and features can be merged")
-    named = [part for part in parts if hasattr(part, "feature_names_in_")]
-    if any(not np.array_equal(part.feature_names_in_, named[0].feature_names_in_) for part in named):
+    # Only estimators that were fitted to a table with names have feature names.
+    names_of_parts = [part.feature_names_in_ for part in parts if hasattr(part, "feature_names_in_")]
+    if any(not np.array_equal(names, names_of_parts[0]) for names in names_of_parts):
         raise ValueError("only estimators with the same feature names, in one order, can be merged")
     merger = FoldMerger(first.config)
     for fit in fits:
         merger.add(fit.fold)
-    fold = merger.fold(sum(part.n_samples_seen_ for part in parts))
-    weights = np.sum([fit.past_scores.entered.weights for fit in fits], axis=0)
-    past_scores = replace(first.past_scores, entered=PastScores(weights))
+    fold = merger.make_fold(sum(part.n_samples_seen_ for part in parts))
+    histograms = [fit.past_scores.histograms.weights for fit in fits]
+    past_scores = replace(first.past_scores, histograms=PastScores(np.sum(histograms, axis=0)))
     merged: StreamingPCA = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
-    if named:
-        merged.feature_names_in_ = named[0].feature_names_in_
-    merged.online_ = replace(first, fold=fold, past_scores=past_scores)
+    if names_of_parts:
+        merged.feature_names_in_ = names_of_parts[0]
+    merged.online_ = replace(first, fold=fold, past_scores=past_scores, loaded=None)
     return merged

@@ -15,9 +15,9 @@ _find_libraries = cache(ThreadpoolController)  # cached, since finding the BLAS 
 
 
 class OneThread(ContextDecorator):
-    """A context and a decorator that limits BLAS in the whole process to one thread.
+    """A context and decorator inside of which BLAS has one thread, in the whole process.
 
-    Several threads may be inside at once: the limit ends when the last of them leaves.
+    Several threads of Python may be inside at once: the limit ends when the last of them leaves.
     """
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class OneThread(ContextDecorator):
             self._limits.append(_find_libraries().limit(limits=1))
 
     def __exit__(self, *_: object) -> None:
-        # Only the first limit remembers how many threads there were, and the stack restores it last: the limits above
-        # it were set when one thread was allowed already, so restoring them changes nothing.
+        # The first limit remembers how many threads BLAS had, and is restored last. All later limits were set when BLAS
+        # had one thread already, so restoring them changes nothing.
         with self._lock:
             self._limits.pop().restore_original_limits()
 

@@ -1,17 +1,18 @@
-"""Files of vectors, by the suffix of their name."""
+"""Opens files of vectors by the suffix of their name."""
 
 from pathlib import Path
 
-from streampca.errors import InputError, naming_the_extra
+from streampca.errors import InputError, explain_missing_extra
 from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows, require_kind, rows_of_npy
 from streampca.files.text import rows_of_csv, rows_of_jsonl
 
 
 def open_rows(path: Path | str, options: FileOptions = FileOptions(), part: tuple[int, int] | None = None) -> Rows:  # noqa: B008
-    """Open a file to read its rows, or a part of them. Raises `InputError` that names the bad row, here or later.
+    """Open a file to read its rows.
 
-    A part of an .npy file is its start and end in rows; of a Parquet file, in row groups.
+    `part` limits an .npy file to rows from a start to before an end, and a Parquet file to row groups. Opening the file
+    raises `InputError`, and reading its rows raises `InputError` that names the bad row.
     """
     path = str(path)
     kind, _ = require_kind(path)
@@ -22,7 +23,7 @@ def open_rows(path: Path | str, options: FileOptions = FileOptions(), part: tupl
     elif kind == "jsonl":
         rows = rows_of_jsonl(path, options)
     else:
-        with naming_the_extra(f"{path}: reading {kind.title()}", "arrow"):
+        with explain_missing_extra("arrow", needed_by=f"{path}: reading {kind.title()}"):
             from streampca.files.arrow import rows_of_arrow
         rows = rows_of_arrow(path, options, part)
     if options.dimensions not in (None, rows.dimensions):

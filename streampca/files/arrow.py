@@ -1,50 +1,61 @@
-"""The rows of Parquet and Arrow IPC files, and of record batches."""
+"""Reads the rows of Parquet and Arrow IPC files, and of record batches."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.errors import InputError
-from streampca.files.columns import Columns, FileOptions, choose_columns
+from streampca.files.columns import Columns, FileOptions, choose_columns, refuse_patterns
 from streampca.files.rows import (
     FileBatch,
     Rows,
     batch_rows,
     input_errors,
+    no_vectors_error,
     open_seekable,
     open_stream,
     require_kind,
 )
-from streampca.formats.arrow import are_numbers, is_list, vectors_in
+from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate, vectors_in, with_bytes
 from streampca.formats.errors import VectorError
+from streampca.formats.fields import NumberFields
 
-_BATCH_NUMBERS = 2**21  # that are read at a time
-_BUFFER_BYTES = 2**20  # of a column that are read at a time
-_FILE_MAGIC = b"ARROW1\0\0"  # the beginning of a file in the IPC file format; the same stream follows
+_BATCH_NUMBERS = 2**21  # how many numbers of a Parquet file are read at a time
+_BUFFER_BYTES = 2**20  # how many bytes of each column are read at a time
+_FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format; a file in the stream format has others
+# The footer of such a file says where its dictionaries and record batches are: in these fields of its table.
+_BLOCK_FIELDS = (2, 3)
+_BLOCK = np.dtype([("offset", "<i8"), ("metadata_bytes", "<i4"), ("padding", "<i4"), ("body_bytes", "<i8")])
+_PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
+_SEVERAL_FILES = "it is several files, one behind the other: keep each of them, or write one file with all rows"
+_MAX_PADDING = 128  # bytes between the last batch and the footer: the end mark, and perhaps an alignment
 
 
 def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None = None) -> Rows:
-    """Open a Parquet or an Arrow IPC file. `part` is its start and end in row groups of Parquet."""
+    """Open a Parquet or an Arrow IPC file, or a part of a Parquet file: some row groups, by start and end."""
     with input_errors(path, pa.ArrowException), _open_source(path) as (schema, read_batches):
         columns = columns_of(schema, options, path)
         d = options.dimensions
-        if d is None:
-            batches = (batch for batch, _ in read_batches(columns.with_numbers, None))
+        if d is None:  # find it out from the first vector
+            batches = (batch for batch, _ in read_batches(columns.needed, None))  # None: of the whole file
             d = _find_dimensions(batches, columns, path)
-            # Columns give the dimensions their names only if there are d of them, so they are chosen again.
+            # With d known, columns are chosen again: if there are d columns, they name the dimensions.
             columns = columns_of(schema, options._replace(dimensions=d), path)
 
+    fields = columns.create_fields(d, "record batch")
+
     def read() -> Iterator[FileBatch]:
-        names = [*columns.with_numbers, *columns.others]
+        names = list(dict.fromkeys([*columns.needed, *columns.others]))
         step = batch_rows(d)
         with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
             for batch, share in read_batches(names, part):
                 for start in range(0, len(batch), step):
-                    yield batch_of(batch.slice(start, step), columns, d, share)
+                    yield batch_of(batch.slice(start, step), columns, fields, share)
 
     return Rows(
         path=path,
@@ -53,19 +64,21 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
         impute=options.impute,
         names=columns.names,
         notes="; ".join(columns.notes),
+        fields=fields,
         others={name: schema.field(name).type for name in columns.others},
     )
 
 
 def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int:
     """Return how many numbers the first vector in record batches has. Raises `InputError` if there is none."""
+    names = columns.create_fields(0, "record batch").names  # 0 dimensions, because they are not known yet
     for batch in batches:
         for i in range(len(batch)):
-            row = batch.slice(i, 1).to_pylist()[0]
-            d = columns.dimensions_in(row, path)
+            row = with_bytes(batch.slice(i, 1), names)
+            d = columns.count_dimensions(row_to_dict(row), path)
             if d:
                 return d
-    raise InputError(f"{path} holds no vectors")
+    raise no_vectors_error(path, columns.where)
 
 
 def columns_of(schema: Any, options: FileOptions, path: str) -> Columns:
@@ -73,13 +86,18 @@ def columns_of(schema: Any, options: FileOptions, path: str) -> Columns:
     if len(set(schema.names)) < len(schema.names):
         raise InputError(f"{path} has several columns of one name: {', '.join(schema.names)}")
     example = {field.name: _example(field.type) for field in schema}
-    return choose_columns(example, options, path)
+    columns = choose_columns(example, options, path)
+    refuse_patterns(columns, path)
+    return columns
 
 
-def batch_of(batch: Any, columns: Columns, dimensions: int, share: float) -> FileBatch:
-    """Return the rows of a record batch. Raises `VectorError` if its columns cannot hold vectors."""
-    found = vectors_in(batch, columns.paths, dimensions, impute=True)
-    return FileBatch(found, share, {name: batch.column(name) for name in columns.others})
+def batch_of(batch: Any, columns: Columns, fields: NumberFields, share: float) -> FileBatch:
+    """Return the rows of a record batch, with the share of the file that has been read.
+
+    Raises `VectorError` if the columns cannot hold vectors.
+    """
+    found = vectors_in(batch, fields)
+    return FileBatch(found, share, {name: batch.column(name) for name in columns.others}, fields.places)
 
 
 def _example(kind: Any) -> Any:
@@ -90,49 +108,172 @@ def _example(kind: Any) -> Any:
         return [_example(kind.value_type)]
     if pa.types.is_null(kind):
         return None
+    if pa.types.is_map(kind):
+        return []  # without entries, since a schema does not say which names a map has
     return 0.0 if are_numbers(kind) else str(kind)
 
 
 @contextmanager
 def _open_source(path: str) -> Iterator[Any]:
-    """Open a file. Yields its schema, and a function that reads its record batches.
+    """Open a file. Yields its schema, and a function that reads record batches.
 
-    The function takes the names of columns and a part of the file. With each batch it yields the share of the file that
-    has been read.
+    The function takes the names of the columns to read, and a part of the file. It yields record batches, each with the
+    share of the file that has been read.
     """
     kind, _ = require_kind(path)
     if kind == "parquet":
         # With `pre_buffer`, a whole row group would be read at once.
         with (
             open_seekable(path) as file,
-            parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
+            pa.OSFile(file) if isinstance(file, str) else file as source,
+            parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
         ):
+            if table.num_row_groups:
+                _refuse_joined_parquet(source, table.metadata)
             yield table.schema_arrow, partial(_read_parquet, table)
         return
     with open_stream(path) as (file, share_read):
-        if file.peek(len(_FILE_MAGIC)).startswith(_FILE_MAGIC):
-            file.read(len(_FILE_MAGIC))
-        with pa.ipc.open_stream(file) as stream:
-            yield stream.schema, partial(_read_stream, stream, share_read)
+        is_stream = not file.peek(len(_FILE_MAGIC)).startswith(_FILE_MAGIC)
+        if is_stream:
+            with pa.ipc.open_stream(_MarkedStream(file)) as stream:
+                yield stream.schema, partial(_read_stream, stream, file, share_read)
+    # The IPC file format: its batches are read from any position, so the file is opened again, after it was closed.
+    if not is_stream:
+        with (
+            open_seekable(path) as file,
+            pa.OSFile(file) if isinstance(file, str) else file as source,
+            pa.ipc.open_file(source) as batches,
+        ):
+            _refuse_joined_arrow(source)
+            yield batches.schema, partial(_read_file, batches)
 
 
 def _read_parquet(table: Any, names: list[str], part: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
+    """Yield record batches of the row groups in a part, or of all, with the share of the file that has been read."""
     start, end = part or (0, table.num_row_groups)
     rows_read = 0
     for i in range(start, end):
         group = table.metadata.row_group(i)
-        # Sizes in bytes do not tell how many numbers a group holds, since they are encoded.
-        numbers = sum(group.column(j).num_values for j in range(group.num_columns))
-        step = max(_BATCH_NUMBERS * group.num_rows // max(numbers, 1), 1)
-        for batch in table.iter_batches(step, row_groups=[i], columns=names):
+        # Numbers are counted, because the size in bytes depends on how they are encoded.
+        number_count = sum(group.column(j).num_values for j in range(group.num_columns))
+        # So many rows hold about `_BATCH_NUMBERS` numbers.
+        rows_per_batch = max(_BATCH_NUMBERS * group.num_rows // max(number_count, 1), 1)
+        for batch in table.iter_batches(rows_per_batch, row_groups=[i], columns=names):
             rows_read += len(batch)
             yield batch, rows_read / table.metadata.num_rows
 
 
 def _read_stream(
-    stream: Any, share_read: Callable[[], float], names: list[str], _part: tuple[int, int] | None
+    stream: Any, file: Any, share_read: Callable[[], float], names: list[str], _part: tuple[int, int] | None
 ) -> Iterator[tuple[Any, float]]:
+    """Yield the record batches of a stream. Raises `ValueError` if more bytes follow the end of the stream.
+
+    `_part` is not used: of these files, only Parquet is divided into parts.
+    """
     for batch in stream:
-        chosen = batch.select(names)
-        chosen.validate(full=True)  # offsets that point outside the buffers are refused
-        yield chosen, share_read()
+        yield _select_columns(batch, names), share_read()
+    if file.read(1):
+        raise ValueError("something follows the end of its Arrow stream, perhaps a second one: write it as one stream")
+
+
+class _MarkedStream:
+    """An Arrow stream that must end with its end mark: a stream without the mark has been cut."""
+
+    closed = False  # pyarrow asks for this attribute
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """Read up to `size` bytes. Raises `EOFError` at the end of the file.
+
+        After the end mark pyarrow reads no more, so it comes to the end of the file only if the mark is missing.
+        """
+        data: bytes = self._file.read(size)
+        if size and not data:
+            raise EOFError("its Arrow stream has no end mark, so it was cut: copy or write it again")
+        return data
+
+
+def _refuse_joined_arrow(file: Any) -> None:
+    """Raise `ValueError` if several files in the IPC file format were written one behind the other.
+
+    The footer of the last one would lead to batches of the first one.
+    """
+    footer_start, footer = _read_footer(file, _FILE_MAGIC)
+    end_of_batches = _find_end_of_batches(footer)
+    # The footer counts bytes from the start of its own file. Other files before it make the distance longer.
+    if end_of_batches and footer_start - end_of_batches > _MAX_PADDING:
+        raise ValueError(_SEVERAL_FILES)
+
+
+def _refuse_joined_parquet(file: Any, metadata: Any) -> None:
+    """Raise `ValueError` if several Parquet files were written one behind the other.
+
+    The footer of the last one would lead to numbers of the first one.
+    """
+    footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
+    group = metadata.row_group(metadata.num_row_groups - 1)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    ends = [start + column.total_compressed_size for start, column in zip(starts, columns, strict=True)]
+    end_of_numbers = max(ends)
+    file.seek(end_of_numbers)
+    # The last bytes of one file, and directly behind them the first bytes of the next.
+    if 2 * _PARQUET_MAGIC in file.read(max(footer_start - end_of_numbers, 0)):
+        raise ValueError(_SEVERAL_FILES)
+
+
+def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
+    """Return where the footer of a file starts, and its bytes. Its length and the magic bytes follow it."""
+    length_bytes = 4
+    footer_end = file.size() - len(magic) - length_bytes
+    file.seek(footer_end)
+    footer_start = footer_end - int.from_bytes(file.read(length_bytes), "little")
+    file.seek(footer_start)
+    return footer_start, file.read(footer_end - footer_start)
+
+
+def _find_end_of_batches(footer: bytes) -> int:
+    """Return where the last batch of a file ends, which its footer says; 0 if it has none.
+
+    The footer is a table of FlatBuffers. pyarrow has verified it, but does not show where the batches are.
+    """
+
+    def number_at(position: int, kind: str = "<u4") -> int:
+        return int(np.frombuffer(footer, kind, count=1, offset=position)[0])
+
+    # The footer begins with the place of the table, and the table with the distance back to its list of field offsets.
+    table = number_at(0)
+    field_offsets = table - number_at(table, "<i4")  # two sizes of two bytes, then the offset of each field
+    end = 0
+    for field in _BLOCK_FIELDS:
+        place = 2 * (2 + field)  # in the list, after the two sizes
+        is_in_list = place < number_at(field_offsets, "<u2")  # the first size is that of the list
+        offset = number_at(field_offsets + place, "<u2") if is_in_list else 0
+        if not offset:  # the field is not set
+            continue
+        blocks_start = table + offset
+        # Here is the field. It holds the distance to its blocks, and before the blocks comes their number.
+        blocks_start += number_at(blocks_start)
+        blocks = np.frombuffer(footer, _BLOCK, count=number_at(blocks_start), offset=blocks_start + 4)
+        ends = blocks["offset"] + blocks["metadata_bytes"] + blocks["body_bytes"]
+        end = max(end, int(ends.max(initial=0)))
+    return end
+
+
+def _read_file(batches: Any, names: list[str], _part: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
+    """Yield the record batches of a file in the IPC file format, each with the share that has been read.
+
+    `_part` is not used: of these files, only Parquet is divided into parts.
+    """
+    count = batches.num_record_batches
+    for i in range(count):
+        yield _select_columns(batches.get_batch(i), names), (i + 1) / count
+
+
+def _select_columns(batch: Any, names: list[str]) -> Any:
+    """Return the columns of a record batch with these names. Raises an error of pyarrow if the batch is damaged."""
+    selected = batch.select(names)
+    validate(selected)
+    return selected

@@ -1,6 +1,6 @@
-"""Files in chunks that are learned one by one: row groups of Parquet, parts of .npy files, and whole other files.
+"""Divides files into chunks that are learned one by one: row groups of Parquet, parts of .npy files, and other files.
 
-The chunks follow from the data alone, never from who reads them, so that the number of workers changes no bit.
+The chunks depend on the files alone, so that the number of workers changes no bit of what is learned.
 """
 
 import os
@@ -17,7 +17,7 @@ from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.rows import READABLE, FileBatch, find_kind, input_errors, map_npy, open_seekable, require_kind
 
-_NPY_ROWS = 2**16  # of a chunk
+_NPY_ROWS = 2**16  # number of rows in a chunk of an .npy file
 
 
 class Chunk(NamedTuple):
@@ -25,15 +25,16 @@ class Chunk(NamedTuple):
 
     path: str  # absolute, or a URL
     size: int  # of the file
-    changed_ns: int  # when the file was last changed; with the size it tells the file from one that replaces it
-    start: int = 0  # row group of Parquet; first row of .npy
-    end: int | None = None  # None: the chunk is the whole file
+    changed_ns: int  # when the file was last changed; another size or time shows that the file was replaced
+    start: int = 0  # first row group of Parquet, or first row of .npy
+    end: int | None = None  # the row group or row after the last one; None: the chunk is the whole file
 
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
-    """Return the chunks of files, of folders with files, and of Delta tables, by name. Raises `InputError`."""
+    """Return the chunks of files, of folders with files, and of Delta tables. Raises `InputError`."""
     paths = [_normalize(path) for source in sources for path in _list_files(source)]
-    # A file that several links lead to is read once. The path of a link is kept: its name says what kind of file it is.
+    # A file is read once, even if several links lead to it. It is read by a link's path, because the name of the link
+    # says what kind of file it is.
     path_by_file = {os.path.realpath(path): path for path in paths}
     chunks = [chunk for path in path_by_file.values() for chunk in _split(path)]
     if not chunks:
@@ -44,12 +45,14 @@ def chunks_of(sources: Sequence[str]) -> list[Chunk]:
 def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     """Yield the rows of a chunk. Raises `InputError`, also if the file has changed since the chunk was made."""
     _refuse_changed(chunk)
+    part = None if chunk.end is None else (chunk.start, chunk.end)
     try:
-        rows = open_rows(chunk.path, options, None if chunk.end is None else (chunk.start, chunk.end))
+        rows = open_rows(chunk.path, options, part)
         if rows.names and not options.names:
             raise InputError(f"{chunk.path} has names for the dimensions, but the first file has none: name it first")
         yield from rows.batches()
-    finally:  # if the file changed meanwhile, this is the better error: what was read may be parts of two files
+    finally:
+        # If the file changed while it was read, other errors would mislead, because parts of two files were read.
         _refuse_changed(chunk)
 
 
@@ -62,7 +65,7 @@ def _refuse_changed(chunk: Chunk) -> None:
 
 
 def _list_files(source: str) -> list[str]:
-    """Return the paths of the files of a source: a file, a folder or a table. Raises `InputError`."""
+    """Return the paths of the files in a source: a file, a folder or a Delta table. Raises `InputError`."""
     if source.endswith(".metadata.json"):
         raise InputError(f"{source}: of tables those of Delta can be read")
     file_system, path = _locate(source)
@@ -74,7 +77,7 @@ def _list_files(source: str) -> list[str]:
         return [source]
     if file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
         return _list_delta_files(source)
-    prefix = ""
+    prefix = ""  # the scheme of a URL, which pyarrow leaves out of the paths that it lists
     if "://" in source:
         scheme, _, _ = source.partition("://")
         prefix = f"{scheme}://"
@@ -84,17 +87,18 @@ def _list_files(source: str) -> list[str]:
 
 
 def _is_data(path: str) -> bool:
-    """Return whether a file is read. Names that start with _ or . are engines' temporary files."""
+    """Return whether a file in a folder is read: its suffix is known, and it is not an engine's temporary file."""
     is_temporary = any(name.startswith(("_", ".")) for name in path.split("/"))
     return not is_temporary and find_kind(path) is not None
 
 
 def _list_delta_files(source: str) -> list[str]:
+    """Return the URLs of the files of a Delta table. Raises `InputError` if the files alone are not the table."""
     from deltalake import DeltaTable, exceptions  # an optional package
 
     table = DeltaTable(source)
     try:
-        table.to_pyarrow_dataset()  # refuses what its files do not show, such as deletion vectors
+        table.to_pyarrow_dataset()  # raises if there is more to the table, such as deletion vectors
     except exceptions.DeltaProtocolError as error:
         raise InputError(f"{source} is more than its files: {error}") from None
     return sorted(table.file_uris())
@@ -107,7 +111,7 @@ def _locate(path: str) -> tuple[Any, str]:
 
 
 def _normalize(path: str) -> str:
-    """Make a local path absolute, and its folder one without links, so that a file has one path. Keep URLs."""
+    """Return a local path as an absolute path whose folder has no links, so that a file has one path; keep a URL."""
     file_system, local_path = _locate(path)
     if not isinstance(file_system, pa.fs.LocalFileSystem):
         return path
@@ -116,13 +120,13 @@ def _normalize(path: str) -> str:
 
 
 def _split(path: str) -> list[Chunk]:
-    """Return the chunks of a file."""
+    """Divide a file into chunks: row groups of Parquet, equal parts of .npy, otherwise the whole file."""
     file_system, local_path = _locate(path)
     info = file_system.get_file_info(local_path)
-    whole = Chunk(path, info.size, info.mtime_ns)
+    whole_file = Chunk(path, info.size, info.mtime_ns)
     kind, compression = require_kind(path)
     if compression or kind not in ("parquet", "npy"):
-        return [whole]
+        return [whole_file]
     with input_errors(path, pa.ArrowException), open_seekable(path) as file:
         if kind == "npy":
             n = len(map_npy(file, path))
@@ -131,4 +135,4 @@ def _split(path: str) -> list[Chunk]:
             with parquet.ParquetFile(file) as table:
                 groups = range(table.num_row_groups)
                 bounds = [(i, i + 1) for i in groups if table.metadata.row_group(i).num_rows]
-    return [whole._replace(start=start, end=end) for start, end in bounds]
+    return [whole_file._replace(start=start, end=end) for start, end in bounds]

@@ -1,159 +1,272 @@
-"""Which columns of a file hold the numbers: `--field`, or all of them, in the order of a model's names."""
+"""Chooses which columns of a file hold the numbers: those of `--field`, or all, in the order of a model's names."""
 
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from streampca.errors import InputError, listed
-from streampca.formats.csv import parse_cell
-from streampca.formats.errors import VectorError
+from streampca.errors import InputError, list_names
+from streampca.formats.errors import NULL_HINT, VectorError
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import is_number_word
-from streampca.settings.field_paths import Part, Path, names_of, paths_of, spelled
+from streampca.formats.tensors import names_beside
+from streampca.formats.text import parse_cell
+from streampca.formats.walk import MAX_TEXTS, open_texts
+from streampca.settings.field_paths import (
+    Choice,
+    Condition,
+    Part,
+    Path,
+    get_steps,
+    is_word,
+    name_paths,
+    parse_paths,
+    spell_path,
+)
 
 _INDEX_NAME = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # what pandas calls the column of an index
 
 
 class FileOptions(NamedTuple):
-    """What is read from a file."""
+    """The user's options for reading a file."""
 
     field: str = ""  # where the numbers are; empty: in the only array, or in all columns
-    header: bool | None = None  # whether the first line of CSV is a header; None: found out from the first lines
-    separator: str | None = None  # of the cells of CSV; None: found out from the first lines
+    header: bool | None = None  # whether the first line of CSV is a header; None: guessed from the first lines
+    separator: str | None = None  # of the cells of CSV; None: guessed from the first lines
     dimensions: int | None = None  # None: as many as the file has
-    names: Sequence[str] | None = None  # of the dimensions that a model has learned
+    names: Sequence[str] | None = None  # of the dimensions, from a model or the setting `field`
     impute: bool = False
+    where: Sequence[Condition] = ()  # rows that do not meet these conditions are skipped
     others: bool | Sequence[str] = False  # further columns of a table: all, or these
+    skip_lines: int = 0  # lines of CSV before the header, or before the rows if there is none
+    encoding: str | None = None  # of CSV; None: by its byte-order mark, else UTF-8
 
 
 class Columns(NamedTuple):
     """Where the numbers of a row are."""
 
     paths: tuple[Path, ...]
-    with_numbers: Sequence[str] = ()  # the columns of the table that the paths begin with
-    names: list[str] | None = None  # of the dimensions, where each path leads to one number
+    needed: Sequence[str] = ()  # the columns of the table with which the paths and the conditions begin
+    names: list[str] | None = None  # of the dimensions, if each path leads to one of the d numbers
     notes: Sequence[str] = ()  # for the user, on how the columns are read
     others: Sequence[str] = ()  # the further columns
     is_null: bool = False  # the row has null in place of all numbers
+    where: Sequence[Condition] = ()
 
-    def dimensions_in(self, row: Any, path: str) -> int:
-        """Return how many numbers a vector of this row has; 0 if the row holds none. Raises `InputError`."""
+    def create_fields(self, dimensions: int, value_name: str) -> NumberFields:
+        """Create the object that finds the numbers in rows, with NaN for missing numbers."""
+        return NumberFields(self.paths, dimensions, impute=True, value_name=value_name, where=self.where)
+
+    def count_dimensions(self, row: Any, path: str) -> int:
+        """Return how many numbers the vectors in this row have; 0 if it holds no vector. Raises `InputError`."""
         try:
-            return NumberFields(self.paths, 0, impute=True, value_name="first row").dimensions_in(row)
+            return self.create_fields(dimensions=0, value_name="first row").count_dimensions(row)  # 0: not known yet
         except (VectorError, RecursionError) as error:
             raise InputError(f"{path}: {error}") from None
 
 
 def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = True) -> Columns:
-    """Choose where the numbers are, by one row of a file, or by an example that is like all rows.
+    """Choose which columns of a file hold the numbers, by one row of the file, or by an example of its rows.
 
-    If the file does not name its columns, so that the names in `row` are only their numbers, `named` must be False.
+    If the file does not name its columns, `named` must be False: the names in `row` are only the columns' numbers.
     Raises `InputError`.
     """
+    row, _ = open_texts(row, MAX_TEXTS)
     try:
-        asked = paths_of(options.field)
+        asked_paths = parse_paths(options.field)
     except ValueError as error:
         raise InputError(f"--field {options.field}: {error}") from None
-    columns = _columns_in(row)
-    if asked and not columns:
-        raise InputError(f"{path} has no columns: leave --field away")
-    unknown = set() if isinstance(options.others, bool) else set(options.others) - columns.keys()
-    if unknown:
-        raise InputError(f"{path}: there is no column {min(unknown)}; there are {_quote(columns)}")
-
-    values = {} if asked else _choose_by_default(row, options, path)  # what is at each chosen path
-    for pattern in asked:
-        values |= _expand(pattern, row, path)
-    paths = tuple(values)
+    columns = _find_columns(row)
+    _refuse_unknown_columns(columns, options, path, has_field=bool(asked_paths))
+    value_by_path = (
+        _find_asked_values(asked_paths, row, options, path) if asked_paths else _choose_by_default(row, options, path)
+    )
+    paths = tuple(value_by_path)
+    names = _name_dimensions(value_by_path, options) if named else None
     notes = []
-    names = _name_dimensions(values, options) if named else None
-    if names and not asked:
-        notes = [f"the dimensions are its columns {listed(names)}"]
-    if names and options.names:
-        if not set(options.names) <= set(names):
-            raise InputError(
-                f"{path} has the columns {listed(names)}, but the dimensions learned are {listed(options.names)}"
-            )
+    if names and not asked_paths:
+        notes = [f"the dimensions are its columns {list_names(names)}"]
+    if names and options.names:  # the dimensions have names already: read the columns in their order
         if list(options.names) != names:
-            notes = ["columns are read by the names learned"]
-        path_by_name = dict(zip(names, paths, strict=True))
-        paths = tuple(path_by_name[name] for name in options.names)
+            notes = ["columns are read by their names"]
+        paths = _order_by_names(paths, names, options.names, path)
         names = list(options.names)
     elif options.names:
         notes.append("its columns have no names, so they are read in their order")
 
-    with_numbers = dict.fromkeys(parts[0].name for parts in paths)
+    first_steps = [get_steps(path)[0] for path in paths]
     others = options.others or ()
     if others is True:
-        others = [name for name in columns if name not in with_numbers]
-    is_null = bool(values) and all(value is None for value in values.values())
-    return Columns(paths, list(with_numbers), names, notes, others, is_null)
+        others = [name for name in columns if name not in first_steps]
+    needed = {*first_steps, *names_beside(first_steps), *(condition.steps[0] for condition in options.where)}
+    return Columns(
+        paths=paths,
+        needed=[name for name in columns if name in needed],
+        names=names,
+        notes=notes,
+        others=others,
+        is_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
+        where=options.where,
+    )
 
 
-def _name_dimensions(values: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
-    """Return a name for each dimension, if each has a path; else None. `values` are what is at the paths."""
-    # Of a model with names, only the columns that have these names are read: there may be more.
-    may_be_dimensions = options.names or options.dimensions in (None, len(values))
-    if values and may_be_dimensions and all(map(_is_number, values.values())):
-        return list(names_of(list(values)))
+def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, path: str, *, has_field: bool) -> None:
+    """Raise `InputError` if the options ask for columns that a file does not have."""
+    if (has_field or options.where) and not columns:
+        raise InputError(f"{path} has no columns: leave --field and --where away")
+    others: Sequence[str] = () if isinstance(options.others, bool) else options.others
+    unknown = set(others) - columns.keys()
+    if unknown:
+        raise InputError(f"{path}: there is no column {min(unknown)}; there are {_quote(columns)}")
+
+
+def _find_asked_values(asked: Sequence[Path], row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
+    """Return the paths that `--field` asks for, with the value at each in the row. Raises `InputError`.
+
+    With gaps allowed, some columns may be missing, but not all. The value at the path of a missing column is None.
+    """
+    value_by_path: dict[Path, Any] = {}
+    missing_count = 0
+    for pattern in asked:
+        try:
+            value_by_path |= _expand(pattern, row, path)
+        except InputError as error:
+            missing_count += 1
+            value_by_path[pattern] = None
+            # A pattern without a match names no dimension that could be missing.
+            may_be_gap = options.impute and not any(map(_is_pattern, pattern))
+            if not may_be_gap or missing_count == len(asked):
+                raise InputError(f"{error}{NULL_HINT if len(asked) > 1 else ''}") from None
+    return value_by_path
+
+
+def _order_by_names(
+    paths: Sequence[Path], names: Sequence[str], learned_names: Sequence[str], file: str
+) -> tuple[Path, ...]:
+    """Return the paths of columns with these names in the order of the learned names. Raises `InputError`."""
+    if not set(learned_names) <= set(names):
+        raise InputError(
+            f"{file} has the columns {list_names(names)}, but the dimensions are {list_names(learned_names)}"
+        )
+    path_by_name = dict(zip(names, paths, strict=True))
+    return tuple(path_by_name[name] for name in learned_names)
+
+
+def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
+    """Return a name for each dimension, if there is a path to each; otherwise None."""
+    path_count = len(value_by_path)
+    # There may be more columns than a model with names has learned: only the columns with these names are read.
+    may_be_dimensions = options.names or options.dimensions in (None, path_count)
+    if not path_count or not may_be_dimensions:
+        return None
+    are_numbers = all(map(_is_number, value_by_path.values()))
+    has_path_to_each = path_count > 1 and options.dimensions == path_count  # to a number, or to an array of them
+    if are_numbers or has_path_to_each:
+        return list(name_paths(list(value_by_path)))
     return None
 
 
 def _choose_by_default(row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
-    """Return the paths of the columns to read without `--field`, with what is there. If the row is an array: none."""
-    columns = _columns_in(row)
-    if not columns and not isinstance(row, list):
+    """Return the paths of the columns to read without `--field`, with the value at each; {} if the row is an array."""
+    columns = _find_columns(row)
+    if not columns and not isinstance(row, list | str):
         raise InputError(f"{path} holds no vectors: neither arrays nor columns")
-    if options.names and set(options.names) <= columns.keys():
-        return {(Part(name),): columns[name] for name in options.names}
+    learned_names = options.names or ()
+    present = columns.keys() & set(learned_names)
+    # The file has all columns with learned names, or may lack some of them: all further columns are ignored.
+    if present and (options.impute or len(present) == len(learned_names)):
+        return {(Part(name),): columns.get(name) for name in learned_names}
     hint = f"name by --field where the numbers are, of {_quote(columns)}"
     has_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
-    if options.header is None and (has_index or any(parse_cell(name) is not None for name in columns)):
+    has_number_name = any(parse_cell(name) is not None for name in columns)
+    # The cells of a first row of CSV may have been taken for names: an empty cell, or numbers.
+    if options.header is None and (has_index or has_number_name):
         hint += ", or say --no-header if the first line of CSV is a row"
     if has_index:
         raise InputError(f"{path}: a column has no name, as an index that pandas wrote: {hint}")
-    is_array = len(columns) == 1 and all(_is_array(value) for value in columns.values())
-    if columns and not is_array:
+    is_column_of_arrays = len(columns) == 1 and all(_is_array(value) for value in columns.values())
+    if columns and not is_column_of_arrays:
         not_numbers = [name for name, value in columns.items() if not _is_number(value)]
         if not_numbers:
-            raise InputError(f"{path}: column {listed(not_numbers[:1])} holds no numbers: {hint}")
+            raise InputError(f"{path}: column {list_names(not_numbers[:1])} holds no numbers: {hint}")
         if options.dimensions not in (None, len(columns)):
             raise InputError(f"{path} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
     return {(Part(name),): value for name, value in columns.items()}
 
 
-def _expand(pattern: Path, value: Any, file: str) -> dict[Path, Any]:
-    """Return each path in the value that matches the pattern, with what lies at its end.
+def _expand(pattern: Path, value: Any, file: str, max_texts: int = MAX_TEXTS) -> dict[Path, Any]:
+    """Return each path that matches the pattern, with the value to which it leads.
 
     In `{"fields": {"temp": 1, "hum": 2}}` the pattern `fields.*` matches `fields.temp` and `fields.hum`. A part in
-    backticks matches only its own name. Where the value is empty, the rest of the pattern stays as it is, with None.
-    Raises `InputError` if no column matches.
+    backticks matches only its own name. At most `max_texts` texts are parsed as JSON on the way. Raises `InputError` if
+    no column matches.
     """
     if not pattern:
         return {(): value}
-    if value is None or value == []:  # nothing is there that could be expanded
+    value, max_texts = open_texts(value, max_texts)
+    is_text = isinstance(value, str)  # this one holds no JSON, but the text in another row may
+    if value is None or value == [] or is_text:
+        # Which names other rows have here is not known, so the pattern itself is returned as the path.
         return {pattern: None}
-    name, is_quoted = pattern[0]
-    columns = _columns_in(value)
-    if name in columns:
-        names = [name]
-    else:
-        names = [each for each in columns if each and not is_quoted and fnmatchcase(each, name)]
-    if not names:
-        raise InputError(f"{file} has no column {spelled([name])}; there are {_quote(columns)}")
-    found = {}
-    for each in names:
-        for rest, leaf in _expand(pattern[1:], columns[each], file).items():
-            found[(Part(each), *rest)] = leaf
-    return found
+    value_by_path = {}
+    for step, inner in _match_step(pattern[0], value, file).items():
+        for rest, found in _expand(pattern[1:], inner, file, max_texts).items():
+            value_by_path[(step, *rest)] = found
+    return value_by_path
 
 
-def _columns_in(value: Any) -> Mapping[str, Any]:
-    """Return the entries of an object, or of the first object in arrays; none if there is no object."""
-    while isinstance(value, list):
-        value = next((element for element in value if isinstance(element, dict | list)), None)
-    return value if isinstance(value, dict) else {}
+def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Any, Any]:
+    """Return each step into the value that matches one step of a pattern, with the value to which it leads.
+
+    Raises `InputError` if no column matches.
+    """
+    if isinstance(step, Choice):
+        chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
+        return {step: chosen[0] if chosen else None}
+    columns = _find_columns(value)
+    if step.name in columns:
+        return {Part(step.name): columns[step.name]}
+    matches = {}
+    if not step.quoted:
+        matches = {Part(name): inner for name, inner in columns.items() if name and fnmatchcase(name, step.name)}
+    if not matches:
+        raise InputError(f"{file} has no column {spell_path([step.name])}; there are {_quote(columns)}")
+    return matches
+
+
+def refuse_patterns(columns: Columns, path: str) -> None:
+    """Raise `InputError` if a path is still a pattern.
+
+    So it is if the pattern is for names in maps or texts, and the example of a row does not tell these names.
+    """
+    for columns_path in columns.paths:
+        for part in columns_path[1:]:  # the first part is the name of a column
+            if isinstance(part, Part) and not part.quoted and {"*", "?"} & set(part.name):
+                pattern = spell_path(get_steps(columns_path))
+                raise InputError(f"{path}: which names fit the pattern {pattern} is not known: write each name")
+
+
+def _is_pattern(part: Part | Choice) -> bool:
+    """Return whether a part of a path has wildcards, so that it may match several names."""
+    return isinstance(part, Part) and not part.quoted and not set("*?[").isdisjoint(part.name)
+
+
+def _find_columns(value: Any) -> Mapping[str, Any]:
+    """Return the entries of an object, or of all objects in an array and its inner arrays; {} if there is no object.
+
+    If several objects have an entry of the same name, the first one counts.
+    """
+    columns: dict[str, Any] = {}
+    for element in _collect_objects(value):
+        columns = element | columns
+    return columns
+
+
+def _collect_objects(value: Any) -> list[dict[str, Any]]:
+    """Return the value in a list if it is an object, or the objects in it and in its inner arrays if it is an array."""
+    if isinstance(value, list):
+        return [inner for element in value for inner in _collect_objects(element)]
+    return [value] if isinstance(value, dict) else []
 
 
 def _is_number(value: Any) -> bool:
@@ -163,9 +276,9 @@ def _is_number(value: Any) -> bool:
 
 def _is_array(value: Any) -> bool:
     """Return whether a value is an array that holds no objects."""
-    return isinstance(value, list) and not _columns_in(value)
+    return isinstance(value, list) and not _find_columns(value)
 
 
 def _quote(columns: Mapping[str, Any]) -> str:
-    """Return the names of the columns as `--field` takes them."""
-    return listed([spelled([name]) if name else '""' for name in columns])
+    """Return the names of the columns as one would write them in `--field`."""
+    return list_names([spell_path([name]) if name else '""' for name in columns])

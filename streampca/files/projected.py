@@ -2,30 +2,31 @@
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import orjson
 
-from streampca.errors import InputError, naming_the_extra
+from streampca.errors import InputError, explain_missing_extra
+from streampca.files.rows import ALL_FIELDS
 from streampca.formats import npy, writer_of
 from streampca.pca.arrays import Array
 
-TABLES = (".csv", ".parquet")  # files that keep the other columns
+TABLES = (".csv", ".parquet")  # suffixes of files that also hold the other columns of the input
 Write = Callable[[Array, Array, Mapping[str, Any]], object]
-"""Takes coordinates (n, k), residuals (n,), and the other columns, of a table."""
+"""A function that appends n rows: coordinates (n, k), residuals (n,), and the other columns by name."""
 
 
 @contextmanager
 def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    """Write a file of vectors that were projected. Raises `InputError`.
+    """Write a file of projected vectors, with k coordinates each. Raises `InputError`.
 
-    Yields the function that appends rows. The file appears when the block ends without an error.
-
-    `others` are the other columns of a table, by name, with their Arrow types, or None for text. The columns for
-    coordinates and residuals follow them. An .npy file holds only the coordinates, as an array (n, k).
+    Yields the function that appends rows. The file appears when the `with` block ends without an error. `others` are
+    the names of the other columns of a table, each with its Arrow type, or None for text.
     """
     open_writer = _WRITERS.get(path.suffix)
     if open_writer is None:
@@ -46,6 +47,14 @@ def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Wr
         temporary.unlink(missing_ok=True)
 
 
+def _encode(value: Any) -> bytes:
+    """Return a value as JSON."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # integers beyond 64 bits, and text such as half an emoji
+        return json.dumps(value).encode()
+
+
 def _headings(k: int) -> list[str]:
     """Return the names of the columns with coordinates in CSV."""
     return [f"coordinate_{i + 1}" for i in range(k)]
@@ -53,42 +62,59 @@ def _headings(k: int) -> list[str]:
 
 @contextmanager
 def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+    """Write only the coordinates, as an array (n, k)."""
     dtype = np.dtype("<f8")
-    # NumPy pads headers, so that the number of rows can be written into the header when it is known.
-    start = file.write(npy.encode_header(dtype, (0, k)))
-    yield lambda coordinates, residual, columns: file.write(np.ascontiguousarray(coordinates, dtype).data)
-    rows = (file.tell() - start) // (k * dtype.itemsize)
+    # The number of rows is not known yet. Its header will replace this one, and is as long, because NumPy pads headers.
+    header_size = file.write(npy.encode_header(dtype, (0, k)))
+
+    def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
+        file.write(np.ascontiguousarray(coordinates, dtype).data)
+
+    yield write
+    row_count = (file.tell() - header_size) // (k * dtype.itemsize)
     file.seek(0)
-    file.write(npy.encode_header(dtype, (rows, k)))
+    file.write(npy.encode_header(dtype, (row_count, k)))
 
 
 @contextmanager
 def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+    """Write a JSON object on each line: all other fields of the row, then the coordinates and the residual."""
     writer = writer_of("json")
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        for value in writer.write({"coordinates": coordinates, "residual": residual}):
-            file.write(value + b"\n")
+        values = writer.write({"coordinates": coordinates, "residual": residual})
+        all_fields = columns.get(ALL_FIELDS, [{}] * len(values))
+        for fields, value in zip(all_fields, values, strict=True):
+            clashes = fields.keys() & {"coordinates", "residual"}
+            if clashes:
+                raise InputError(f"a field {min(clashes)} would be written, but the file that is read has that field")
+            # The two objects are joined into one: `{"id":1}` and `{"residual":0}` to `{"id":1,"residual":0}`.
+            beginning = _encode(fields)[:-1] + b"," if fields else b"{"
+            file.write(beginning + value[1:] + b"\n")
 
     yield write
 
 
 @contextmanager
 def _write_csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    text = io.TextIOWrapper(file, "utf-8", newline="")
+    """Write the other columns, a column for each coordinate, and the residual, after a header."""
+    # Text such as half an emoji is not valid UTF-8, and is written with a backslash.
+    text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*others, *_headings(k), "residual"])
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        texts = [columns[name] if kind is None else _to_texts(name, columns[name]) for name, kind in others.items()]
+        texts = [_to_texts(name, columns[name]) for name in others]
         table.writerows(zip(*texts, *coordinates.T.tolist(), residual.tolist(), strict=True))
 
     yield write
     text.detach()  # flushes, and leaves the file open
 
 
-def _to_texts(name: str, column: Any) -> list[str]:
-    """Return the texts of a column of Arrow. Raises `InputError`."""
+def _to_texts(name: str, column: Any) -> list[Any]:
+    """Return the cells of a column: an Arrow array, or a NumPy array of Python objects. Raises `InputError`."""
+    if isinstance(column, np.ndarray):
+        return [_encode(value).decode() if isinstance(value, dict | list | bool) else value for value in column]
     import pyarrow as pa
 
     try:
@@ -100,17 +126,25 @@ def _to_texts(name: str, column: Any) -> list[str]:
 
 @contextmanager
 def _write_parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    with naming_the_extra("writing Parquet", "arrow"):
+    """Write the other columns, a column with the coordinates as lists, and the residual."""
+    with explain_missing_extra("arrow", needed_by="writing Parquet"):
         import pyarrow as pa
         from pyarrow import parquet
 
         from streampca.formats.arrow import column_of
+    # Columns of CSV have the type None: they are written as text.
     types = {name: pa.string() if kind is None else kind for name, kind in others.items()}
     schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
         arrays = [*(columns[name] for name in others), column_of(coordinates), residual]
-        writer.write_batch(pa.record_batch(arrays, schema=schema))
+        try:
+            batch = pa.record_batch(arrays, schema=schema)
+        except (pa.ArrowException, OverflowError, UnicodeError) as error:
+            # For example, a field of JSON Lines has another type in a later row.
+            text = " ".join(str(error).split())
+            raise InputError(f"Parquet cannot hold the other columns, so write a .jsonl file: {text}") from None
+        writer.write_batch(batch)
 
     with parquet.ParquetWriter(file, schema) as writer:
         yield write

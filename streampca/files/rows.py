@@ -1,6 +1,6 @@
-"""Files by their suffix, local or at a URL, compressed or not; and their rows as vectors, in batches.
+"""Opens files by their suffix, local or at a URL, compressed or not, and reads their rows as vectors, in batches.
 
-So a file may be larger than memory. Errors name the file and the row.
+A file may be larger than memory. Errors name the file and the row.
 """
 
 import gzip
@@ -8,7 +8,8 @@ import io
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfileobj
@@ -17,20 +18,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.errors import InputError, naming_the_extra
+from streampca.errors import InputError, explain_missing_extra
 from streampca.files.columns import FileOptions, choose_columns
-from streampca.formats.errors import NO_VALUE, NULL_HINT
+from streampca.formats.element_places import ElementPlaces
+from streampca.formats.errors import NO_VALUE, UNMET, missing_hint
+from streampca.formats.fields import NumberFields
 from streampca.formats.judge import first_not_finite
 from streampca.formats.numbers import RowVectors
 from streampca.pca.arrays import Array
+from streampca.pca.missing_values import NO_MISSING_VALUES, MissingValues
+from streampca.settings.field_paths import Condition
 
 KINDS = {
     ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow",
 }  # fmt: skip
 READABLE = f"can be read: {', '.join(KINDS)}, and these with .gz or .zst behind"
+ALL_FIELDS = "\0"  # name of the column that holds all other fields of a row of JSON Lines; no field has this name
 _COMPRESSIONS = (".gz", ".zst")
-_MAX_READ = 2**28  # bytes of a compressed file at a time
+_MAX_READ = 2**28  # largest number of decompressed bytes that are read at a time
 _BATCH_BYTES = 1 << 22
 _BATCH_ROWS = 4096
 
@@ -43,7 +49,7 @@ class FileKind(NamedTuple):
 
 
 def find_kind(path: str) -> FileKind | None:
-    """Return what the name of a file says; None if the file cannot be read."""
+    """Return the kind and compression of a file by its name, or None if files with its suffix cannot be read."""
     name = path.rsplit("/", 1)[-1].lower()
     compression = next((suffix for suffix in _COMPRESSIONS if name.endswith(suffix)), "")
     kind = KINDS.get(Path(name.removesuffix(compression)).suffix)
@@ -51,7 +57,7 @@ def find_kind(path: str) -> FileKind | None:
 
 
 def require_kind(path: str) -> FileKind:
-    """Return what the name of a file says. Raises `InputError` if the file cannot be read."""
+    """Return the kind and compression of a file by its name. Raises `InputError` if its suffix cannot be read."""
     kind = find_kind(path)
     if kind is None:
         raise InputError(f"{path}: its suffix is none of those that {READABLE}")
@@ -60,38 +66,41 @@ def require_kind(path: str) -> FileKind:
 
 @contextmanager
 def input_errors(path: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors of reading, and these `errors`, into `InputError` with the path."""
+    """Turn errors of reading into `InputError` with the path. `errors` are further types that are turned."""
     expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, *errors)
     try:
         yield
-    except InputError:  # a ValueError that names the file already
+    except InputError:  # is a ValueError, but names the file already
         raise
     except expected as error:
         text = str(getattr(error, "strerror", None) or error)
-        text, _, _ = text.partition(" (b'")  # bytes of the file follow
+        text, _, _ = text.partition(" (b'")  # the rest of such an error shows bytes of the file
         raise InputError(f"{path} cannot be read: {' '.join(text.split())}") from None
 
 
 @contextmanager
 def open_stream(path: str) -> Iterator[tuple[Any, Callable[[], float]]]:
-    """Open a file to read its bytes in one pass, decompressed. Raises errors of reading.
+    """Open a file to read its decompressed bytes in one pass.
 
-    Yields the file, and a function that returns the share that has been read.
+    Yields the file, and a function that returns the share of the file that has been read.
     """
     with _open_stored(path) as stored:
         size = stored.seek(0, os.SEEK_END)
         stored.seek(0)
-        _, compression = require_kind(path)
-        yield _decompress(stored, compression), lambda: stored.tell() / max(size, 1)
+
+        def share_read() -> float:
+            return float(stored.tell() / max(size, 1))
+
+        yield _decompress(stored, require_kind(path).compression), share_read
 
 
 @contextmanager
 def open_seekable(path: str) -> Iterator[Any]:
-    """Yield a file that can be read anywhere: its path, or a file of pyarrow's if the path is a URL.
+    """Yield a file that can be read from any position: the path of a local file, or a file of pyarrow at a URL.
 
     A compressed file is decompressed to a temporary file.
     """
-    _, compression = require_kind(path)
+    compression = require_kind(path).compression
     if not compression:
         yield _open_stored(path) if "://" in path else path
         return
@@ -102,7 +111,7 @@ def open_seekable(path: str) -> Iterator[Any]:
 
 
 def _open_stored(path: str) -> Any:
-    """Open a file, local or at a URL, as it is stored."""
+    """Open a file, local or at a URL, to read its bytes as they are stored, without decompression."""
     if "://" not in path:
         return Path(path).open("rb")
     import pyarrow.fs
@@ -112,18 +121,18 @@ def _open_stored(path: str) -> Any:
 
 
 def _decompress(stored: Any, compression: str) -> Any:
-    """Return the file to read a stored one by: decompressed, and with a buffer."""
+    """Return a buffered file from which the decompressed bytes of a stored file are read."""
     if compression == ".gz":
         return _LimitedReader(gzip.GzipFile(fileobj=stored))
     if compression == ".zst":
-        with naming_the_extra("reading .zst", "arrow"):
+        with explain_missing_extra("arrow", needed_by="reading .zst"):
             import pyarrow as pa
         return _LimitedReader(pa.CompressedInputStream(stored, "zstd"))
     return stored if isinstance(stored, io.BufferedIOBase) else io.BufferedReader(stored)
 
 
 class _LimitedReader(io.BufferedReader):
-    """Refuses to read very much of a compressed file at once: a few bytes may unpack to gibibytes."""
+    """Reads at most 256 MiB of a compressed file at a time: a few bytes may unpack to gibibytes."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_READ:
@@ -132,11 +141,12 @@ class _LimitedReader(io.BufferedReader):
 
 
 class FileBatch(NamedTuple):
-    """The next rows of a file. Their vectors were not judged: they may hold NaN and infinity."""
+    """The next rows of a file. Their vectors were not checked: they may hold NaN and infinity."""
 
     found: RowVectors
     share: float  # of the file that has been read
     columns: Mapping[str, Any]  # the other columns: arrays of NumPy, or of Arrow
+    places: ElementPlaces | None = None  # where elements that are read by position were, in the rows so far
 
 
 class RowChunk(NamedTuple):
@@ -146,7 +156,7 @@ class RowChunk(NamedTuple):
     share: float  # of the file that has been read
     others: Mapping[str, Any]  # the other columns, with a value for each vector
     rows: NDArray[np.int64]  # (n,), the row of each vector, from 1
-    skipped: int  # rows without a vector
+    skipped: Counter[str]  # rows without a vector, by reason
 
 
 class Rows(NamedTuple):
@@ -158,53 +168,77 @@ class Rows(NamedTuple):
     impute: bool = False
     names: list[str] | None = None  # of the dimensions
     notes: str = ""  # for the user, on how the file is read
+    fields: NumberFields | None = None  # what finds the numbers in its rows; None: they are in columns
     others: Mapping[str, Any] = {}  # Arrow types of the other columns; None: text
+    missing_values: MissingValues = NO_MISSING_VALUES
 
     def chunks(self, *, skip_nulls: bool = False) -> Iterator[RowChunk]:
         """Yield the vectors of all rows.
 
-        If a row holds no vector, or one that is not finite, raises `InputError` with the number of the row. With
-        `skip_nulls`, a row may be null.
+        Rows that do not meet the conditions are skipped and, with `skip_nulls`, also rows that are null. Any other row
+        without a vector of finite numbers raises `InputError` with the number of the row.
         """
+        skipped_reasons = {UNMET, NO_VALUE} if skip_nulls else {UNMET}
         rows_before = 0
-        for found, share, columns in self.batches():
+        for batch in self.batches():
+            found = batch.found
+            skipped = Counter[str]()
             for row, error in found.errors:
-                if not skip_nulls or error.reason != NO_VALUE:
+                if error.reason not in skipped_reasons:
                     raise InputError(f"{self.path}, row {rows_before + row + 1}: {error}")
+                skipped[error.reason] += 1
+            # For each vector, the index of its row in this batch: a row may hold several vectors, or none.
             row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
             row_numbers = rows_before + row_of_vector + 1
-            self._check_finite(found.vectors, row_numbers)
+            vectors = self.missing_values.to_nan(found.vectors)
+            self._refuse_unusable(vectors, found.vectors, row_numbers)
             yield RowChunk(
-                vectors=found.vectors,
-                share=share,
-                others={name: column.take(row_of_vector) for name, column in columns.items()},
+                vectors=vectors,
+                share=batch.share,
+                others={name: column.take(row_of_vector) for name, column in batch.columns.items()},
                 rows=row_numbers,
-                skipped=int((found.counts == 0).sum()),
+                skipped=skipped,
             )
             rows_before += len(found.counts)
         if rows_before == 0:
-            raise InputError(f"{self.path} holds no vectors")
+            raise no_vectors_error(self.path)
 
-    def _check_finite(self, vectors: Array, row_numbers: NDArray[np.int64]) -> None:
-        """Raise `InputError` if an entry of the vectors (n, d) can be neither learned nor projected."""
-        bad = first_not_finite(vectors, impute=self.impute)
-        if bad is None:
+    def _refuse_unusable(self, vectors: Array, given: Array, row_numbers: NDArray[np.int64]) -> None:
+        """Raise `InputError` if an entry of the vectors (n, d) can be neither learned nor projected.
+
+        `given` (n, d) are the vectors as the file has them: where `vectors` have NaN, they may have a number that means
+        "missing".
+        """
+        bad_entry = first_not_finite(vectors, impute=self.impute)
+        if bad_entry is None:
             return
-        i, column = bad
+        i, column = bad_entry
         name = f" ({self.names[column]})" if self.names else ""
-        hint = NULL_HINT if np.isnan(vectors[i, column]) else ""
-        raise InputError(f"{self.path}, row {row_numbers[i]}: number {column + 1}{name} is {vectors[i, column]}{hint}")
+        number = given[i, column]
+        hint = missing_hint(number) if np.isnan(vectors[i, column]) else ""
+        raise InputError(f"{self.path}, row {row_numbers[i]}: number {column + 1}{name} is {number}{hint}")
+
+
+def no_vectors_error(path: str, where: Sequence[Condition] = ()) -> InputError:
+    """Return the error of a file in which no row holds a vector and meets the conditions."""
+    return InputError(f"{path} holds no vectors" + (" in rows that meet --where" if where else ""))
+
+
+def describe_skipped(skipped: Mapping[str, int]) -> list[str]:
+    """Return a line of text for each reason, with the number of rows that were skipped for it."""
+    reasons = {NO_VALUE: "null instead of a vector", UNMET: "they do not meet --where"}
+    return [f"{count:,} rows skipped: {reasons[reason]}" for reason, count in skipped.items()]
 
 
 def batch_of_vectors(vectors: Array, share: float) -> FileBatch:
-    """Return a batch of rows, each of which is one of the vectors (n, d)."""
+    """Return a batch of n rows that hold one vector each, from the vectors (n, d)."""
     rows = RowVectors(vectors, counts=np.ones(len(vectors), np.int64), errors=())
     return FileBatch(rows, share, columns={})
 
 
 def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -> Rows:
-    """Open an .npy file. `part` is its start and end in rows."""
-    columns = choose_columns([], options, path)  # refuses options for columns, which the file does not have
+    """Open an .npy file, or only its rows from the start of `part` to before the end of `part`."""
+    columns = choose_columns([], options, path)  # refuses options for columns, since an array has no columns
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
     with input_errors(path), open_seekable(path) as file:
@@ -226,16 +260,23 @@ def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -
 
 
 def batch_rows(d: int) -> int:
-    """Return how many rows of d numbers are read at a time."""
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (8 * max(d, 1))))
+    """Return how many rows of d numbers are read at a time: as many as fit `_BATCH_BYTES`, at most `_BATCH_ROWS`."""
+    row_bytes = 8 * max(d, 1)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
 
 
 def map_npy(file: str, path: str) -> Array:
-    """Map the array (n, d) of a file into memory. Raises `InputError`, which calls the file `path`."""
+    """Map the array (n, d) of a file into memory. Raises `InputError`.
+
+    `path` is the name of the file in errors: `file` may be a temporary copy, which the user does not know.
+    """
     try:
-        array = np.lib.format.open_memmap(file, mode="r")  # `np.load` would open archives, and advises to unpickle
+        # Not by `np.load`, which would also open archives, and whose errors advise to unpickle.
+        array = np.lib.format.open_memmap(file, mode="r")
+        if Path(file).stat().st_size > array.offset + array.nbytes:
+            raise ValueError("something follows its array, perhaps a second one")
     except ValueError as error:
-        text, _, _ = str(error).partition(";")  # bytes of the file follow
+        text, _, _ = str(error).partition(";")  # the rest of the error shows bytes of the file
         raise InputError(f"{path} is not an .npy array of numbers, as numpy.save writes it: {text}") from None
     if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
         raise InputError(

@@ -1,4 +1,4 @@
-"""Endless streams of random vectors: with a low-rank structure, or of the sensors of a machine."""
+"""Makes endless streams of random vectors: vectors of low rank, or readings of the sensors of a machine."""
 
 import itertools
 import time
@@ -10,11 +10,11 @@ from streampca.files.rows import FileBatch, Rows, batch_of_vectors, batch_rows
 from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import F32, F64, Array
 
-_NOISE = 0.5  # standard deviation in every direction
-_FAULT = 5.0  # standard deviations that a faulty reading is too high
-_FAULT_EVERY = 101  # readings: a prime number, so that every partition has faults
+_NOISE = 0.5  # standard deviation of the noise in every direction
+_FAULT = 5.0  # by how many standard deviations a faulty reading is too high
+_FAULT_EVERY = 101  # one of so many readings is a fault; a prime number, so that every partition has faults
 
-# Mean, standard deviation, and correlations with the causes: load, heat and demand.
+# Of each sensor: mean, standard deviation, and correlations with three causes: load, heat and demand.
 MACHINE = {
     "temperature": (62.0, 6.0, (0.75, 0.6, 0.0)),  # °C
     "humidity": (45.0, 8.0, (-0.2, -0.9, 0.0)),  # %
@@ -28,7 +28,7 @@ MACHINE = {
 
 
 class LowRank:
-    """y = mean + Σ σᵢ zᵢ uᵢ + noise: k directions of decreasing variance in d dimensions of white noise.
+    """Vectors with k directions of decreasing variance in white noise: mean + Σ σᵢ zᵢ uᵢ + noise.
 
     It takes thousands of messages to distinguish the weakest direction from the noise, so learning can be watched.
     """
@@ -44,19 +44,19 @@ class LowRank:
     def loss_ratio(self) -> float:
         """Share of the variance that lies outside the subspace: the loss of the best model."""
         k, d = self.basis.shape
-        noise = _NOISE**2
+        noise = _NOISE**2  # its variance in each of the d directions, of which k are in the subspace
         return float((d - k) * noise / (d * noise + (self.deviations**2).sum()))
 
     def coverage(self, components: Array) -> float:
-        """Return which share of the subspace the components (k, d) cover: the mean squared cosine of their angles."""
+        """Return the share of the subspace that components (k, d) cover: the mean squared cosine of the angles."""
         return float(np.square(np.cos(self._angles(components))).mean())
 
     def largest_angle(self, components: Array) -> float:
-        """Return the largest angle between the subspace and that of the components (k, d), in degrees."""
+        """Return the largest angle between the subspace and the span of components (k, d), in degrees."""
         return float(np.degrees(self._angles(components)[-1]))
 
     def _angles(self, components: Array) -> F64:
-        """Return the angles between the subspace and that of the components (k, d), in ascending order."""
+        """Return the angles between the subspace and the span of components (k, d), in ascending order."""
         return principal_angles(self.basis, np.asarray(components, np.float64))
 
     def draw(self, n: int) -> F32:
@@ -70,13 +70,13 @@ class LowRank:
         """Return the stream as the rows of a file that does not end."""
         d = self.basis.shape[1]
         n = min(256, batch_rows(d))
-        # The share of the file that was read is 0, since the stream does not end.
+        # The share of the stream that was read is always 0, since the stream does not end.
         batches = (batch_of_vectors(self.draw(n), share=0.0) for _ in itertools.count())
         return Rows("synthetic", d, lambda: batches)  # a second reader continues where the first has stopped
 
 
 def generate_rows(names: Sequence[str] | None, dimensions: int | None) -> Rows:
-    """Return readings of sensors if the dimensions have names, else vectors, by default of 128 dimensions."""
+    """Return an endless stream: readings of sensors if there are names, otherwise vectors of low rank."""
     if names:
         return Sensors(names).rows()
     d = dimensions or 128
@@ -86,26 +86,27 @@ def generate_rows(names: Sequence[str] | None, dimensions: int | None) -> Rows:
 class Sensors:
     """Readings of a machine's sensors, which follow three causes.
 
-    Every 101st reading of the fourth sensor is a fault: 5 standard deviations too high, which no cause explains. If a
-    name is not in `MACHINE`, the sensor has the figures of one there, which are used in turn.
+    Every 101st reading of the fourth sensor is a fault: 5 standard deviations too high, which no cause explains. A
+    sensor with a name that is not in `MACHINE` behaves like one of the sensors there.
     """
 
     def __init__(self, names: Sequence[str] = tuple(MACHINE)) -> None:
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        in_turn = zip(names, itertools.cycle(MACHINE.values()))
-        figures = [MACHINE.get(name, others) for name, others in in_turn]
-        self._mean = np.array([mean for mean, _, _ in figures])
-        self._deviation = np.array([deviation for _, deviation, _ in figures])
-        self._causes = np.array([correlations for _, _, correlations in figures])  # (d, 3)
+        names_and_defaults = zip(names, itertools.cycle(MACHINE.values()))
+        sensors = [MACHINE.get(name, default) for name, default in names_and_defaults]
+        self._mean = np.array([mean for mean, _, _ in sensors])
+        self._deviation = np.array([deviation for _, deviation, _ in sensors])
+        self._correlations = np.array([correlations for _, _, correlations in sensors])  # with the causes, (d, 3)
 
     def draw(self, n: int) -> F64:
-        """Return readings (n, d), of which the last is a fault."""
-        d, causes = self._causes.shape
-        unexplained = np.sqrt(1 - (self._causes**2).sum(axis=1))
+        """Return readings (n, d); the last one has a fault."""
+        d, cause_count = self._correlations.shape
+        unexplained = np.sqrt(1 - (self._correlations**2).sum(axis=1))  # standard deviations of the noise, (d,)
         noise = unexplained * self._random.standard_normal((n, d))
-        readings = self._random.standard_normal((n, causes)) @ self._causes.T + noise  # mean 0, standard deviation 1
-        readings[-1, min(3, d - 1)] += _FAULT
+        causes = self._random.standard_normal((n, cause_count))
+        readings = causes @ self._correlations.T + noise  # with mean 0 and standard deviation 1
+        readings[-1, min(3, d - 1)] += _FAULT  # of the fourth sensor, or of the last one if there are fewer
         return np.asarray((self._mean + self._deviation * readings).round(3))
 
     def rows(self) -> Rows:

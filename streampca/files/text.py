@@ -1,54 +1,75 @@
-"""Files of text: CSV, with a record on each line or a few, and JSON Lines, with a document on each line."""
+"""Reads text files: CSV, whose records have one line or a few, and JSON Lines, with a JSON document on each line."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.errors import InputError
-from streampca.files.columns import Columns, FileOptions, choose_columns
-from streampca.files.rows import FileBatch, Rows, batch_rows, input_errors, open_stream
-from streampca.formats.csv import MISSING, pack_cells, parse_cell
-from streampca.formats.errors import VectorError, quote_names
+from streampca.files.columns import Columns, FileOptions, choose_columns, refuse_patterns
+from streampca.files.csv_lines import lines, read_head, suggest_skipping
+from streampca.files.rows import (
+    ALL_FIELDS,
+    FileBatch,
+    Rows,
+    batch_rows,
+    input_errors,
+    no_vectors_error,
+    open_stream,
+)
+from streampca.formats.csv import pack_cells
+from streampca.formats.errors import UNMET, VectorError, quote_names
 from streampca.formats.fields import NumberFields
 from streampca.formats.json import loads
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, pack_rows
-from streampca.settings.field_paths import paths_of
+from streampca.formats.tensors import names_beside
+from streampca.formats.text import MISSING_HINT, begins_as_array, is_missing, parse_cell, parse_value
+from streampca.formats.walk import MAX_TEXTS, open_texts
+from streampca.settings.field_paths import Path, get_steps, parse_paths
 
 _MAX_LINE = 2**24  # bytes of a line
-_MAX_RECORD = 2**24  # characters of a record of CSV, which has several lines if a quoted cell has them
-_TEXT_ROWS = 256  # of a batch: the objects of more rows do not stay in the processor's cache
+_MAX_RECORD = 2**24  # characters of a record of CSV, which has several lines if a quoted cell has several lines
+_TEXT_ROWS = 256  # largest number of rows in a batch: the objects of more rows do not stay in the processor's cache
+_TYPES: dict[type, str | None] = {str: None, int: "int64", float: "float64"}  # names of Arrow's types; None: text
 _SEPARATORS = (",", ";", "\t")
-_HEAD_LINES = 8  # from which it is found out how a CSV file is written
+_HEAD_LINES = 8  # number of first lines of a CSV file that show its separator and header
+_MAX_PREAMBLE = 64  # number of first lines of a CSV file among which its first row is searched, for advice in errors
 _MIN_AXIS_NUMBERS = 4  # fewer numbers often rise or fall by chance
 
 
 def text_batches(
     path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
-    others: Mapping[str, Callable[[Any], Any]], d: int,
+    others: Mapping[str, Callable[[Any], Any]], d: int, fields: NumberFields | None,
 ) -> Iterator[FileBatch]:  # fmt: skip
-    """Read a file of text in batches.
+    """Read the vectors of d numbers in a file of text, in batches.
 
-    `records` yields the records of the opened file, and `pack` returns the numbers of a record. `others` are further
-    columns: their names, each with the function that returns its value in a record.
+    `records` yields the records of the opened file, and `pack` returns the numbers of a record. `others` are the names
+    of further columns, each with the function that returns the column's value in a record. `fields` find the numbers
+    for `pack`, unless each number is in a column of its own.
     """
-    n = min(batch_rows(d), _TEXT_ROWS)
+    rows_per_batch = min(batch_rows(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, share_read):
         remaining = records(file)
-        while batch := list(islice(remaining, n)):
-            columns = {name: np.fromiter(map(value_in, batch), object, len(batch)) for name, value_in in others.items()}
-            yield FileBatch(pack_rows(batch, pack, d), share_read(), columns)
+        while batch := list(islice(remaining, rows_per_batch)):
+            columns = {name: _make_column(get_value, batch) for name, get_value in others.items()}
+            yield FileBatch(pack_rows(batch, pack, d), share_read(), columns, fields.places if fields else None)
 
 
-def lines(file: Any) -> Iterator[str]:
-    """Yield the lines of a text in UTF-8. Raises `ValueError` for bytes that are not text, and for a very long line."""
-    while line := file.readline(_MAX_LINE + 1):
+def _make_column(get_value: Callable[[Any], Any], records: Sequence[Any]) -> NDArray[Any]:
+    """Return an array of Python objects: the value of a column in each record."""
+    return np.fromiter(map(get_value, records), object, len(records))
+
+
+def _byte_lines(file: Any) -> Iterator[bytes]:
+    """Yield the bytes of each line. Raises `ValueError` for a very long line."""
+    while line := file.readline(_MAX_LINE + 1):  # reads no more than this of a longer line
         if len(line) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
-        yield line.decode("utf-8-sig")
+        yield line
 
 
 class _CsvLayout(NamedTuple):
@@ -57,198 +78,359 @@ class _CsvLayout(NamedTuple):
     separator: str
     has_header: bool
     names: list[str]  # of the columns; 0, 1, 2, … in a file without a header
-    first_row: list[str]  # the first one after the header
+    first_row: list[str]  # the cells of the first row, which follows the header; empty if there is no row
+    advice: str = ""  # what errors add, if the file seems to begin with lines that are neither header nor rows
 
     def describe_separator(self) -> str:
         return f"(cells are separated by {self.separator!r})"
 
 
-def rows_of_csv(path: str, options: FileOptions) -> Rows:
-    """Open a CSV file with numbers in columns. Empty cells, NA and NaN are missing numbers."""
-    layout = _find_csv_layout(path, options)
-    columns = _choose_csv_columns(path, layout, options)
-    indices = [layout.names.index(name) for name in columns.with_numbers]
-    others = {name: partial(_cell, layout.names.index(name)) for name in columns.others}
+class _CsvReader:
+    """Finds the numbers in the records of a CSV file. A record is a list of cells."""
 
-    def records(file: Any) -> Iterator[list[str]]:
-        first_row = 1 if layout.has_header else 0
-        return islice(_csv_records(lines(file), layout.separator, strict=True), first_row, None)
+    def __init__(self, layout: _CsvLayout, columns: Columns, options: FileOptions) -> None:
+        self._layout = layout
+        self._options = options
+        self.number_columns = [str(get_steps(path)[0]) for path in columns.paths]
+        index_by_name = {name: index for index, name in enumerate(layout.names)}
+        # The cell of each number in a record. None for a column that the file does not have: with gaps allowed, its
+        # numbers are missing in all records.
+        self._indices = [index_by_name.get(name) for name in self.number_columns]
+        self._conditions = columns.create_fields(0, "row")  # with 0 dimensions, it only tests conditions
+        # If cells are texts of JSON, conditions that lead into them may be about the elements that hold the numbers.
+        self._inner_conditions = [condition for condition in options.where if len(condition.steps) > 1]
+        cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
+        self._cell_conditions = columns._replace(where=cell_conditions).create_fields(0, "row")
+        self._names_beside = names_beside(self.number_columns)
+        # The columns that `values` reads: those with numbers, those that say how to read them, and those in conditions.
+        inner_columns = [condition.steps[0] for condition in self._inner_conditions]
+        names = dict.fromkeys([*self.number_columns, *self._names_beside, *inner_columns])
+        self._index_by_name = {name: index_by_name[name] for name in names if name in index_by_name}
 
-    def pack(cells: list[str]) -> bytes:
+    def records(self, file: Any) -> Iterator[list[str]]:
+        """Yield the records of an opened file, without the header."""
+        header_count = 1 if self._layout.has_header else 0
+        text = lines(file, self._options.encoding, self._options.skip_lines)
+        return islice(_csv_records(text, self._layout.separator, strict=True), header_count, None)
+
+    def pack_numbers(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of a record, one in each column. Raises `VectorError`."""
+        self._refuse_record(cells, self._conditions)
+        number_cells = ["" if index is None else cells[index] for index in self._indices]
+        return pack_cells(number_cells, describe=self._describe_cell)
+
+    def pack_texts(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
+        """Return the vectors of a record whose cells are texts that hold vectors or JSON. Raises `VectorError`."""
+        self._refuse_record(cells, self._cell_conditions)  # `fields` test the conditions that lead into cells
+        return fields.pack(self.values(cells))
+
+    def create_fields(self, paths: Sequence[Path], dimensions: int) -> NumberFields:
+        """Create what finds the numbers in the values of a record."""
+        return NumberFields(
+            paths, dimensions, impute=self._options.impute, value_name="row", where=self._inner_conditions
+        )
+
+    def values(self, cells: list[str]) -> dict[str, Any]:
+        """Return the values of the columns that numbers and conditions lead into, by the names of the columns."""
+        values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_by_name.items()}
+        if self._names_beside:  # a column such as `shape` may say how an array is read, so texts are parsed
+            values = {name: open_texts(value, MAX_TEXTS)[0] for name, value in values.items()}
+        return values
+
+    def _refuse_record(self, cells: list[str], conditions: NumberFields) -> None:
+        """Raise `VectorError` if a record has another number of cells than columns, or does not meet the conditions."""
+        layout = self._layout
         if len(cells) != len(layout.names):
-            text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}"
+            text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
             raise VectorError("wrong_length", text)
-        return pack_cells([cells[index] for index in indices], describe=describe_cell)
+        if conditions.where:
+            cell_by_name = dict(zip(layout.names, map(str.strip, cells), strict=True))
+            if not conditions.accepts(cell_by_name):
+                raise VectorError(UNMET, "it does not meet the conditions of where")
 
-    def describe_cell(i: int, cell: str) -> str:  # the i-th of the cells with numbers
-        column = indices[i]
+    def _describe_cell(self, i: int, cell: str) -> str:
+        """Say what is wrong with the cell of the i-th number."""
+        layout = self._layout
+        column = self._indices[i] or 0  # never None: the numbers of an absent column are empty cells, which are right
         name = layout.names[column]
-        return f"column {column + 1} ({name}) is no number: {cell!r} {layout.describe_separator()}"
+        text = f"column {column + 1} ({name}) is not a number: {cell!r} {layout.describe_separator()}"
+        return f"{text}; {MISSING_HINT}{layout.advice}"
 
+
+def rows_of_csv(path: str, options: FileOptions) -> Rows:
+    """Open a CSV file with numbers in columns, or with vectors as text in one column.
+
+    Empty cells and the words of pandas, such as NA and NaN, are missing.
+    """
+    layout = _find_csv_layout(path, options)
+    try:
+        columns = _choose_csv_columns(path, layout, options)
+    except InputError as error:
+        raise InputError(f"{error}{layout.advice}") from None
+    reader = _CsvReader(layout, columns, options)
+    d = len(columns.paths)  # unless the columns hold texts of vectors
+    pack: Callable[[list[str]], VectorBytes | GuessedNumbers] = reader.pack_numbers
+    fields = None
+    first_values = _find_first_values(path, reader)
+    if _are_in_texts(columns.paths, [first_values.get(name) for name in reader.number_columns]):
+        # The conditions are left out: the first values tell the dimensions even if their row does not meet them.
+        d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
+        # Columns give the dimensions their names only if there are d of them, so they are chosen again.
+        columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
+        fields = reader.create_fields(columns.paths, d)
+        pack = partial(reader.pack_texts, fields)
+    others = {name: partial(_get_cell, layout.names.index(name)) for name in columns.others}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"
     return Rows(
         path=path,
-        dimensions=len(indices),
-        batches=partial(text_batches, path, records, pack, others, len(indices)),
+        dimensions=d,
+        batches=partial(text_batches, path, reader.records, pack, others, d, fields),
         impute=options.impute,
         names=columns.names,
+        fields=fields,
         notes="; ".join([about_header, *columns.notes]),
         others=dict.fromkeys(others),  # the type None: text
     )
 
 
+def _find_first_values(path: str, reader: _CsvReader) -> dict[str, Any]:
+    """Return the values of the columns with numbers in the first row that has any; {} if all are missing."""
+    with input_errors(path, csv.Error), open_stream(path) as (file, _):
+        for cells in reader.records(file):
+            value_by_name = reader.values(cells)
+            if any(value_by_name.get(name) is not None for name in reader.number_columns):
+                return value_by_name
+    return {}
+
+
+def _are_in_texts(paths: Sequence[Path], values: Sequence[Any]) -> bool:
+    """Return whether the numbers are in texts: in JSON that a path leads into, or in the texts of arrays."""
+    if any(len(path) > 1 for path in paths):
+        return True
+    texts = [value for value in values if isinstance(value, str)]
+    may_be_base64 = len(paths) == 1 and bool(texts)  # one text may hold all numbers
+    are_arrays = any(isinstance(value, list) for value in values) or any(map(begins_as_array, texts))
+    return may_be_base64 or are_arrays
+
+
 def _find_csv_layout(path: str, options: FileOptions) -> _CsvLayout:
     """Find out from its first lines how a CSV file is written, unless the options say it.
 
-    If the first line may be a header or a row, raises `InputError`.
+    If the first line may be either a header or a row, raises `InputError`.
     """
+    separators = [options.separator] if options.separator else _SEPARATORS
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
-        head = list(islice(lines(file), _HEAD_LINES))
-        separators = options.separator or _SEPARATORS
-        separator = max(separators, key=lambda candidate: _rank(candidate, head))
-        records = [[cell.strip() for cell in cells] for cells in _csv_records(head, separator)]
-    first, second = [*records, [], []][:2]
-    has_header = _is_header(first, second) if options.header is None else options.header
+        head = read_head(lines(file, options.encoding, options.skip_lines), _MAX_PREAMBLE)
+        first_lines = head[:_HEAD_LINES]
+        separator = max(separators, key=lambda candidate: _rank(candidate, first_lines))
+        records = [[cell.strip() for cell in cells] for cells in _csv_records(first_lines, separator)]
+        skipping = suggest_skipping(head, separators, options.skip_lines)
+    advice = f"; if the first lines are not the header and rows, say {skipping}" if skipping else ""
+    first = records[0] if records else []
+    second = records[1] if len(records) > 1 else []
+    has_header = options.header
+    if has_header is None:
+        has_header = _is_header(first, second)
     if has_header is None:
         raise InputError(
             f"{path}: the first line may be a header or a row: say --header or --no-header. It is {quote_names(first)}"
         )
     if has_header:
-        return _CsvLayout(separator, has_header, names=first, first_row=second)
-    return _CsvLayout(separator, has_header, names=[str(i) for i in range(len(first))], first_row=first)
+        return _CsvLayout(separator, has_header, names=first, first_row=second, advice=advice)
+    column_numbers = [str(i) for i in range(len(first))]
+    return _CsvLayout(separator, has_header, names=column_numbers, first_row=first, advice=advice)
 
 
 def _choose_csv_columns(path: str, layout: _CsvLayout, options: FileOptions) -> Columns:
     """Choose which columns of a CSV file hold the numbers, and which further ones are read. Raises `InputError`."""
-    # Columns are chosen by an example of a row. In it, any number stands for a cell that holds one; other cells stay
-    # texts, which cannot be chosen.
-    example: dict[str, float | str] = dict.fromkeys(layout.names, 0.0)
+    # `choose_columns` needs an example of a row. Columns whose first cell is text keep the text, so that they are not
+    # chosen by default. All other columns get a number, or None if the first cell is missing.
+    example: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
     for name, cell in zip(layout.names, layout.first_row, strict=False):
-        if parse_cell(cell) is None:
+        is_text = parse_cell(cell) is None
+        if is_missing(cell):
+            example[name] = None
+        elif is_text:
             example[name] = cell
     columns = choose_columns(example, options, f"{path} {layout.describe_separator()}", named=layout.has_header)
-    repeated = [name for name in columns.with_numbers if layout.names.count(name) > 1]
+    repeated = [name for name in columns.needed if layout.names.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has several columns {repeated[0]}")
+    refuse_patterns(columns, path)
     return columns
 
 
-def _cell(index: int, cells: list[str]) -> str:
-    """Return the cell with this index; a row that is too short has an empty one."""
+def _get_cell(index: int, cells: list[str]) -> str:
+    """Return the cell with this index, or "" if the record is too short."""
     return cells[index].strip() if index < len(cells) else ""
 
 
 def _rank(separator: str, head: Sequence[str]) -> tuple[bool, int]:
-    """Rank a separator of cells by how well it fits the first lines of a file; a better one ranks higher.
+    """Rank a separator by how well it fits the first lines of a file; the best separator has the largest rank.
 
-    It fits if all records have equally many cells, and more than one. Among those that fit, more cells are better.
+    A separator fits if it divides all records into the same number of cells, two or more. Of two separators that fit,
+    the one with more cells is better.
     """
-    counts = [len(cells) for cells in _csv_records(head, separator)] or [0]
-    fits = len(set(counts)) == 1 and counts[0] > 1
-    return fits, counts[0]
+    cell_counts = [len(cells) for cells in _csv_records(head, separator)]
+    if not cell_counts:
+        return False, 0
+    are_equal = len(set(cell_counts)) == 1
+    return are_equal and cell_counts[0] > 1, cell_counts[0]
 
 
 def _csv_records(text: Iterable[str], separator: str, *, strict: bool = False) -> Iterator[list[str]]:
     """Yield the cells of each record that is not empty.
 
-    If `strict`, a quoted cell that does not end is an error. The first lines of a file may end within a cell.
+    If `strict`, a quoted cell without an end is an error. When only the first lines of a file are read, the last cell
+    may lack its end.
     """
-    size = 0  # characters of the record that is being read; set to 0 after each record
+    size = 0  # number of characters of the current record so far
 
     def bounded_lines() -> Iterator[str]:
         nonlocal size
         for line in text:
             size += len(line)
-            if size > _MAX_RECORD:
+            if size > _MAX_RECORD:  # such as after a quote without an end, which would join all further lines
                 raise ValueError(f"a row has more than {_MAX_RECORD // 10**6} million characters")
             yield line
 
     for cells in csv.reader(bounded_lines(), delimiter=separator, strict=strict, skipinitialspace=True):
-        size = 0
-        if len(cells) > 1 or "".join(cells).strip():
+        size = 0  # the record is complete
+        is_blank_line = len(cells) <= 1 and not "".join(cells).strip()
+        if not is_blank_line:
             yield cells
 
 
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
-    """Tell from the cells of the first two lines whether the first one is a header; None if it may be either."""
+    """Return whether the first line is a header, by the cells of the first two lines. None: header or row."""
     numbers = [parse_cell(cell) for cell in first]
-    if None in numbers or "" in first:  # a cell is a name, or the empty name of an index
+    if None in numbers or "" in first:  # a cell is a name, or the empty name of an index column
         return True
-    has_missing_word = any(cell.lower() in MISSING for cell in first)  # such as NA, which may be a name
-    counts_from_0 = bool(numbers) and numbers == list(range(len(first)))  # pandas names columns without a name so
-    may_be_axis = len(first) >= _MIN_AXIS_NUMBERS and _are_axis(numbers, [parse_cell(cell) for cell in second])
-    return None if has_missing_word or counts_from_0 or may_be_axis else False
+    if any(map(is_missing, first)):  # a word such as NA is a missing number, or a name
+        return None
+    if numbers and numbers == list(range(len(first))):  # pandas writes 0, 1, 2, … if columns have no names
+        return None
+    if len(first) >= _MIN_AXIS_NUMBERS and _are_axis(numbers, [parse_cell(cell) for cell in second]):
+        return None
+    return False
 
 
 def _are_axis(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Test whether the numbers of the first line may be names: the values of an axis, such as frequencies.
+    """Return whether the numbers of the first line may be column names: the values of an axis, such as frequencies.
 
-    Such names rise or fall from column to column, and the numbers of the second line do not do the same.
+    The values of an axis rise from column to column, or fall. If the numbers of the second line do the same, both lines
+    are rows.
     """
     if _is_rising(first):
         return not _is_rising(second)
-    return _is_rising(first[::-1]) and not _is_rising(second[::-1])  # falling
+    falls = _is_rising(first[::-1])
+    second_falls = _is_rising(second[::-1])
+    return falls and not second_falls
 
 
 def _is_rising(numbers: Sequence[float | None]) -> bool:
-    """Test whether each number is greater than the one before. False if a cell is not a number, or there are none."""
+    """Return whether each number is greater than the number before it. False if there is no number, or one is None."""
     if not numbers or None in numbers:
         return False
     return all(earlier < later for earlier, later in pairwise(numbers))  # type: ignore[operator]
 
 
 def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
-    """Open a JSON Lines file. Its rows are read like messages of the format json, except that they may hold NaN."""
+    """Open a JSON Lines file. Its rows are read like messages of the format json."""
     with input_errors(path):
-        columns, d = _find_json_layout(path, options)
-    fields = NumberFields(columns.paths, d, impute=options.impute, value_name="JSON document")
+        layout = _find_json_layout(path, options)
+    columns = layout.columns
+    d = layout.dimensions
+    fields = NumberFields(columns.paths, d, impute=options.impute, value_name="JSON document", where=options.where)
 
     def pack(value: Any) -> VectorBytes | GuessedNumbers:
         if isinstance(value, VectorError):  # stands for a line that is not JSON
             raise value
-        return fields.pack(value, refuse_booleans=True)
+        return fields.pack(value)
 
-    # Further columns are read only if the options name them. "All" cannot be listed: each row may have different ones.
-    further = [] if options.others is True else columns.others
-    others = {name: partial(_entry, name) for name in further}
-    batches = partial(text_batches, path, _json_values, pack, others, d)
-    return Rows(path, d, batches, options.impute, columns.names, "; ".join(columns.notes))
+    others: dict[str, Callable[[Any], Any]] = {name: partial(_get_entry, name) for name in columns.others}
+    types: dict[str, str | None] = {}  # Arrow types of the other columns whose type a table can hold
+    if options.others is True:
+        fields_of_vector = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
+        others[ALL_FIELDS] = partial(_other_fields, fields_of_vector)
+        first_fields = _other_fields(fields_of_vector, layout.first_row)
+        types = {name: _TYPES[type(value)] for name, value in first_fields.items() if type(value) in _TYPES}
+    return Rows(
+        path=path,
+        dimensions=d,
+        batches=partial(text_batches, path, _json_values, pack, others, d, fields),
+        impute=options.impute,
+        names=columns.names,
+        notes="; ".join(columns.notes),
+        fields=fields,
+        others=types,
+    )
 
 
-def _find_json_layout(path: str, options: FileOptions) -> tuple[Columns, int]:
-    """Find the first row that holds a vector. Return where its numbers are, and how many a vector has.
+class _JsonLayout(NamedTuple):
+    """Where the numbers of a JSON Lines file are."""
 
-    If no row holds a vector, the options must say both; else raises `InputError`.
+    columns: Columns
+    dimensions: int
+    first_row: Any  # the first row that holds a vector; None if there is none
+
+
+def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
+    """Find out from the first row that holds a vector where the numbers are.
+
+    If no row holds a vector, the options must say how many dimensions there are; otherwise raises `InputError`.
     """
+    row_filter = Columns((), where=options.where).create_fields(0, "row")  # without paths, it only tests conditions
     with open_stream(path) as (file, _):
         for row, value in enumerate(_json_values(file), 1):
             if isinstance(value, VectorError):
                 raise InputError(f"{path}, row {row}: {value}")
-            if value is None:  # null instead of a row
+            try:
+                is_read = value is not None and row_filter.accepts(value)
+            except VectorError:  # a condition fits several elements: the row is refused when it is read
+                is_read = False
+            if not is_read:
                 continue
             columns = choose_columns(value, options, path)
             if columns.is_null:
                 continue
-            d = options.dimensions or columns.dimensions_in(value, path)
+            d = options.dimensions or columns.count_dimensions(value, path)
             if d:
-                # Columns give the dimensions their names only if there are d of them, so they are chosen again.
-                return choose_columns(value, options._replace(dimensions=d), path), d
+                # Now d is known. Columns are chosen again, because d columns give the dimensions their names.
+                columns = choose_columns(value, options._replace(dimensions=d), path)
+                return _JsonLayout(columns, dimensions=d, first_row=value)
     if options.dimensions is None:
-        raise InputError(f"{path} holds no vectors")
-    return Columns(paths_of(options.field)), options.dimensions
+        raise no_vectors_error(path, options.where)
+    columns = Columns(parse_paths(options.field), where=options.where)
+    return _JsonLayout(columns, dimensions=options.dimensions, first_row=None)
 
 
 def _json_values(file: Any) -> Iterator[Any]:
-    """Yield the JSON value on each line that is not blank. For a line that is not JSON, yield a `VectorError`."""
-    for line in lines(file):
+    """Yield the JSON value on each line that is not blank, or a `VectorError` if the line is not JSON."""
+    for line in _byte_lines(file):
         if not line.strip():
             continue
         try:
-            yield loads(line.encode(), nan=True)
+            yield loads(line)
         except VectorError as error:
             yield error
 
 
-def _entry(name: str, value: Any) -> Any:
-    """Return the entry of a JSON object; None if it is missing, or the value is not an object."""
-    return value.get(name) if isinstance(value, dict) else None
+def _get_entry(name: str, value: Any) -> Any:
+    """Return the entry of a JSON object; None if the object lacks it, or if the value is not an object.
+
+    The object may be in a text that holds JSON.
+    """
+    opened, _ = open_texts(value, MAX_TEXTS)
+    return opened.get(name) if isinstance(opened, dict) else None
+
+
+def _other_fields(fields_of_vector: Collection[str], value: Any) -> dict[str, Any]:
+    """Return the fields of a JSON object that do not hold the vector; {} if the value is not an object.
+
+    The object may be in a text that holds JSON.
+    """
+    opened, _ = open_texts(value, MAX_TEXTS)
+    if not isinstance(opened, dict):
+        return {}
+    return {name: entry for name, entry in opened.items() if name not in fields_of_vector}

@@ -3,6 +3,7 @@
 The file holds neither times nor anything about the machine: the same records give the same bytes.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -12,22 +13,24 @@ from pydantic import Field
 
 from streampca.errors import DamagedFileError, SettingsError, refuse_other_topic
 from streampca.fold import earlier_format, npz
+from streampca.fold.changed_settings import Change, explain_refusal
+from streampca.fold.checkpoint_arrays import refuse_wrong_arrays
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldConfig, FoldStats
-from streampca.fold.names import Names, agreed, difference
-from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.names import Names, agree_on_names, describe_difference
+from streampca.fold.partitions import FIRST_BACKFILL, is_backfill, parse_offsets, partition_name
+from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
-from streampca.pca.arrays import not_finite, packed_diagonal
 from streampca.pca.state import State
 
 KIND = "checkpoint"
 FORMAT_VERSION = 4
-_OPTIONAL = ("missing", "covariance", "scale", "variances", "known")  # arrays that a state may lack
+_OPTIONAL_ARRAYS = ("missing", "covariance", "scale", "variances", "known")  # arrays that a state may lack
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The fold of one partition and what it belongs to."""
+    """The fold of one partition, with the topic and the settings that it belongs to."""
 
     topic: str
     topic_id: str  # "" if the brokers give topics no id
@@ -39,55 +42,80 @@ class Checkpoint:
 
     @property
     def end(self) -> int | dict[int, int] | None:
-        """End of a backfill: a time in milliseconds, or the next offset of each partition.
+        """The end of a backfill: a time in milliseconds, or the next offset of each partition.
 
-        None if it has no end: everything that the backfill has read is then older than the topic's first record.
+        None if the backfill has no end, because everything that it has read is older than the topic's first record.
         """
         if not self.until:
             return None
-        offsets = offsets_in(self.until)
+        offsets = parse_offsets(self.until)
         return int(self.until) if offsets is None else offsets
 
-    def refuse_other_settings(self, fold_config: FoldConfig) -> None:
-        """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker.
+    def find_changes(self, fold_config: FoldConfig) -> list[Change]:
+        """Return all settings that differ between the checkpoint and the worker.
 
-        Names of dimensions differ only if both have some. `field` may differ if one has names, or in a backfill: names
-        say which numbers were learned, wherever they lie in a record.
+        Names of dimensions are compared only if both have names.
         """
         then = dict(self.settings)
         now = fold_config.as_dict()
-        is_backfill = self.partition >= FIRST_BACKFILL
-        if self.names or fold_config.names or is_backfill:
+        # A setting that must not be compared takes the checkpoint's value, so that it does not differ. `field` is not
+        # compared if there are names: they say which numbers were learned, wherever these lie in a record. In a
+        # backfill, neither `field` nor `where` is compared: they are about records of the topic, not about files.
+        of_backfill = is_backfill(self.partition)
+        if self.names or fold_config.names or of_backfill:
             now["field"] = then.get("field")
-        names = difference(self.names, fold_config.names)
-        if names:
-            names_then, names_now = names
-            then["names"] = names_then
-            now["names"] = names_now
-        differing = [name for name in sorted(now.keys() | then.keys()) if now.get(name) != then.get(name)]
-        if not differing:
+        if of_backfill:
+            now["where"] = then.get("where")
+        different_names = describe_difference(self.names, fold_config.names)
+        if different_names:
+            then["names"], now["names"] = different_names
+        settings = sorted(now.keys() | then.keys())
+        return [Change(name, then.get(name), now.get(name)) for name in settings if then.get(name) != now.get(name)]
+
+    def refuse_other_settings(self, fold_config: FoldConfig) -> None:
+        """Raise `SettingsError` if settings differ between the checkpoint and the worker. The error lists them."""
+        changes = self.find_changes(fold_config)
+        if not changes:
             return
-        changes = ", ".join(f"{name}={then.get(name)} (now {now.get(name)})" for name in differing)
-        if is_backfill:
+        if is_backfill(self.partition):
             remedy = f"delete it: `streampca backfill --remove {self.partition - FIRST_BACKFILL}`"
         else:
             remedy = "start over with another store folder and another group_id"
+        can_adopt = not self._why_not_adoptable(changes)
+        if can_adopt:
+            remedy = f"keep what was learned: `streampca reset --adopt-settings`, or {remedy}"
         raise SettingsError(
             f"the checkpoint of partition {partition_name(self.partition)} of {self.topic} was made with "
-            f"{changes}; restore these settings, or {remedy}"
+            f"{', '.join(map(str, changes))}; restore these settings, or {remedy}"
         )
 
-    def usable_by(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
-        """Return the checkpoint if a worker with these settings may continue from it, in a topic with this id.
+    def adopt_settings(self, fold_config: FoldConfig) -> "Checkpoint":
+        """Return the checkpoint from which a worker with other settings continues.
 
-        Without a topic id, the topic is not compared. If the checkpoint has learned nothing yet, return it with the
-        worker's settings: only its counts and position are kept. Raises `SettingsError` if it was made with other
-        settings, and `TopicReplacedError` if it was made from an earlier topic of the same name.
+        Raises `SettingsError` if learning cannot continue with these settings.
+        """
+        refusal = self._why_not_adoptable(self.find_changes(fold_config))
+        if refusal:
+            raise SettingsError(f"partition {partition_name(self.partition)} cannot continue with {refusal}")
+        return replace(self, fold=self.fold.adapt_to(fold_config.learning), settings=fold_config.as_dict())
+
+    def _why_not_adoptable(self, changes: Sequence[Change]) -> str:
+        """Return why learning cannot continue from the checkpoint with these changes, or "" if it can."""
+        state = self.fold.state
+        return explain_refusal(changes, knows_all_axes=state.covariance is not None or not state.count)
+
+    def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
+        """Return the checkpoint from which a worker with these settings continues.
+
+        If nothing was learned yet, the checkpoint takes the worker's settings, and keeps only counts and position.
+        Otherwise it stays as it is, or raises `SettingsError` if it has learned with other settings. If the topic now
+        has another id, raises `TopicReplacedError`; with the id "", the topic is not compared.
         """
         self.refuse_other_topic(topic_id)
         fold = self.fold
         settings = fold_config.as_dict()
-        if fold.stats.learned or self.settings == settings:
+        has_learned = fold.stats.learned > 0
+        if has_learned or self.settings == settings:  # with equal settings, the names may still differ
             self.refuse_other_settings(fold_config)
             return self
         empty = Fold.empty(fold_config.learning)
@@ -95,21 +123,23 @@ class Checkpoint:
         fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
-    def agreed_names(self, names: Names) -> Names:
-        """Return these names, or the names in the checkpoint if these are None.
+    def agree_on_names(self, names: Names) -> Names:
+        """Return these names of dimensions or, if they are None, the names in the checkpoint.
 
-        Raises `SettingsError` if both are there and differ.
+        Raises `SettingsError` if both have names that differ.
         """
-        return agreed(names, self.names, "others", f"the checkpoint of partition {partition_name(self.partition)}")
+        return agree_on_names(
+            names, self.names, "others", f"the checkpoint of partition {partition_name(self.partition)}"
+        )
 
     def refuse_other_topic(self, topic_id: str) -> None:
-        """Raise `TopicReplacedError` if the checkpoint was made from an earlier topic of the same name."""
+        """Raise `TopicReplacedError` if the checkpoint was made from a topic of the same name with another id."""
         refuse_other_topic(
             self.topic,
             self.topic_id,
             topic_id,
             f"in the checkpoint of partition {self.partition}",
-            "to learn the new one, use another store folder",
+            "learn it in another store folder",
         )
 
 
@@ -144,7 +174,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     fold = checkpoint.fold
     state = fold.state
     stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
-    if not fold.stats.skipped:
+    if not fold.stats.skipped:  # `decode` takes a missing number for 0
         del stats["skipped"]
     header = {
         "kind": KIND,
@@ -175,7 +205,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.retention,
     }
-    for name in _OPTIONAL:
+    for name in _OPTIONAL_ARRAYS:
         array = getattr(state, name)
         if array is not None:
             arrays[name] = array
@@ -189,7 +219,10 @@ def decode(data: bytes) -> Checkpoint:
     """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.upgrade_checkpoint)
     header = npz.validate(CheckpointHeader, fields)
-    _verify(header, arrays)
+    refuse_wrong_arrays(arrays, header.settings, is_empty=not header.count)
+    d = header.settings["dimensions"]
+    if not npz.are_valid_names(header.names, d):
+        raise DamagedFileError(f"the names of the dimensions are not {d} different names")
     state = State(
         C=arrays["C"],
         mean=arrays["mean"],
@@ -223,85 +256,3 @@ def decode(data: bytes) -> Checkpoint:
         until=header.until,
         names=header.names,
     )
-
-
-def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise `DamagedFileError` for content that no release with this format can have written.
-
-    `Checkpoints.save` calls this before it writes, so each rule must hold for every state that can be learned or
-    merged. If such a state were refused, the worker would stop, read the same records at its next start, and stop
-    again.
-    """
-    d = header.settings.get("dimensions")
-    actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    is_plain = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
-    if actual != _expected_arrays(header, arrays) or not is_plain:
-        raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
-    if not npz.are_names(header.names, d):
-        raise DamagedFileError(f"the names of the dimensions are not {d} different names")
-    may_have_gaps = header.settings.get("missing") == "impute"
-    for name, array in arrays.items():
-        if not_finite(array, impute=may_have_gaps and name == "pending").any():
-            raise DamagedFileError(f"{name} holds values that are not finite")
-    _verify_ranges(arrays)
-
-
-def _expected_arrays(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return shape and type that each array must have, by the settings and by which optional arrays there are."""
-    d = header.settings.get("dimensions")
-    dtype = header.settings.get("dtype")
-    pairs = d * (d + 1) // 2 if isinstance(d, int) else 0
-    columns = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
-    pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
-    of_dimensions = ((d,), "float64")
-    expected: dict[str, Any] = {
-        "C": ((d, columns), dtype),
-        "C_pinv": ((columns, d), dtype),  # only for people who read the file: it follows from C
-        "mean": of_dimensions,
-        "pending": ((pending_count, d), dtype),
-        "pending_retention": ((pending_count,), "float64"),
-    }
-    if "missing" in arrays:
-        expected["missing"] = of_dimensions
-    keeps_covariance = "covariance" in arrays
-    if keeps_covariance:
-        expected["covariance"] = ((pairs,), "float64")
-    if "known" in arrays:
-        expected["known"] = ((pairs,), "float64") if keeps_covariance else of_dimensions
-    if header.settings.get("standardize") and header.count:
-        expected["scale"] = of_dimensions
-        if not keeps_covariance:
-            expected["variances"] = of_dimensions
-    return expected
-
-
-def _verify_ranges(arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise `DamagedFileError` for numbers that cannot have been learned: shares outside 0 … 1, or too large numbers.
-
-    The squares of numbers beyond the limits here would overflow. A vector is rejected if an entry is larger than the
-    root of the type's largest number, divided by 128 √d, so numbers that were learned are far below these limits.
-    """
-    largest_square = float(np.finfo(arrays["C"].dtype).max)
-    largest = np.sqrt(largest_square) / 8
-    largest_variance = 0.0
-    covariance = arrays.get("covariance")
-    if covariance is not None:
-        # Correlations are at most 1, so a covariance exceeds the largest variance only by rounding.
-        variances = covariance[packed_diagonal(len(arrays["mean"]))]
-        largest_variance = min(1.01 * float(variances.max()), largest_square / 64)
-    ranges = {
-        "C": (-largest, largest),
-        "C_pinv": (-np.inf, np.inf),
-        "mean": (-largest, largest),
-        "pending": (-largest, largest),
-        "pending_retention": (0.0, 1.0),
-        "missing": (0.0, 1.0 + 1e-6),
-        "known": (0.0, 1.0 + 1e-6),
-        "scale": (np.nextafter(0.0, 1.0), np.inf),
-        "variances": (0.0, np.inf),
-        "covariance": (-largest_variance, largest_variance),
-    }
-    for name, array in arrays.items():
-        low, high = ranges[name]
-        if ((array < low) | (array > high)).any():
-            raise DamagedFileError(f"{name} holds values outside {low:g} … {high:g}, which cannot have been learned")

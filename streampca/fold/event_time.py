@@ -1,7 +1,7 @@
-"""The event time of a partition, computed from the timestamps of its records alone.
+"""The event time of a partition: the greatest median that 63 consecutive timestamps of its records have had so far.
 
-It is the greatest median that 63 consecutive timestamps have had so far. So it never runs backwards. A few timestamps
-ahead of it do not move it, so a producer with a wrong clock cannot make the model forget.
+So the event time never runs backwards, and a few timestamps ahead of it do not move it. A producer with a wrong clock
+cannot make the model forget.
 
 The median lags by 31 records. That changes no weight, since all records of a partition are weighted by the same time.
 """
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DAY_MS = 24 * 3600 * 1000
-_WINDOW = 63  # records
-_MIDDLE = _WINDOW // 2
+_WINDOW = 63  # timestamps of which the median is taken
+_MIDDLE = _WINDOW // 2  # the index of the median in a sorted window
 _WINDOWS_PER_STEP = 4096  # windows that are sorted at a time, which bounds the memory
-_UNKNOWN = -1
+_UNKNOWN = -1  # no timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +34,30 @@ class EventTime:
         """
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
-        # The new timestamps follow 62 earlier ones, so that each ends a window of 63. At the start of a stream, where
-        # there are fewer, −1 takes the place of the others.
+        # 62 earlier timestamps precede the new ones, so that each new timestamp ends a window of 63. At the start of a
+        # stream fewer are known, and −1 stands for the rest.
         earlier = np.full(_WINDOW - 1, _UNKNOWN, np.int64)
         earlier[len(earlier) - len(self.recent) :] = self.recent
-        window = np.concatenate([earlier, timestamps[has_time]])
-        # The event time before the first new timestamp and after each of them: the greatest median so far.
-        times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], _medians(window)]))
+        known_ms = np.concatenate([earlier, timestamps[has_time]])
+        # The event time before the first new timestamp, and after each new timestamp: the greatest median so far.
+        times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], _compute_medians(known_ms)]))
         before_ms = times_ms[:-1]
         steps_ms = np.zeros(len(timestamps), np.int64)
         steps_ms[has_time] = np.where(before_ms >= 0, np.diff(times_ms), 0)  # the first event time is not a step
-        last = window[len(window) - _WINDOW + 1 :]
+        recent_ms = known_ms[len(known_ms) - _WINDOW + 1 :]
         event_time = EventTime(
             now_ms=int(times_ms[-1]),
-            recent=tuple(last[last >= 0].tolist()),
-            ahead=self.ahead + _count_ahead(window, before_ms),
+            recent=tuple(recent_ms[recent_ms >= 0].tolist()),  # without the −1 of the start
+            ahead=self.ahead + _count_ahead(known_ms, before_ms),
         )
         return event_time, steps_ms
 
 
-def _medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the median of each 63 consecutive timestamps; of n + 62 timestamps, (n,)."""
+def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the median of each window of 63 consecutive timestamps, (n,). There are n + 62 timestamps."""
     n = len(timestamps) - _WINDOW + 1
     is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
-    if is_sorted:  # the usual case; the median of a window is its middle
+    if is_sorted:  # an optimisation for the usual case: the median of a sorted window is in its middle
         return timestamps[_MIDDLE : _MIDDLE + n]
     if n == 0:
         return timestamps[:0]
@@ -69,16 +69,20 @@ def _medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate(medians)
 
 
-def _count_ahead(window: NDArray[np.int64], before_ms: NDArray[np.int64]) -> int:
-    """Count the new timestamps that are more than a day ahead of the event time and of the two timestamps before them.
+def _count_ahead(known_ms: NDArray[np.int64], before_ms: NDArray[np.int64]) -> int:
+    """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
 
-    Compared with the event time alone, all records after a pause of a day would count until the median has followed.
-    `window` ends with the n new timestamps; `before_ms` (n,) is the event time before each, −1 if unknown.
+    A timestamp is ahead if it is more than a day after the event time, and more than a day after the earlier one of the
+    two timestamps just before it. The second condition is for a pause of a day. After the pause, the event time lags
+    for some records. They are near each other, so from the third record on they do not count.
+
+    The last n of `known_ms` are the new timestamps; at least two older ones, or −1, precede them. `before_ms` (n,) is
+    the event time before each new timestamp, −1 if unknown.
     """
     n = len(before_ms)
-    first_new = len(window) - n
-    one_before = window[first_new - 1 : first_new - 1 + n]
-    two_before = window[first_new - 2 : first_new - 2 + n]
-    earlier_ms = np.maximum(before_ms, np.minimum(one_before, two_before))
-    is_ahead = (before_ms >= 0) & (window[first_new:] - earlier_ms > _DAY_MS)
+    first_new = len(known_ms) - n
+    one_before = known_ms[first_new - 1 : first_new - 1 + n]
+    two_before = known_ms[first_new - 2 : first_new - 2 + n]
+    reference_ms = np.maximum(before_ms, np.minimum(one_before, two_before))  # later than this by a day is ahead
+    is_ahead = (before_ms >= 0) & (known_ms[first_new:] - reference_ms > _DAY_MS)
     return int(np.count_nonzero(is_ahead))

@@ -5,19 +5,19 @@ time later than the clock counts as the clock's time: otherwise a partition with
 weight of all other partitions. A fold without an event time keeps its weight.
 """
 
-import sys
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldConfig, FoldStats
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.names import Names
+from streampca.fold.stats import FoldStats
 from streampca.pca import axes
-from streampca.pca.jackknife import SamplingError, sampling_error
-from streampca.pca.learning import GUARD
+from streampca.pca.jackknife import SamplingError, estimate_sampling_error
+from streampca.pca.learning_config import SPARE_WITH_COVARIANCE
 from streampca.pca.merge import StateMerger
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
@@ -27,7 +27,7 @@ _NO_TIME = -1  # the event time of a fold with too few messages
 
 @dataclass(frozen=True, eq=False)
 class MergedFold:
-    """The merged state of folds, and everything else that a model of it needs."""
+    """The merged state of folds, and everything else that a model of this state needs."""
 
     state: State
     stats: FoldStats
@@ -39,27 +39,27 @@ class MergedFold:
     names: Names = None
 
     @classmethod
-    def alone(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
-        """Return a single fold as if it were merged."""
+    def from_fold(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
+        """Return a single fold, with its pending messages learned, as if it were merged."""
         state = axes.decompose(fold.provisional(config.learning), config.learning.components)
         return cls(state=state, stats=fold.stats, names=config.names)
 
-    def published(
+    def make_published_model(
         self, config: FoldConfig, past_scores: PastScores, published_at: float, previous: PublishedModel | None = None
     ) -> PublishedModel:
-        """Return the next version of the model.
+        """Make the next version of the model. Its axes have the signs of the previous version.
 
-        The signs of its axes are those of the previous version, so that coordinates do not flip.
+        Otherwise the coordinates of the same vector could change their signs from one version to the next.
         """
         error = self.error
-        signs_like = previous.model.components if previous else None
+        previous_components = previous.model.components if previous else None
         return PublishedModel(
             version=self.stats.learned,
-            model=axes.model_of(self.state, config.learning.components, signs_like),
+            model=axes.make_model(self.state, config.learning.components, previous_components),
             topic=self.topic,
             topic_id=self.topic_id,
             positions=self.positions,
-            stats=self.stats.of_model(),
+            stats=self.stats.summarise_for_model(),
             partition_losses=self.losses,
             published_at=published_at,
             settings=config.as_dict(),
@@ -76,11 +76,11 @@ class FoldMerger:
     The result depends only on the folds and their order. At most one fold is in memory, in addition to the merged one.
     """
 
-    def __init__(self, config: FoldConfig, now_ms: int = sys.maxsize) -> None:
-        """`now_ms` is the time by the clock. Without it, event times in the future are not limited."""
+    def __init__(self, config: FoldConfig, now_ms: int | None = None) -> None:
+        """Prepare to merge. `now_ms` is the time by the clock, which limits event times; None: no limit."""
         self._config = config
         self._now_ms = now_ms
-        self._time_ms = _NO_TIME  # the latest event time so far, to which all folds were decayed
+        self._time_ms = _NO_TIME  # the latest event time so far: all merged folds have decayed until then
         self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
         self._topic = ""
@@ -96,7 +96,7 @@ class FoldMerger:
         they have other names of dimensions.
         """
         checkpoint.refuse_other_topic(self._topic_id)
-        self._names = checkpoint.agreed_names(self._names)
+        self._names = checkpoint.agree_on_names(self._names)
         self._topic = checkpoint.topic
         self._topic_id = self._topic_id or checkpoint.topic_id
         self._positions[checkpoint.partition] = checkpoint.fold.position
@@ -106,24 +106,32 @@ class FoldMerger:
         self.add(checkpoint.fold)
 
     def append(self, fold: Fold) -> None:
-        """Merge a fold that continues the stream of the earlier ones: a half-life in messages decays these."""
+        """Merge a fold that continues the stream of the earlier folds.
+
+        With a half-life in messages, each message of this fold first takes weight from the earlier folds.
+        """
         half_life = self._config.half_life_messages
         if half_life:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
-        if fold.event_time.now_ms == _NO_TIME:  # it has too few messages for a median
+        if fold.event_time.now_ms == _NO_TIME:  # it has too few messages for a median: take its latest timestamp
             fold = replace(fold, event_time=EventTime(fold.stats.last_ms))
         self.add(fold)
 
     def add(self, fold: Fold) -> None:
-        """Merge a fold of another stream."""
-        time_ms = min(fold.event_time.now_ms, self._now_ms)
-        latest_ms = max(time_ms, self._time_ms)
-        share = 1.0
-        if time_ms != _NO_TIME:  # bring the earlier folds and this one to the later time
-            if self._time_ms != _NO_TIME:
-                self._merger.fade(self._config.decay(latest_ms - self._time_ms))
-            share = self._config.decay(latest_ms - time_ms)
-        self._time_ms = latest_ms
+        """Merge a fold of another stream.
+
+        The earlier folds and this fold both lose weight until the later of their event times.
+        """
+        time_ms = fold.event_time.now_ms
+        if self._now_ms is not None:
+            time_ms = min(time_ms, self._now_ms)  # a time in the future would take the weight of all other folds
+        earlier_ms = self._time_ms
+        self._time_ms = max(time_ms, earlier_ms)
+        share = 1.0  # how much of its weight the fold keeps: all of it, if it has no event time
+        if time_ms != _NO_TIME:
+            share = self._config.compute_decay(self._time_ms - time_ms)
+            if earlier_ms != _NO_TIME:
+                self._merger.fade(self._config.compute_decay(self._time_ms - earlier_ms))
         self._merger.add(fold.provisional(self._config.learning), share)
         self._stats.append(fold.stats)
 
@@ -133,16 +141,16 @@ class FoldMerger:
             return None
         return self._merger.state(columns, self._config.learning.dtype)
 
-    def merged(self) -> MergedFold | None:
-        """Return all that a model needs; None if no message was learned."""
+    def merge(self) -> MergedFold | None:
+        """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        state = self.state(components + GUARD)
+        state = self.state(components + SPARE_WITH_COVARIANCE)
         if state is None:
             return None
         return MergedFold(
             state=state,
             stats=FoldStats.total(self._stats),
-            error=sampling_error(self._merger.groups(), state, components),
+            error=estimate_sampling_error(self._merger.groups(), state, components),
             topic=self._topic,
             topic_id=self._topic_id,
             positions=self._positions,
@@ -150,15 +158,20 @@ class FoldMerger:
             names=self._names,
         )
 
-    def fold(self, position: int) -> Fold:
-        """Return a fold at this position from which learning can continue after all merged folds."""
-        learning = self._config.learning
-        empty = Fold.empty(learning)
-        state = self.state(learning.columns) or empty.state
-        # Columns that are too short are dropped, since (CᵀC)⁻¹ would overflow. `limits` counts columns from the
-        # shortest one, and C begins with the longest.
-        ascending = state.variance[::-1]
-        kept = state.rank - 1 - learning.limits.select(ascending)
-        state = replace(state, C=np.ascontiguousarray(state.C[:, kept]))
-        stats = FoldStats.total(self._stats)
-        return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)
+    def make_fold(self, position: int) -> Fold:
+        """Make a fold at this position from which learning can continue after all merged folds."""
+        learning_config = self._config.learning
+        empty = Fold.empty(learning_config)
+        state = self.state(learning_config.columns) or empty.state
+        # Columns of C that are too short are dropped, since (CᵀC)⁻¹ would overflow. `select` takes ascending variances
+        # and returns indices into them, but C begins with the longest column. So its indices count from C's end.
+        ascending_variance = state.variance[::-1]
+        kept_from_end = learning_config.limits.select(ascending_variance)
+        kept_columns = state.rank - 1 - kept_from_end
+        return replace(
+            empty,
+            position=position,
+            state=replace(state, C=np.ascontiguousarray(state.C[:, kept_columns])),
+            event_time=EventTime(self._time_ms),
+            stats=FoldStats.total(self._stats),
+        )

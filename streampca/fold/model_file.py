@@ -1,26 +1,28 @@
 """Published models and their files. The worker and `streampca fit` write them; the sidecar and transform read them."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, StoreError
 from streampca.fold import earlier_format, npz
 from streampca.fold.names import Names
 from streampca.pca.arrays import F64, Array
+from streampca.pca.missing_values import MissingValues
 from streampca.pca.model import Model, Projected
 from streampca.pca.past_scores import PastScores
 
 KIND = "model"
 FORMAT_VERSION = 3
 _ARRAYS = {"components", "explained_variance", "mean"}  # every file has these
-_ROUNDING = 1e-6  # by so much a share may exceed 1 after merges
+_ROUNDING = 1e-6  # by how much a share may exceed 1 after merges
 
 
 class ModelStats(npz.Strict):
-    """Counts, losses and times of the messages that a model has learned; part of its header."""
+    """Counts, losses and timestamps of the messages that a model has learned; part of its header."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,8 +30,8 @@ class ModelStats(npz.Strict):
     loss: npz.Finite | None  # mean ‖r‖² of all messages, each scored before it is learned
     loss_ratio: npz.Finite | None  # Σ‖r‖² / Σ‖y‖² of the same messages
     loss_ewma: npz.Finite | None  # ‖r‖²/‖y‖², exponentially weighted over about the last 1000 messages
-    first_timestamp_ms: npz.Milliseconds  # the least timestamp of the records learned; -1: unknown
-    last_timestamp_ms: npz.Milliseconds  # the greatest one
+    first_timestamp_ms: npz.Milliseconds  # the earliest timestamp of the records learned; -1: unknown
+    last_timestamp_ms: npz.Milliseconds  # the latest timestamp of the records learned; -1: unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,23 +43,30 @@ class PublishedModel:
     stats: ModelStats
     topic: str = ""
     topic_id: str = ""
-    positions: dict[int, int] = field(default_factory=dict)  # partition → next offset; all before it are included
-    partition_losses: dict[int, float] = field(default_factory=dict)  # partition → its own loss_ewma, once it has one
+    positions: dict[int, int] = field(default_factory=dict)  # partition → next offset: all records before are learned
+    partition_losses: dict[int, float] = field(default_factory=dict)  # partition → its own loss_ewma, if it has one
     published_at: float = 0.0  # seconds since 1970
     settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; None with `subspace_error`
     past_scores: PastScores | None = None  # of messages that were scored by the versions before this one
-    learned: Array | None = None  # `axes.continuation`, which continuing needs; only of `streampca fit`
-    known: F64 | None = (
-        None  # `State.known` of `learned`, shares of the weight; None if all are 1 or nothing is learned
-    )
+    # What learning needs to continue after the model, to rounding; only `streampca fit` keeps it.
+    continuation: Array | None = None  # as returned by `axes.compute_continuation`
+    known: F64 | None = None  # N of the state (`State.known`); None if all shares are 1, or without `continuation`
     names: Names = None
+    # Only the file of an estimator has these two.
+    checkpoint: bytes | None = None  # the checkpoint file with its fold, from which learning continues without a break
+    estimator: npz.Parameters | None = None  # the parameters of `StreamingPCA`
 
     @property
     def impute(self) -> bool:
-        """True if vectors may lack entries: the model has learned to fill them."""
+        """Whether vectors may lack entries, which the model fills."""
         return self.settings.get("missing") == "impute"
+
+    @cached_property
+    def missing_values(self) -> MissingValues:
+        """The numbers that mean "missing" in vectors."""
+        return MissingValues.of(self.settings.get("missing_values", ""), self.settings.get("dtype", "float64"))
 
     def project(self, vectors: Array) -> Projected:
         """Project vectors (n, d), with p-values if the model has past scores."""
@@ -76,40 +85,51 @@ class ModelHeader(npz.Header, ModelStats):
     weight: npz.Finite
     subspace_error: npz.NonNegative | None
     axis_errors: list[npz.NonNegative] | None
+    estimator: npz.Parameters | None = None
 
 
 def encode(published: PublishedModel) -> bytes:
-    """Return the bytes of a model file. The same model gives the same bytes. Raises `ValueError` if it is not valid."""
+    """Return the bytes of a model file, always the same for a model. Raises `ValueError` if the model is not valid."""
     model = published.model
     problem = _find_problem(published)
     if problem:
         raise ValueError(f"this model cannot be written: {problem}")
-    header = {name: value for name, value in vars(published).items() if name in ModelHeader.model_fields} | {
+    header = {
         **dict(published.stats),
         "kind": KIND,
         "format_version": FORMAT_VERSION,
+        "version": published.version,
+        "topic": published.topic,
+        "topic_id": published.topic_id,
         "positions": {str(partition): position for partition, position in published.positions.items()},
         "partition_losses": {str(partition): loss for partition, loss in published.partition_losses.items()},
+        "published_at": published.published_at,
+        "settings": published.settings,
+        "subspace_error": published.subspace_error,
+        "axis_errors": published.axis_errors,
         "total_variance": model.total_variance,
         "weight": model.weight,
     }
-    if published.names is None:
-        del header["names"]
+    if published.names is not None:
+        header["names"] = published.names
+    if published.estimator is not None:
+        header["estimator"] = published.estimator
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     optional = {
         "scale": model.scale,
         "seen": model.seen,
-        "calibration": None if published.past_scores is None else published.past_scores.table(),
-        "learned": published.learned,
+        "calibration": None if published.past_scores is None else published.past_scores.table(),  # the name in files
+        "learned": published.continuation,
         "known": published.known,
-        "names": None if published.names is None else np.array(published.names),
+        "checkpoint": None if published.checkpoint is None else np.frombuffer(published.checkpoint, np.uint8),
+        "names": None if published.names is None else np.array(published.names),  # `decode` reads the header's
     }
     present = {name: array for name, array in optional.items() if array is not None}
-    return npz.encode(header, arrays | _derive_arrays(published) | present)
+    return npz.encode(header, arrays | _make_arrays_for_people(published) | present)
 
 
-def _derive_arrays(published: PublishedModel) -> dict[str, Array]:
-    """Return arrays for people who open the file with `numpy.load`. `decode` does not need them."""
+def _make_arrays_for_people(published: PublishedModel) -> dict[str, Array]:
+    """Return further arrays for people who open the file with `numpy.load`. `decode` does not read them."""
     return {
         "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
         "noise_variance": np.asarray(published.model.noise_variance),
@@ -134,22 +154,32 @@ def decode(data: bytes) -> PublishedModel:
     if not arrays.keys() >= _ARRAYS:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(
-        **{name: arrays[name] for name in _ARRAYS},
+        components=arrays["components"],
+        explained_variance=arrays["explained_variance"],
+        mean=arrays["mean"],
         total_variance=header.total_variance,
         weight=header.weight,
         scale=arrays.get("scale"),
         seen=arrays.get("seen"),
     )
-    values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
-    for name in ("positions", "partition_losses"):
-        values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
     published = PublishedModel(
+        version=header.version,
         model=model,
         stats=ModelStats(**header.model_dump(include=set(ModelStats.model_fields))),
+        topic=header.topic,
+        topic_id=header.topic_id,
+        positions={int(partition): position for partition, position in header.positions.items()},
+        partition_losses={int(partition): loss for partition, loss in header.partition_losses.items()},
+        published_at=header.published_at,
+        settings=header.settings,
+        subspace_error=header.subspace_error,
+        axis_errors=header.axis_errors,
         past_scores=past_scores,
-        learned=arrays.get("learned"),
+        continuation=arrays.get("learned"),
         known=arrays.get("known"),
-        **values,
+        names=header.names,
+        checkpoint=arrays["checkpoint"].tobytes() if "checkpoint" in arrays else None,
+        estimator=header.estimator,
     )
     problem = _find_problem(published)
     if problem:
@@ -157,12 +187,29 @@ def decode(data: bytes) -> PublishedModel:
     return published
 
 
+def decode_file(data: bytes, path: str) -> PublishedModel:
+    """Return the model in a file that a user has named. Errors are those of `decode`, and name the file's path.
+
+    Raises `StoreError` for a file of another kind.
+    """
+    if not npz.is_streampca_file(data):
+        kind = "it is an .npy array" if data.startswith(b"\x93NUMPY") else f"it begins with {data[:16]!r}"
+        text = f"{path} is not a model of streampca; {kind}"
+        raise StoreError(f"{text}. `streampca fit` makes a model of vectors")
+    try:
+        return decode(data)
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{path}: {error}") from None
+
+
 def _find_problem(published: PublishedModel) -> str | None:
     """Return what is wrong with the model, or None if it is valid."""
     model = published.model
     if type(published.version) is not int or not 0 <= published.version < 2**63:
         return f"version {published.version!r} is not a number of messages"
-    k, d = model.components.shape if model.components.ndim == 2 else (0, 0)  # no components are refused below
+    if model.components.ndim != 2:
+        return "the arrays of the model do not fit each other"
+    k, d = model.components.shape
     if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
         return "the arrays of the model do not fit each other"
     for name in ("components", "explained_variance", "mean"):
@@ -174,40 +221,46 @@ def _find_problem(published: PublishedModel) -> str | None:
         return "the scale is not one positive number for each dimension"
     if model.seen is not None and (model.seen.shape != (d,) or model.seen.dtype != np.bool_):
         return "which dimensions were seen is not one truth value for each"
+    if not npz.are_valid_names(published.names, d):
+        return f"the names of the dimensions are not {d} different names of 1 to {npz.MAX_NAME} characters"
+    if not _can_continue(published.continuation, published.known, d):
+        return "what continuing needs does not fit the model"
+    return _find_wrong_number(published)
+
+
+def _find_wrong_number(published: PublishedModel) -> str | None:
+    """Return what is wrong with the numbers in a model whose arrays fit each other, or None if they are valid."""
+    model = published.model
+    if not np.isfinite([model.total_variance, model.weight]).all():
+        return "the total variance or the weight is not finite"
+    if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:
+        return "a variance or the weight is negative"
     errors = published.axis_errors
+    k = model.n_components
+    if (published.subspace_error is None) != (errors is None):
+        return "it holds the error of the subspace or of the axes, but not both"
+    if errors is not None and len(errors) != k:
+        return f"it holds the errors of {len(errors)} axes instead of {k}"
     with np.errstate(all="ignore"):
-        orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
-    rules = {
-        f"the names of the dimensions are not {d} different names": npz.are_names(published.names, d),
-        "what continuing needs does not fit the model": _can_continue(published.learned, published.known, d),
-        "the total variance or the weight is not finite": np.isfinite([model.total_variance, model.weight]).all(),
-        "a variance or the weight is negative": (
-            min(model.explained_variance.min(), model.total_variance, model.weight) >= 0
-        ),
-        "it holds the error of the subspace or of the axes, but not both": (
-            (published.subspace_error is None) == (errors is None)
-        ),
-        f"it holds the errors of {len(errors or [])} axes instead of {k}": errors is None or len(errors) == k,
-        "the components are not orthonormal": orthonormal,
-    }
-    broken = [problem for problem, holds in rules.items() if not holds]
-    return broken[0] if broken else None
+        deviation = np.abs(model.components @ model.components.T - np.eye(k)).max()  # NaN or inf if products overflow
+    return None if deviation <= 1e-3 else "the components are not orthonormal"
 
 
-def _can_continue(learned: Array | None, known: Array | None, d: int) -> bool:
-    """Return whether the arrays that continuing a model needs fit d dimensions. A worker's model has neither.
+def _can_continue(continuation: Array | None, known: Array | None, d: int) -> bool:
+    """Return whether `continuation` and `known`, which learning needs to continue after a model, fit d dimensions.
 
-    `learned` is the packed covariance, or the axes (d, r) where no covariance is kept. `known` has the share of the
-    weight for which each pair of entries has been known, or each entry where no covariance is kept. None means that all
-    shares are 1.
+    `continuation` is the packed covariance or, if no covariance is kept, the axes (d, r). `known` is the share of the
+    weight for which each pair of entries, or each entry, has been known; None means that all shares are 1.
     """
-    if learned is None:
+    if continuation is None:  # the model of a worker
         return known is None
-    if learned.ndim not in (1, 2):
+    if continuation.ndim not in (1, 2):
         return False
-    is_covariance = learned.ndim == 1
+    is_covariance = continuation.ndim == 1
     length = d * (d + 1) // 2 if is_covariance else d
-    if len(learned) != length or learned.dtype != np.float32 or not np.isfinite(learned).all():
+    if len(continuation) != length or continuation.dtype != np.float32:
+        return False
+    if not np.isfinite(continuation).all():
         return False
     if known is None:
         return True

@@ -1,32 +1,36 @@
-"""Names of the dimensions. The folds of a stream, its models and the settings must have the same ones."""
+"""Names of the dimensions: the folds of a stream, its models and the settings must agree on them."""
 
-from streampca.errors import SettingsError, listed
+from streampca.errors import SettingsError, list_names
 
-Names = list[str] | None  # one for each dimension; None: they have none
+Names = list[str] | None  # a name for each dimension; None: the dimensions have no names
 
 
-def agreed(names: Names, others: Names, named_by: str, others_named_by: str) -> Names:
-    """Return the names in both lists, or in one of them if the other is None.
+def agree_on_names(names: Names, others: Names, named_by: str, others_named_by: str) -> Names:
+    """Return the names of two parts of a stream. If only one part has names, they count for both.
 
-    If both have names that differ, raises `SettingsError` with both lists. `named_by` and `others_named_by` say in its
-    message whose names they are.
+    Raises `SettingsError` if both parts have names that differ. `named_by` and `others_named_by` say in the error whose
+    names they are.
     """
-    lists = difference(names, others)
-    if lists:
+    different = describe_difference(names, others)
+    if different:
+        names_text, others_text = different
         raise SettingsError(
-            f"the dimensions are named {lists[0]} by {named_by}, but {lists[1]} by {others_named_by}: names and "
+            f"the dimensions are named {names_text} by {named_by}, but {others_text} by {others_named_by}: names and "
             "order must be the same"
         )
     return others if names is None else names
 
 
-def difference(names: Names, others: Names) -> tuple[str, str] | None:
-    """Return both lists as texts if they differ, otherwise None. A list of None does not differ from any list.
+def describe_difference(names: Names, others: Names) -> tuple[str, str] | None:
+    """Return both lists as texts if they differ; None if they are equal, or if one of them is None.
 
-    Long lists begin with the first name that differs.
+    The text of a long list begins with the first name that differs.
     """
     if names is None or others is None or names == others:
         return None
-    pairs = enumerate(zip(names, others, strict=False))
-    first_different = next((index for index, (name, other) in pairs if name != other), 0)
-    return listed(names, first_different), listed(others, first_different)
+    first_different = 0
+    for index, (name, other) in enumerate(zip(names, others, strict=False)):
+        if name != other:
+            first_different = index
+            break
+    return list_names(names, first_different), list_names(others, first_different)

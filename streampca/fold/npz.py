@@ -1,11 +1,13 @@
 """The file format of checkpoints and models: an `.npz` file with a JSON header and a digest, without pickles.
 
 The same content gives the same bytes. `numpy.load` reads the file; its member `header` is JSON text as bytes. The
-comment of the zip is the SHA-256 of all bytes before it, since the directory of a zip has no checksum.
+comment of the zip, at the end of the file, is the SHA-256 of all bytes before it: a zip checks only its members, and
+not its directory.
 """
 
 import hashlib
 import io
+import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -15,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
+from streampca.errors import DamagedFileError, EarlierFormatError, NewerFormatError
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Milliseconds = Annotated[int, Field(strict=True, ge=-1, lt=2**63)]  # since 1970; -1: unknown
@@ -23,14 +25,22 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NonNegative = Annotated[Finite, Field(ge=0)]
 Share = Annotated[Finite, Field(ge=0, le=1.000001)]
 
+# Every file is a zip archive whose first member is the header.
+_ZIP_SIGNATURE = b"PK\x03\x04"
+_FIRST_MEMBER = b"header.npy"
+_FIRST_NAME_OFFSET = 30  # of the name of a zip archive's first member
+
 MAX_NAME = 255  # characters of a dimension's name
 _DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
 
 
-class Strict(BaseModel):
-    """Part of a header, whose values are not converted: a text is not taken for a number.
+Parameters = dict[str, str | bool | int | float | None]
 
-    A file with the right digest may still hold wrong values.
+
+class Strict(BaseModel):
+    """A part of a header. A value of a wrong type is refused, and is not converted.
+
+    The digest does not show such values: a file with the right digest may hold anything.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -43,16 +53,22 @@ class Header(Strict):
     format_version: int
     topic: str
     topic_id: str
-    settings: dict[str, str | bool | int | float | None]
+    settings: Parameters
     names: list[str] | None = None  # of the dimensions
 
 
 H = TypeVar("H", bound=Header)
+# NumPy parses headers with `ast`, which Python 3.11 cannot always do in several threads: python/cpython#106905.
+_PARSING = threading.Lock()
+
 Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]  # header and arrays
 
 
 def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
-    """Return the bytes of the file. Its members are uncompressed, in the given order, without timestamps."""
+    """Return the bytes of a file with this header and these arrays.
+
+    The members of the zip are uncompressed, in the given order, without timestamps.
+    """
     text = orjson.dumps(header, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
     members = {"header": np.frombuffer(text, np.uint8), **arrays}
     buffer = io.BytesIO()
@@ -60,26 +76,27 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
         for name, array in members.items():
             with zipped.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
-        zipped.comment = b"0" * _DIGEST_LENGTH  # its place, at the end of the file; the digest replaces it below
+        zipped.comment = b"0" * _DIGEST_LENGTH  # at the end of the file; the digest of all bytes before replaces it
     body = buffer.getvalue()[:-_DIGEST_LENGTH]
     return body + hashlib.sha256(body).hexdigest().encode()
 
 
 def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., Content] | None = None) -> Content:
-    """Return header and arrays of a file of this kind that `encode` wrote in this version of the format.
+    """Return header and arrays of a file that `encode` wrote.
 
-    With `upgrade`, a file of the version before is read, too: `upgrade` turns its header and arrays into today's.
-    Raises `DamagedFileError` for other bytes and kinds, `NewerFormatError` for a newer version, and `SettingsError`
-    for an older one.
+    The file must be of this kind, and in this version of the format. With `upgrade`, a file of the version before is
+    read, too: `upgrade` converts its header and arrays. Raises `DamagedFileError` for other bytes and kinds,
+    `NewerFormatError` for a newer version, and `EarlierFormatError` for an older one.
     """
     body = memoryview(data)[:-_DIGEST_LENGTH]
     digest = data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as members:
+        with _PARSING, np.load(io.BytesIO(data), allow_pickle=False) as members:
+            # A small compressed member might need any amount of memory.
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
-                raise ValueError("a member is compressed")  # and might need any amount of memory
+                raise ValueError("a member is compressed")
             arrays = {name: members[name] for name in members.files}
         header = orjson.loads(arrays.pop("header").tobytes())
         found_kind = header["kind"]
@@ -88,38 +105,41 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
         raise DamagedFileError(f"not a streampca file: {error!r}") from None
     if found_kind != kind:
         raise DamagedFileError(f"this is a {found_kind} file, not a {kind} file")
-    is_number = isinstance(version, int) and not isinstance(version, bool)
-    number = version if is_number else 0  # there never was a version 0
-    if number == format_version:
+    is_number = isinstance(version, int) and not isinstance(version, bool)  # True is an int in Python
+    if not is_number or version < 1:  # no release has written such a version
+        raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
+    if version == format_version:
         return header, arrays
-    if number == format_version - 1 and number > 0 and upgrade:
+    if version == format_version - 1 and upgrade:
         return upgrade(header, arrays)
-    if number > format_version:
+    if version > format_version:
         raise NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
         )
-    if number > 0:
-        raise SettingsError(
-            f"an earlier release has written this {kind} file (format version {version}, too old for this release): "
-            "start over with another store folder and another group_id, or continue with that release"
-        )
-    raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
+    raise EarlierFormatError(
+        f"an earlier release has written this {kind} file (format version {version}, too old for this release): "
+        "start over with another store folder and another group_id, or continue with that release"
+    )
 
 
-def are_names(names: Sequence[str] | None, dimensions: Any) -> bool:
-    """Return whether these can be the names of so many dimensions: all different, and neither empty nor too long.
+def is_streampca_file(data: bytes) -> bool:
+    """Return whether a file begins like a file that streampca writes. It may still be damaged."""
+    return data.startswith(_ZIP_SIGNATURE) and data.startswith(_FIRST_MEMBER, _FIRST_NAME_OFFSET)
 
-    None is valid, too: the dimensions have no names.
-    """
+
+def are_valid_names(names: Sequence[str] | None, dimensions: Any) -> bool:
+    """Return whether `names` are None, or a name for each dimension, all different, neither empty nor too long."""
     if names is None:
         return True
-    is_right_count = len(names) == len(set(names)) == dimensions
-    return is_right_count and all(0 < len(name) <= MAX_NAME for name in names)
+    if len(names) != dimensions:
+        return False
+    are_different = len(set(names)) == len(names)
+    return are_different and all(0 < len(name) <= MAX_NAME for name in names)
 
 
 def validate(schema: type[H], header: dict[str, Any]) -> H:
-    """Return the header as an object. Raises `DamagedFileError` that names the first wrong field."""
+    """Return the header as an object of this class. Raises `DamagedFileError` that names the first wrong field."""
     try:
         return schema.model_validate(header)
     except ValidationError as error:

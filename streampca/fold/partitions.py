@@ -1,11 +1,11 @@
-"""Numbers and names of partitions. A backfill has the number of a partition that Kafka cannot have."""
+"""Numbers and names of partitions. A backfill has the number of a partition that cannot exist in Kafka."""
 
-BACKFILL = "backfill-"
-FIRST_BACKFILL = 2**31
+BACKFILL = "backfill-"  # with which the names of backfills begin
+FIRST_BACKFILL = 2**31  # the number of the first backfill; partitions of Kafka have smaller numbers
 
 
 def backfill_partition(number: int) -> int:
-    """Return the partition that stands for a backfill, whose number is counted from 0."""
+    """Return the number of the partition that stands for a backfill. Backfills are counted from 0."""
     return FIRST_BACKFILL + number
 
 
@@ -16,8 +16,22 @@ def partition_name(partition: int) -> str:
     return f"{BACKFILL}{partition - FIRST_BACKFILL}"
 
 
-def offsets_in(text: str) -> dict[int, int] | None:
-    """Return the offset of each partition in a text like `0:1200,1:1177`, or None if it is another text."""
+def is_backfill(partition: int) -> bool:
+    """Return whether the number stands for a backfill."""
+    return partition >= FIRST_BACKFILL
+
+
+def parse_partition(name: str) -> int | None:
+    """Return the number of the partition with a name that `partition_name` returned; None for any other text."""
+    digits = name.removeprefix(BACKFILL)
+    if not (digits.isascii() and digits.isdecimal()):
+        return None
+    has_prefix = digits != name
+    return backfill_partition(int(digits)) if has_prefix else int(digits)
+
+
+def parse_offsets(text: str) -> dict[int, int] | None:
+    """Return the offset of each partition from a text like `0:1200,1:1177`; None for any other text."""
     offsets = {}
     for pair in text.split(","):
         partition, colon, offset = pair.partition(":")

@@ -1,13 +1,12 @@
-"""Collects past scores: each message is scored by a model that has not learned it yet. p-values compare with them."""
+"""Collects past scores, with which p-values compare: each message is scored by a model that has not learned it yet."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.axes import model_of
+from streampca.pca.axes import make_model
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.pca.projection import Scores
@@ -16,55 +15,63 @@ from streampca.pca.state import State
 
 @dataclass
 class PastScoresBuilder:
-    """Scores messages, and enters the scores into histograms."""
+    """Scores messages, and then enters their scores into histograms."""
 
-    components: int | float  # of the models that score a stream: their number, or the share of the variance
-    entered: PastScores = field(default_factory=PastScores.empty)
-    _new: tuple[Scores, ...] = ()  # scores that are not entered yet
+    components: int | float  # of the models that score: their number, or the share of the variance that they explain
+    histograms: PastScores = field(default_factory=PastScores.empty)
+    _new: tuple[Scores, ...] = ()  # scores that are not in the histograms yet
 
     def score(self, model: Model, V: Array) -> None:
         """Score messages (n, d) that the model has not learned."""
         self._new += (model.project(V).relative_scores,)
 
     def p_values(self) -> F64 | None:
-        """Return the p-values (n,) of the new scores among the entered ones; None if no score was entered."""
-        if not self.entered.weight:
+        """Return the p-values (n,) of the new scores by the histograms; None if the histograms are empty."""
+        if not self.histograms.weight:
             return None
-        return self.entered.p_values(_concatenate(self._new)).score
+        return self.histograms.p_values(self._join_new()).score  # the p-values of T² and SPE are not needed
 
-    def enter(self, messages: int, weight: float) -> None:
-        """Enter the new scores. Older scores keep e^(−n/w) of their weight, after n messages, for a model of weight w.
+    def enter(self, messages: int, model_weight: float) -> None:
+        """Enter the new scores into the histograms. Older scores keep e^(−messages/model_weight) of their weight.
 
-        With a half-life, old scores are forgotten as fast as old messages. Without one, scores by early models count
-        little, since these models had learned little.
+        So with a half-life, old scores are forgotten as fast as old messages. Without a half-life, scores by early
+        models count little, because these models had learned little.
+
+        `messages` is the number of messages that were learned since scores were last entered. Not all of them need
+        have been scored.
         """
-        kept = math.exp(-messages / max(weight, 1.0))
-        self.entered = self.entered.with_scores(_concatenate(self._new), kept)
+        kept = math.exp(-messages / max(model_weight, 1.0))
+        self.histograms = self.histograms.with_scores(self._join_new(), kept)
         self._new = ()
 
-    def before_block(self, state: State, V: Array) -> None:
-        """Score and enter a block V (n, d) of a stream before the state learns it."""
+    def _join_new(self) -> Scores:
+        """Return all scores that are not in the histograms yet, (n,) each."""
+        empty = np.zeros(0)  # so that there is something to join if there are no scores
+        return Scores(
+            t2=np.concatenate([empty, *(scores.t2 for scores in self._new)]),
+            spe=np.concatenate([empty, *(scores.spe for scores in self._new)]),
+            score=np.concatenate([empty, *(scores.score for scores in self._new)]),
+        )
+
+    def score_block(self, state: State, V: Array) -> None:
+        """Score a block V (n, d) by the state before it, and enter the scores. Called before the state learns V."""
         if not state.count:
             return  # nothing was learned, so there is no model to score with
-        model = model_of(state, number_of_components(state, self.components))
+        model = make_model(state, choose_number_of_components(state, self.components))
         self.score(model, V)
         self.enter(len(V), state.weight)
 
 
-def number_of_components(state: State, components: int | float) -> int:
-    """Return `components` if it is a number of components.
+def choose_number_of_components(state: State, components: int | float) -> int:
+    """Return how many components a model of the state has.
 
-    If it is a share, return the smallest number of components that explain more than this share of the variance.
+    An int is their number. A float is a share of the variance: the model has the smallest number of components that
+    explain more than this share.
     """
     if isinstance(components, int):
         return components
-    is_enough = np.cumsum(state.variance) > components * state.total_variance
-    if not is_enough.any():
+    explains_enough = np.cumsum(state.variance) > components * state.total_variance
+    if not explains_enough.any():  # for example, a stream without variance
         return max(state.rank, 1)
-    return int(is_enough.argmax()) + 1  # argmax finds the first that is true
-
-
-def _concatenate(parts: Sequence[Scores]) -> Scores:
-    """Concatenate scores field by field; without parts, each field is empty."""
-    empty = Scores(*(np.zeros(0) for _ in range(3)))
-    return Scores(*map(np.concatenate, zip(empty, *parts, strict=True)))
+    first_index = int(explains_enough.argmax())  # the first True
+    return first_index + 1

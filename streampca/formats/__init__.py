@@ -1,13 +1,17 @@
-"""The formats of values: a module for each, with a `Reader` and a `Writer` of `formats.base`, named after it."""
+"""The formats of values: a module for each, with a `Reader` and a `Writer` of `formats.base`, named after it.
+
+The modules of further formats are in other packages, which name them by entry points.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.machinery import PathFinder
 from typing import Any, cast
 
-from streampca.errors import naming_the_extra
+from streampca.errors import SettingsError, explain_missing_extra
 from streampca.formats.base import Layout, Reader, Writer
 from streampca.formats.schemas import Schemas, WriterSchema
+from streampca.settings.field_paths import parse_conditions
+from streampca.settings.plug_ins import BUILT_IN_FORMATS, load_format
 
 
 def reader_of(
@@ -17,13 +21,17 @@ def reader_of(
     schemas: Schemas | None,
     *,
     impute: bool = False,
+    where: str = "",
+    label: str = "",
 ) -> Reader:
     """Create the reader of a format. With `impute` it reads null as NaN, where the format has a null.
+
+    A value that does not meet the conditions `where` is not read: the reader raises `VectorError`.
 
     If the format needs an optional package that is not installed, raises `SettingsError`.
     """
     reader = _find(format, "{}Reader")
-    return cast(Reader, reader(format, dimensions, field, schemas, impute))
+    return cast(Reader, reader(format, dimensions, field, schemas, impute, parse_conditions(where), label))
 
 
 def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
@@ -44,11 +52,15 @@ def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
 
 
 def _find(format: str, name: str) -> Any:  # noqa: A002
-    """Return a class or function of a format's module. In its name, {} stands for the format, such as Json."""
-    has_module = PathFinder.find_spec(format, __path__) is not None
-    if has_module:
-        module, prefix = format, format.title()
-    else:  # it is the NumPy type of raw numbers
-        module, prefix = "npy", "Raw"
-    with naming_the_extra(f"format {format}", format):
-        return getattr(import_module(f"{__name__}.{module}"), name.format(prefix))
+    """Return a class or a function of a format's module. `name` has {} for the format: "{}Reader" is `JsonReader`."""
+    if format in BUILT_IN_FORMATS:
+        with explain_missing_extra(format, needed_by=f"format {format}"):
+            module = import_module(f"{__name__}.{format}")
+        return getattr(module, name.format(format.title()))
+    try:
+        module = load_format(format)
+    except ValueError as error:
+        raise SettingsError(f"format: {error}") from None
+    if module is None:  # the format is the NumPy type of raw numbers
+        return getattr(import_module(f"{__name__}.npy"), name.format("Raw"))
+    return getattr(module, name.format(format.title()))

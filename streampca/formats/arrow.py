@@ -1,6 +1,7 @@
 """Arrow IPC: a value is a stream of record batches, whose rows hold vectors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.errors import (
     NO_VALUE,
+    NOT_ERRORS,
     NULL_HINT,
+    UNMET,
+    MissingFieldError,
     VectorError,
     check_length,
     check_size,
@@ -21,9 +25,14 @@ from streampca.formats.errors import (
 )
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds
-from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows
+from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows, spell_key
 from streampca.pca.arrays import F64, Array
-from streampca.settings.field_paths import Part, Path, spelled
+from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
+
+_BYTES_BY_TEXT_TYPE = {
+    pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view(),
+}  # fmt: skip
+_NULL_LENGTH = -1  # stands for the length of a list that is null
 
 Column: TypeAlias = Any  # pyarrow has no types
 
@@ -32,154 +41,314 @@ class ArrowReader(Reader):
     """Reads the vectors of all rows. One bad row makes the whole value invalid; a row that is null is left out."""
 
     is_batch = True
+    value_name = "record batch"
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         try:
-            # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
+            # Arrow's own memory pools keep what they have freed: with them, a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
-                vectors, dtypes = self._read_batches(batches)
+                vectors, guessed_dtypes = self._read_batches(batches)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
-            raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
-        # Joining copies, even a single array. There may be no arrays.
-        joined = vectors[0] if len(vectors) == 1 else np.concatenate([np.empty((0, self.dimensions)), *vectors])
+            cause = " ".join(str(error).split())
+            raise VectorError("undecodable", f"not an Arrow IPC stream: {cause[:200]}") from None
+        if len(vectors) == 1:
+            joined = vectors[0]  # an optimisation: `concatenate` would copy the array
+        else:
+            # `concatenate` needs at least one array, and a stream may hold no record batch.
+            no_vectors = np.empty((0, self.dimensions))
+            joined = np.concatenate([no_vectors, *vectors])
         numbers = joined.ravel().data
-        dtype = common_dtype(dtypes)
+        dtype = common_dtype(guessed_dtypes)
         return GuessedNumbers(numbers, dtype) if dtype else numbers
+
+    def read_tree(self, value: bytes) -> Any:
+        """Return the rows as objects, with only the column that the path `label` begins with. Texts are bytes."""
+        [path] = parse_paths(self.label)
+        with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
+            rows: list[Any] = []
+            for batch in batches:
+                column = batch.select([get_steps(path)[0]])
+                validate(column)
+                rows += with_bytes(column, read_names=()).to_pylist()
+        return rows
 
     def _read_batches(self, batches: Any) -> tuple[list[Array], set[str | None]]:
         """Return the vectors of each record batch, and the types that were guessed for their numbers.
 
-        If a row has no vector, raises `VectorError`; a row that is null is only an error if all rows are null.
+        If a row is not a vector, raises `VectorError`. Rows that are null, or do not meet the conditions, are left out;
+        if all rows are, it is an error.
         """
-        paths = self.paths or tuple((Part(name),) for name in batches.schema.names)
-        if not self.paths and len(paths) != 1:
-            raise VectorError("undecodable", f"{len(paths)} columns in the record batch: field must name one")
+        fields = self.numbers if self.paths else self._fields_of_only_column(batches.schema.names)
         vectors = list[Array]()
-        dtypes = set[str | None]()
-        total_size = 0  # of the record batches and their vectors
-        null_row: VectorError | None = None
+        guessed_dtypes = set[str | None]()
+        total_size = 0  # bytes of the record batches and of their vectors
+        error_by_reason: dict[str, VectorError] = {}  # of rows that are left out
         for batch in batches:
-            total_size += batch.nbytes + len(batch) * self.dimensions * self.dtype.itemsize
+            # `nbytes` would read offsets, which are not validated yet.
+            total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
             check_size(total_size, MAX_BATCH_BYTES)
-            batch.validate(full=True)  # offsets that point outside the buffers are refused
-            rows = vectors_in(batch, paths, self.dimensions, impute=self.impute)
+            validate(batch)
+            rows = vectors_in(batch, fields)
             for _, error in rows.errors:
-                if error.reason != NO_VALUE:
+                if error.reason not in NOT_ERRORS:
                     raise error
-                null_row = error
+                error_by_reason[error.reason] = error
             vectors.append(rows.vectors)
-            dtypes.add(rows.guessed_dtype)
-        if null_row is not None and not any(map(len, vectors)):
-            raise null_row
-        return vectors, dtypes
+            guessed_dtypes.add(rows.guessed_dtype)
+        if error_by_reason and not any(map(len, vectors)):
+            raise error_by_reason.get(UNMET) or error_by_reason[NO_VALUE]  # `NOT_ERRORS` are these two
+        return vectors, guessed_dtypes
+
+    def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
+        """Return what finds the numbers in the only column of record batches.
+
+        If they have several columns, raises `VectorError`.
+        """
+        if len(names) != 1:
+            raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
+        path = (Part(names[0]),)
+        return NumberFields([path], self.dimensions, impute=self.impute, value_name=self.value_name, where=self.where)
 
 
-def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bool) -> RowVectors:
-    """Return the vectors at paths in the rows of a record batch.
+def validate(batch: Any) -> None:
+    """If offsets in a record batch point outside of its buffers, raise `pyarrow.ArrowInvalid`.
+
+    A text with a wrong encoding is not an error: the column that holds it may not be needed. So all texts are
+    validated as bytes.
+    """
+    with_bytes(batch, read_names=()).validate(full=True)
+
+
+def with_bytes(batch: Any, read_names: Collection[str]) -> Any:
+    """Return a record batch with bytes in place of the texts that are not read. Bytes may have any encoding.
+
+    `read_names` are the names of the fields whose texts are read: of columns, and of fields nested in them.
+    """
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        new_type = _type_with_bytes(field.type, read_names, is_read=field.name in read_names)
+        columns.append(column if column.type == new_type else column.view(new_type))
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _type_with_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
+    """Return an Arrow type with bytes in place of the texts that are not read.
+
+    `read_names` are the names of the fields whose texts are read. `is_read` says whether the field that has this type
+    is one of them.
+    """
+    types = pa.types
+    if types.is_struct(arrow_type):
+        # Each field of a struct has a name, which says whether the field is read.
+        fields = []
+        for field in arrow_type:
+            new_type = _type_with_bytes(field.type, read_names, is_read=field.name in read_names)
+            fields.append(field.with_type(new_type))
+        return pa.struct(fields)
+    if is_list(arrow_type):
+        # Items have no name: they are read if the list is. They may be structs, whose fields must be looked at.
+        item_type = _type_with_bytes(arrow_type.value_type, read_names, is_read=is_read)
+        item = arrow_type.value_field.with_type(item_type)
+        if types.is_fixed_size_list(arrow_type):
+            return pa.list_(item, arrow_type.list_size)
+        return pa.large_list(item) if types.is_large_list(arrow_type) else pa.list_(item)
+    if is_read:
+        return arrow_type
+    if types.is_map(arrow_type):
+        key_type = _type_with_bytes(arrow_type.key_type, read_names, is_read=False)
+        item_type = _type_with_bytes(arrow_type.item_type, read_names, is_read=False)
+        return pa.map_(key_type, item_type)
+    return _BYTES_BY_TEXT_TYPE.get(arrow_type, arrow_type)
+
+
+def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
+    """Return the vectors at the paths of `fields` in the rows of a record batch.
 
     If the columns there cannot hold vectors, raises `VectorError`.
     """
-    columns = [_column_at(batch, path) for path in paths]
-    # The numbers may be in one column of arrays, in a column for each number, or anywhere in other columns.
+    columns = _find_columns(batch, fields)
+    # With a field `indices` or `shape` beside an array, it may be a sparse vector or a tensor.
+    schema_text = str(batch.schema)  # has "name: type" for each field, also for nested ones
+    may_be_special = any(f"{name}:" in schema_text for name in fields.names_beside)
+    if fields.where or may_be_special:
+        return _read_objects(batch, fields)
     only_column = columns[0] if len(columns) == 1 else None
     if only_column is not None and is_list(only_column.type) and are_numbers(only_column.type.value_type):
-        return _read_lists(only_column, dimensions, impute)
+        return _read_lists(only_column, fields.dimensions, fields.impute)
     if all(column is not None and are_numbers(column.type) for column in columns):
-        check_length(len(columns), dimensions)
-        is_null = np.logical_and.reduce([_is_null_before_end(batch, path) for path in paths])
-        null_row = VectorError(NO_VALUE, "the row is null")
-        return RowVectors(
-            vectors=np.column_stack([_to_floats(column) for column in columns])[~is_null],
-            counts=(~is_null).astype(np.int64),
-            errors=[(row, null_row) for row in np.flatnonzero(is_null).tolist()],
-        )
-    return _read_objects(batch, paths, dimensions, impute)
+        return _read_number_columns(batch, columns, fields)
+    return _read_objects(batch, fields)
+
+
+def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFields) -> RowVectors:
+    """Return the vectors in columns that hold one number in each row.
+
+    A row has no vector if, at every path, the struct that should hold the number is null.
+    """
+    check_length(len(columns), fields.dimensions)
+    vectors = np.column_stack([_to_floats(column) for column in columns])
+    is_null_row = np.logical_and.reduce([_is_parent_null(batch, path) for path in fields.paths])
+    null_row_error = VectorError(NO_VALUE, "the row is null")
+    return RowVectors(
+        vectors=vectors[~is_null_row],
+        counts=(~is_null_row).astype(np.int64),
+        errors=[(row, null_row_error) for row in np.flatnonzero(is_null_row).tolist()],
+    )
 
 
 def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     """Return the vectors in a column of lists of numbers."""
-    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)  # -1: the row is null
-    fits = lengths == dimensions
-    fitting_rows = column if fits.all() else column.filter(pa.array(fits))
-    entries = fitting_rows.flatten()
+    lengths = pc.fill_null(pc.list_value_length(column), _NULL_LENGTH).to_numpy(zero_copy_only=False)
+    is_vector = lengths == dimensions
+    vector_rows = column if is_vector.all() else column.filter(pa.array(is_vector))
+    entries = vector_rows.flatten()
     if entries.null_count and not impute:
         raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
-    rows_without_vector = np.flatnonzero(~fits).tolist()
+    other_rows = np.flatnonzero(~is_vector).tolist()
     return RowVectors(
         vectors=_to_floats(entries).reshape(-1, dimensions),
-        counts=fits.astype(np.int64),
+        counts=is_vector.astype(np.int64),
         # A generator: a few bytes may claim millions of rows, and the first error often ends the reading.
-        errors=((row, _list_error(lengths[row], dimensions)) for row in rows_without_vector),
+        errors=((row, _list_error(lengths[row], dimensions)) for row in other_rows),
     )
 
 
 def _list_error(length: int, dimensions: int) -> VectorError:
-    """Return the error of a list that is not a vector; the length -1 stands for null."""
-    if length < 0:
+    """Return the error of a row whose list is null or has a wrong length."""
+    if length == _NULL_LENGTH:
         return VectorError(NO_VALUE, "the row is null")
     return wrong_length_error(length, dimensions)
 
 
-def _read_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:
-    """Return the vectors in columns of any other types. Reads row by row, as Python objects."""
-    fields = NumberFields(paths, dimensions, impute=impute, value_name="record batch")
-    names = list(dict.fromkeys(path[0].name for path in paths))
-    columns = batch.select(names)
+def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
+    """Return the vectors in columns of any types. Reads each row as Python objects, which is slow."""
+    read_names = fields.names
+    read_columns = [name for name in batch.schema.names if name in read_names]
+    columns = with_bytes(batch.select(read_columns), read_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
         one_row = columns.slice(row, 1)
-        check_size(one_row.nbytes, MAX_OBJECT_BYTES + 8 * dimensions)
-        return fields.pack(one_row.to_pylist()[0], refuse_booleans=False)
+        check_size(one_row.nbytes, MAX_OBJECT_BYTES + 8 * fields.dimensions)
+        return fields.pack(row_to_dict(one_row))
 
-    return pack_rows(range(len(batch)), pack, dimensions)
+    return pack_rows(range(len(batch)), pack, fields.dimensions)
 
 
-def _column_at(batch: Any, path: Path) -> Column | None:
-    """Return the column at a path through structs; None if the path leads through another type.
+def row_to_dict(one_row: Any) -> dict[str, Any]:
+    """Return the only row of a record batch as a dict.
 
-    If there is no such column, raises `VectorError`.
+    Raises `VectorError` if a text is not UTF-8, or if a key occurs twice in a map.
     """
-    name = path[0].name
-    indices = batch.schema.get_all_field_indices(name)  # searches fast, even among thousands of columns
-    if len(indices) != 1:
-        columns = "no column" if not indices else f"{len(indices)} columns"
-        names = quote_names(batch.schema.names)
-        raise VectorError("undecodable", f"{columns} {name!r} in the record batch: there is {names}")
+    row = {}
+    for field, column in zip(one_row.schema, one_row.columns, strict=True):
+        try:
+            [value] = column.to_pylist()
+        except UnicodeDecodeError:
+            text = f"the field {field.name!r} holds a text that is not UTF-8"
+            raise VectorError("undecodable", text) from None
+        row[field.name] = _with_dicts(value, field.type)
+    return row
+
+
+def _with_dicts(value: Any, arrow_type: Any) -> Any:
+    """Return a value with a dict in place of each map, which Arrow gives as a list of (key, item).
+
+    If a key occurs twice in a map, raises `VectorError`.
+    """
+    if value is None or not _has_maps(arrow_type):
+        return value
+    if pa.types.is_struct(arrow_type):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in arrow_type}
+    if pa.types.is_map(arrow_type):
+        entries = {spell_key(key): _with_dicts(item, arrow_type.item_type) for key, item in value}
+        if len(entries) < len(value):
+            raise VectorError("undecodable", f"a map has a key twice, of {quote_names([key for key, _ in value])}")
+        return entries
+    # Only lists are left: no other type can hold maps.
+    return [_with_dicts(item, arrow_type.value_type) for item in value]
+
+
+@cache
+def _has_maps(arrow_type: Any) -> bool:
+    return "map<" in str(arrow_type)
+
+
+def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
+    """Return what `_find_column` returns for each path of `fields`.
+
+    If entries of a vector may be missing, and at least one column exists, nulls replace the columns that do not exist.
+    Otherwise a column that does not exist raises `VectorError`.
+    """
+    columns: list[Column | None] = []
+    errors: list[VectorError] = []  # of the paths without a column
+    for path in fields.paths:
+        try:
+            columns.append(_find_column(batch, path))
+        except MissingFieldError as error:
+            columns.append(pa.nulls(len(batch), pa.float64()))
+            errors.append(error)
+    exists_any = len(errors) < len(columns)
+    some_may_be_missing = fields.impute and exists_any
+    if errors and not some_may_be_missing:
+        hint = NULL_HINT if exists_any else ""  # if no column exists, the paths are wrong
+        raise VectorError("undecodable", f"{errors[0]}{hint}")
+    return columns
+
+
+def _find_column(batch: Any, path: Path) -> Column | None:
+    """Return the column at a path that leads through structs.
+
+    If the path leads into other types, such as lists, returns None: the rows must be read as objects. If there is no
+    such column, raises `VectorError`.
+    """
+    steps = get_steps(path)
+    if isinstance(steps[0], Choice):
+        raise VectorError("undecodable", f"{spell_path(steps)} chooses among elements of an array, not among columns")
+    indices = batch.schema.get_all_field_indices(steps[0])  # searches fast, even among thousands of columns
+    if len(indices) > 1:
+        raise VectorError("undecodable", f"{len(indices)} columns {steps[0]!r} in the record batch")
+    if not indices:
+        existing = quote_names(batch.schema.names)
+        raise MissingFieldError("undecodable", f"no column {steps[0]!r} in the record batch: there is {existing}")
     column = batch.column(indices[0])
-    for part in path[1:]:
-        if not pa.types.is_struct(column.type):
+    for step in steps[1:]:
+        if isinstance(step, Choice) or not pa.types.is_struct(column.type):
             return None
-        if column.type.get_field_index(part.name) < 0:
-            dotted_path = spelled([part.name for part in path])
+        if column.type.get_field_index(step) < 0:  # there is no such field
             siblings = {field.name: field for field in column.type}
-            raise missing_field_error(dotted_path, part.name, siblings, "record batch")
-        column = pc.struct_field(column, part.name)
+            raise missing_field_error(spell_path(steps), step, siblings, "record batch")
+        column = pc.struct_field(column, step)
     return column
 
 
-def _is_null_before_end(batch: Any, path: Path) -> NDArray[np.bool_]:
-    """Return for each row whether a struct on the way to the end of a path is null.
+def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
+    """Return for each row whether the struct that should hold the last field of a path is null, or does not exist.
 
-    Only the last struct is looked at, since it is null wherever one around it is.
+    A struct inside of a null struct is also null. A path of one name has no such struct: False for all rows.
     """
-    column = _column_at(batch, path[:-1]) if len(path) > 1 else None
-    if column is None:
+    if len(path) == 1:
         return np.zeros(len(batch), np.bool_)
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+    try:
+        parent = _find_column(batch, path[:-1])
+    except VectorError:  # no record of the batch has this struct
+        return np.ones(len(batch), np.bool_)
+    if parent is None:
+        return np.zeros(len(batch), np.bool_)
+    return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 
 
 class ArrowWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        n = len(next(iter(fields.values())))
+        first_field = next(iter(fields.values()))
         values = list[bytes]()
-        for start, end in row_bounds(counts, n):
+        for start, end in row_bounds(counts, len(first_field)):
             columns = {name: column_of(rows[start:end]) for name, rows in fields.items()}
-            values.append(stream_of(self._put_inside(columns)))
+            values.append(stream_of(self._put_into_structs(columns)))
         return values
 
-    def _put_inside(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+    def _put_into_structs(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
         """Put columns inside of structs with the names `around`."""
         for name in reversed(self.around):
             columns = {name: pa.StructArray.from_arrays(list(columns.values()), list(columns))}
@@ -196,19 +365,22 @@ def stream_of(columns: Mapping[str, Column]) -> bytes:
 
 
 def column_of(values: NDArray[Any]) -> Column:
-    """Return a column of numbers or bytes (n,), where NaN and None become null, or of lists (n, width)."""
+    """Return a column of numbers, texts or bytes (n,), where NaN and None become null, or of lists (n, width)."""
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    return pa.array(values, pa.binary() if values.dtype.kind == "O" else None, from_pandas=True)
+    are_texts = len(values) > 0 and isinstance(values[0], str)
+    are_bytes = values.dtype.kind == "O" and not are_texts  # also if there are none, or if the first is None
+    return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)
 
 
-def is_list(kind: Any) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
+def is_list(arrow_type: Any) -> bool:
+    tests = (pa.types.is_fixed_size_list, pa.types.is_list, pa.types.is_large_list)
+    return any(is_of_kind(arrow_type) for is_of_kind in tests)
 
 
-def are_numbers(kind: Any) -> bool:
-    types = pa.types
-    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind) or types.is_boolean(kind))
+def are_numbers(arrow_type: Any) -> bool:
+    tests = (pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean)
+    return any(is_of_kind(arrow_type) for is_of_kind in tests)
 
 
 def _to_floats(column: Column) -> F64:

@@ -8,25 +8,38 @@ read with the original schema.
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, count
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
 
 import fastavro
+from fastavro.read import LOGICAL_READERS
 
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import VectorError
 from streampca.formats.layout import encode_items, join_parts, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
+from streampca.formats.tensors import names_beside
+from streampca.formats.text import PLACEHOLDER_LENGTH
+from streampca.settings.field_paths import Choice, Step, get_steps, spell_path
 
 _FLOAT_SIZES = {"float": 4, "double": 8}  # bytes
 _TYPES: dict[Kind, Any] = {
     "number": "double", "bytes": "bytes", "numbers": {"type": "array", "items": "double"},
-    "integers": {"type": "array", "items": "long"}, "texts": {"type": "array", "items": "string"},
+    "integers": {"type": "array", "items": "long"}, "text": "string", "texts": {"type": "array", "items": "string"},
 }  # fmt: skip
 _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
+_TIME_TYPES = LOGICAL_READERS.keys() - {"bytes-decimal", "fixed-decimal"}  # of dates, times and UUIDs
+_TIME_PREFIX = "streampca."  # before the names of such types, see `_load_schema`
 _END_OF_ARRAY = b"\0"  # the count zero
+
+
+class _Decoder(NamedTuple):
+    """Reads the values with one schema."""
+
+    decode: Callable[[bytes], VectorBytes | GuessedNumbers]  # returns the numbers of the vectors
+    schema: Any  # of whole values
 
 
 class AvroReader(Reader):
@@ -36,45 +49,64 @@ class AvroReader(Reader):
         self._decoders = SchemaCache(self.schemas, "AVRO", self._create_decoder)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        decode = self._decoders.get(value)
-        return decode(value)
+        decoder = self._decoders.get(value)
+        return decoder.decode(value)
 
-    def _create_decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes | GuessedNumbers]:
-        """Return the function that reads the vectors of values with this schema."""
-        referenced: dict[str, Any] = {}  # types by name
+    def read_tree(self, value: bytes) -> Any:
+        decoder = self._decoders.get(value)
+        return _read_datum(value, decoder.schema)
+
+    def _create_decoder(self, schema: WriterSchema) -> "_Decoder":
+        """Return what reads the values with this schema."""
+        referenced_types: dict[str, Any] = {}  # by name
         for text in schema.references.values():
-            fastavro.parse_schema(json.loads(text), referenced)
-        original = json.loads(schema.text)
-        named = dict(referenced)  # `parse_schema` adds the schema's own types
-        original_schema = fastavro.parse_schema(original, named)
-        _check_types(original_schema, named)
-
-        # Reads the numbers faster, if they are in one array at the only path.
-        one_block_schema = None
-        if len(self.paths) <= 1:
-            path = [part.name for part in chain.from_iterable(self.paths)]
-            one_block = _with_one_block(original, path, self.dimensions, count())
-            if one_block is not None:
-                one_block_schema = fastavro.parse_schema(one_block, dict(referenced))
+            fastavro.parse_schema(_load_schema(text), referenced_types)
+        original = _load_schema(schema.text)
+        # A copy, because `parse_schema` adds the schema's own types, and these are defined again in `one_block_schema`.
+        named_types = dict(referenced_types)
+        original_schema = fastavro.parse_schema(original, named_types)
+        _check_types(original_schema, named_types)
+        for path in self.paths:
+            steps = get_steps(path)
+            _refuse_times(original_schema, named_types, steps, spell_path(steps))
+        one_block_schema = self._create_one_block_schema(original, referenced_types)
 
         def decode(value: bytes) -> VectorBytes | GuessedNumbers:
             if one_block_schema is not None:
                 numbers = self._read_one_block(value, one_block_schema)
                 if numbers is not None:
                     return numbers
-            return self.numbers.pack(_read_datum(value, original_schema), refuse_booleans=True)
+            return self.numbers.pack(_read_datum(value, original_schema))
 
-        return decode
+        return _Decoder(decode=decode, schema=original_schema)
+
+    @property
+    def _steps(self) -> Sequence[Step]:
+        """The steps to the numbers, if there is at most one path."""
+        return get_steps(self.paths[0]) if self.paths else ()
+
+    def _create_one_block_schema(self, original: Any, referenced_types: Mapping[str, Any]) -> Any:
+        """Return the schema with which an array of d numbers is read faster, see `_with_one_block`.
+
+        If the only path does not lead to such an array, returns None.
+        """
+        # Debezium's placeholder for an array may be a list of so many numbers. With as many dimensions, the faster way
+        # would take it for a vector.
+        may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
+        if len(self.paths) > 1 or self.where or may_be_placeholder:
+            return None
+        one_block = _with_one_block(original, self._steps, self.dimensions, block_numbers=count())
+        return None if one_block is None else fastavro.parse_schema(one_block, dict(referenced_types))
 
     def _read_one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
-        """Return the numbers of an array that was written as one block of d items; None if it was not.
+        """If an array was written as one block of d items, return its numbers; else return None.
 
         `schema` is the writer's schema with a record in place of the array, see `_with_one_block`.
         """
         try:
             block = _read_datum(value, schema)
-            for part in chain.from_iterable(self.paths):
-                block = block[part.name]
+            for step in self._steps:
+                block = block[step]
         except Exception:  # of any kind: bytes of another layout may mean anything in this schema
             return None
         is_one_block = isinstance(block, dict) and block.get("count") == self.dimensions and block.get("end") == 0
@@ -89,13 +121,13 @@ class AvroWriter(Writer):
         for values in fields.values():
             is_array = values.ndim == 2
             if is_array:
-                parts.append(_encode_long(values.shape[1]))
+                parts.append(_encode_long(values.shape[1]))  # the number of items in the block
             match values.dtype.kind:
                 case "f":
                     parts.append(values)
-                case "O":
+                case "O":  # texts or bytes
                     parts.append(encode_items(values, _encode_bytes))
-                case _:
+                case _:  # whole numbers
                     parts.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
                 parts.append(_END_OF_ARRAY)
@@ -112,9 +144,9 @@ def _encode_bytes(data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a record with these fields. For each name of `around`, there is a record around it.
+    """Return the schema of a record with these fields, inside of a record for each name of `around`.
 
-    If the value is only an array, it is the schema of the array.
+    If the only field has the name "", the value is an array, and this is the schema of the array.
     """
     is_array = list(layout.fields) == [""]
     if is_array:
@@ -126,12 +158,59 @@ def schema_of(layout: Layout) -> WriterSchema:
     return WriterSchema("AVRO", json.dumps(schema))
 
 
+def _load_schema(text: str) -> Any:
+    """Parse the JSON of a schema. Put a prefix before the names of its types of dates, times and UUIDs.
+
+    fastavro does not know the new names, so it reads such values as the numbers or texts by which Avro stores them.
+    Otherwise a value that Python cannot hold, such as a date of the year 10000, would be an error, even if it lies
+    beside the vector.
+    """
+
+    def add_prefix(entry: dict[str, Any]) -> dict[str, Any]:
+        name = entry.get("logicalType")
+        # fastavro has names such as int-date for these types.
+        is_time = f"{entry.get('type')}-{name}" in _TIME_TYPES
+        return {**entry, "logicalType": f"{_TIME_PREFIX}{name}"} if is_time else entry
+
+    return json.loads(text, object_hook=add_prefix)
+
+
+def _resolve(schema: Any, named_types: Mapping[str, Any]) -> Any:
+    """If a schema is the name of a type, return the type; else return the schema as it is."""
+    return named_types.get(schema, schema) if isinstance(schema, str) else schema
+
+
+def _refuse_times(schema: Any, named_types: Mapping[str, Any], steps: Sequence[Step], path: str) -> None:
+    """Raise `VectorError` if a path ends at a date, a time or a UUID.
+
+    `_load_schema` has put a prefix before the names of these types. `steps` lead from this schema to the end of the
+    path, whose text is `path`. A `Choice` is a step from an array to one of its elements; without it, all elements are
+    meant.
+    """
+    match _resolve(schema, named_types):
+        case list() as branches:  # a union
+            for branch in branches:
+                _refuse_times(branch, named_types, steps, path)
+        case {"type": "array", "items": items}:
+            is_choice = bool(steps) and isinstance(steps[0], Choice)
+            _refuse_times(items, named_types, steps[1:] if is_choice else steps, path)
+        case {"type": "map", "values": values} if steps:
+            _refuse_times(values, named_types, steps[1:], path)
+        case {"type": "record", "fields": fields} if steps:
+            for field in fields:
+                if field["name"] == steps[0]:
+                    _refuse_times(field["type"], named_types, steps[1:], path)
+        case {"logicalType": str(name)} if name.startswith(_TIME_PREFIX) and not steps:
+            time_type = name.removeprefix(_TIME_PREFIX)
+            raise VectorError("undecodable", f"the field {path!r} is not a number but a {time_type}")
+
+
 def _read_datum(value: bytes, schema: Any) -> Any:
     """Read what follows the frame of a value. Raises `VectorError`."""
     stream = io.BytesIO(value)
     stream.seek(frame_size(value))
     try:
-        datum = fastavro.schemaless_reader(stream, schema, None)
+        datum = fastavro.schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
     except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
         raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
     if stream.tell() != len(value):
@@ -139,22 +218,22 @@ def _read_datum(value: bytes, schema: Any) -> Any:
     return datum
 
 
-def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
+def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
     """Refuse a schema with which a short value may take any amount of memory and time. Raises `VectorError`.
 
-    fastavro overflows the C stack on deeply nested values of a recursive schema. An array whose items take no bytes may
-    claim any number of them. `named` are the types by name.
+    Deeply nested values of a recursive schema overflow fastavro's C stack. An array whose items take no bytes may claim
+    to have any number of them.
     """
-    numbers_of_types = count(1)
+    type_numbers = count(1)  # a type that is used twice counts twice
 
     def check(schema: Any, around: tuple[str, ...]) -> bool:
-        """Check a type and all that it contains. Return whether each value of the type takes at least a byte.
+        """Check a type and all types in it. Return whether each value of the type takes at least a byte.
 
         `around` are the names of the records that the type is inside of.
         """
-        if next(numbers_of_types) > _MAX_TYPES:
+        if next(type_numbers) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
-        match named.get(schema, schema) if isinstance(schema, str) else schema:
+        match _resolve(schema, named_types):
             case list() as branches:  # a union: the number of the branch takes a byte
                 for branch in branches:
                     check(branch, around)
@@ -162,10 +241,11 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
             case {"type": "record", "name": name, "fields": fields}:
                 if name in around:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
-                take_bytes = [check(field["type"], (*around, name)) for field in fields]
-                return any(take_bytes)
+                fields_take_bytes = [check(field["type"], (*around, name)) for field in fields]  # checks all fields
+                return any(fields_take_bytes)
             case {"type": "array", "items": items}:
-                if not check(items, around):
+                items_take_bytes = check(items, around)
+                if not items_take_bytes:
                     raise VectorError("undecodable", "arrays of items without bytes are not supported")
             case {"type": "map", "values": values}:
                 check(values, around)
@@ -178,39 +258,54 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
     check(schema, around=())
 
 
-def _with_one_block(schema: Any, path: list[str], dimensions: int, block_numbers: Iterator[int]) -> Any:
-    """Return the schema with one block of d items in place of the array of floats at the path; None if there is none.
+def _with_one_block(schema: Any, steps: Sequence[Step], dimensions: int, block_numbers: Iterator[int]) -> Any:
+    """Return a schema with a record in place of the array of floats to which the steps lead, see `_block_type`.
 
-    References to named types are not followed: such values are read with the original schema. `block_numbers` tell the
-    blocks' types apart, if there are several in a union.
+    If there is no such array, returns None, also if it is in a type that the schema only names. In a union there may be
+    several arrays: `block_numbers` give their records different names.
     """
     match schema:
-        case list() as branches:
-            replaced = [_with_one_block(branch, path, dimensions, block_numbers) for branch in branches]
-            if not any(replaced):
+        case list() as branches:  # a union
+            new_branches = [_with_one_block(branch, steps, dimensions, block_numbers) for branch in branches]
+            if not any(new_branches):
                 return None
-            return [new or old for new, old in zip(replaced, branches, strict=True)]
-        case {"type": "record", "fields": fields} if path:
-            new_types = {}
-            for field in fields:
-                if field["name"] == path[0]:
-                    new_types[path[0]] = _with_one_block(field["type"], path[1:], dimensions, block_numbers)
-            if not any(new_types.values()):
+            return [new or old for new, old in zip(new_branches, branches, strict=True)]
+        case {"type": "record", "fields": fields} if steps:
+            # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
+            may_be_special = len(steps) == 1 and names_beside(steps) & {field["name"] for field in fields}
+            if may_be_special:
                 return None
-            new_fields = [{**field, "type": new_types.get(field["name"]) or field["type"]} for field in fields]
-            return {**schema, "fields": new_fields}
+            return _with_one_block_in_record(schema, steps, dimensions, block_numbers)
         case {"type": "array", "items": ("float" | "double" as item) | {"type": "float" | "double" as item}} if (
-            not path
+            not steps
         ):
             return _block_type(_FLOAT_SIZES[item] * dimensions, next(block_numbers))
     return None
 
 
-def _block_type(size: int, number: int) -> dict[str, Any]:
-    """Return the type of a record whose bytes are those of an array with one block, whose items have `size` bytes.
+def _with_one_block_in_record(
+    schema: dict[str, Any], steps: Sequence[Step], dimensions: int, block_numbers: Iterator[int]
+) -> Any:
+    """Return the schema of a record with another record in place of the array of floats to which the steps lead.
 
-    Avro writes such an array as a count, the items, and a 0 at the end. Read as this record, all items come as bytes at
-    once, which is faster. The `number` makes the names of several such types different.
+    The first step is the name of a field. If the steps do not lead to such an array, returns None.
+    """
+    name = steps[0]
+    new_type = None
+    for field in schema["fields"]:
+        if field["name"] == name:
+            new_type = _with_one_block(field["type"], steps[1:], dimensions, block_numbers)
+    if not new_type:
+        return None
+    new_fields = [{**field, "type": new_type} if field["name"] == name else field for field in schema["fields"]]
+    return {**schema, "fields": new_fields}
+
+
+def _block_type(size: int, number: int) -> dict[str, Any]:
+    """Return a type of record that has the same bytes as an array with one block of items, of `size` bytes in all.
+
+    Avro writes such an array as a count, the items, and a 0 at the end. If it is read as this record, all items come as
+    bytes at once, which is faster. The `number` is part of the name, so that several such types have different names.
     """
     fields = [
         {"name": "count", "type": "long"},

@@ -1,7 +1,7 @@
 """The contract of a format: a reader turns a Kafka value into the numbers of its vectors, a writer the opposite."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.schemas import Schemas
-from streampca.settings.field_paths import Path, paths_of
+from streampca.settings.field_paths import Condition, Part, Path, parse_paths
 
 # Limits of the size of a value. By default, Kafka's topics take 1 MiB.
 MAX_OBJECT_BYTES = 8 * 2**20  # beyond the numbers of its vector: Python objects may take a hundred times these bytes
@@ -23,11 +24,11 @@ _FLOAT64 = np.dtype(np.float64)
 Fields: TypeAlias = Mapping[str, NDArray[Any]]
 """Named fields of n rows, (n,) or (n, width). The only field may be named "": then it is the whole value.
 
-A field holds floats or whole numbers. An array of objects holds texts (n, width), or bytes or None (n,).
+A field holds floats or whole numbers. An array of objects holds texts (n,) or (n, width), or bytes or None (n,).
 """
 
-Kind: TypeAlias = Literal["number", "numbers", "integers", "texts", "bytes"]
-"""What a field holds in each row: one number, an array of numbers, of integers or of texts, or bytes."""
+Kind: TypeAlias = Literal["number", "numbers", "integers", "text", "texts", "bytes"]
+"""What a field holds in each row: a number or a text, an array of numbers, of integers or of texts, or bytes."""
 
 Counts: TypeAlias = NDArray[np.int64] | None
 """The number of rows in each value; None: each row is a value."""
@@ -42,9 +43,11 @@ class Reader(ABC):
     field: str
     schemas: Schemas | None
     impute: bool
+    where: Sequence[Condition] = ()  # a value that does not meet these conditions holds no vector
+    label: str = ""  # the path that `read_tree` is for; "": there are no labels
     dtype: np.dtype[Any] = _FLOAT64  # of the numbers that `read` returns
     raw_size: int | None = None
-    """If every value of this many bytes is d numbers as they lie in memory, the size; None if values are parsed."""
+    """Bytes of a value, if a value is nothing but d numbers as they lie in memory; None if values must be parsed."""
     guessed_dtype: str | None = None
     """The NumPy type of all numbers, if no value names it and the setting may be wrong (`formats.plausible`)."""
     is_batch: ClassVar[bool] = False
@@ -57,12 +60,14 @@ class Reader(ABC):
     @cached_property
     def paths(self) -> tuple[Path, ...]:
         """Where the numbers are in a value that has fields."""
-        return paths_of(self.field)
+        return parse_paths(self.field)
 
     @cached_property
     def numbers(self) -> NumberFields:
         """Finds the numbers in a value that is a tree of objects and arrays."""
-        return NumberFields(self.paths, self.dimensions, impute=self.impute, value_name=self.value_name)
+        return NumberFields(
+            self.paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=self.where
+        )
 
     @abstractmethod
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
@@ -72,6 +77,13 @@ class Reader(ABC):
         vectors, raises `VectorError`. Raises also the schema registry's errors, which are not the value's fault. Does
         not check whether the numbers are finite and small enough.
         """
+
+    def read_tree(self, value: bytes) -> Any:
+        """Return what a value holds, as objects, arrays, texts and numbers.
+
+        Only values of which `read` has returned numbers are read. Raises `VectorError` if values have no fields.
+        """
+        raise VectorError("undecodable", f"values of format {self.format} have no fields")
 
 
 @dataclass(eq=False)
@@ -84,7 +96,7 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """Return a value for each row or, with `counts`, for each group of so many rows. There is at least one row.
+        """Return a value for each row or, with `counts`, for each group of `counts[i]` rows. At least one row.
 
         In Avro and Protobuf, a value holds one row only.
         """
@@ -101,14 +113,21 @@ class Layout(NamedTuple):
     def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
         """Return the layout of a value with nothing but a vector, where a reader with this `field` looks for it.
 
-        One path leads to an array; d paths lead to one number each. Without a path, the vector is the value itself or,
-        in arrow, a column. If the paths differ before their last names, raises `ValueError`.
+        With one path, the vector is an array. With d paths, each of its numbers is a field. Without a path, it is the
+        value itself or, in Arrow, a column. If no value can be written so, raises `ValueError`.
         """
-        paths = [[part.name for part in path] for path in paths_of(field)]
-        if not paths:
-            paths = [["vector" if format == "arrow" else ""]]
-        around = paths[0][:-1]
-        if any(path[:-1] != around for path in paths):
+        names_by_path = []
+        for path in parse_paths(field):
+            names = [part.name for part in path if isinstance(part, Part)]
+            if len(names) < len(path):  # other parts choose elements
+                raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
+            names_by_path.append(names)
+        if names_by_path and format == "csv":
+            raise ValueError("a line that is written has no other cells: leave field unset")
+        if not names_by_path:
+            names_by_path = [["vector" if format == "arrow" else ""]]
+        around = names_by_path[0][:-1]
+        if any(names[:-1] != around for names in names_by_path):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
-        kind: Kind = "numbers" if len(paths) == 1 else "number"
-        return cls(fields={path[-1]: kind for path in paths}, around=tuple(around))
+        kind: Kind = "numbers" if len(names_by_path) == 1 else "number"
+        return cls(fields={names[-1]: kind for names in names_by_path}, around=tuple(around))

@@ -8,17 +8,20 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from streampca.errors import StreampcaError
 from streampca.formats import plausible, reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
 from streampca.formats.errors import NO_VALUE, VectorError, check_size
 from streampca.formats.judge import Judge
+from streampca.formats.labels import NO_LABEL, LabelFinder
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.record import Batch, Decoded, Record, Reject, headers_of, timestamps_of, values_of
 from streampca.formats.schemas import SCHEMA_ID_HEADER, Schemas
+from streampca.formats.seen_names import SeenNames
 from streampca.pca.arrays import Array
+from streampca.settings.field_paths import dimension_names
 
 REASONS = (
     "undecodable",
@@ -39,13 +42,13 @@ _NUMBER_BYTES = 32  # that each of a vector's numbers may take in a value; topic
 
 
 class _ReadValues(NamedTuple):
-    """The first values of a batch, read: the numbers of each value that holds vectors, and the rejects."""
+    """What was read from the first values of a batch: the numbers of m values that hold vectors, and the rejects."""
 
-    numbers: Sequence[VectorBytes]
-    indices: ArrayLike  # of the values that hold vectors
-    counts: ArrayLike  # of vectors in each of these values
+    numbers: Sequence[VectorBytes]  # of the vectors in each of the m values
+    indices: ArrayLike  # (m,), places of these values in the batch
+    counts: ArrayLike  # (m,), how many vectors each of them holds
     rejects: list[Reject]
-    taken: int  # number of values that were read
+    value_count: int  # how many values were read, including the rejects
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,34 @@ class Codec:
     judge: Judge  # of the vectors
     field: str = ""  # paths to the numbers in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
-    allows_several: bool = True  # a value may hold several vectors; if not, such values are rejected
+    where: str = ""  # conditions that a record must meet; if it does not, it is skipped
+    label: str = ""  # the path to the label of a record; "": records have none
+    allows_several: bool = True  # whether a value may hold several vectors; if not, such values are rejected
 
     @cached_property
     def _reader(self) -> Reader:
-        return reader_of(self.format, self.judge.dimensions, self.field, self.schemas, impute=self.judge.imputes)
+        return reader_of(
+            self.format,
+            self.judge.dimensions,
+            self.field,
+            self.schemas,
+            impute=self.judge.imputes,
+            where=self.where,
+            label=self.label,
+        )
+
+    @property
+    def seen_names(self) -> SeenNames:
+        """Finds names in `field` at which no vector has a number, if each of the d numbers has a path."""
+        return SeenNames(dimension_names(self.field, self.judge.dimensions))
 
     @property
     def is_batch(self) -> bool:
-        """True if every value is a batch, even of one vector."""
+        """Whether every value is a batch of vectors, even if it holds one vector."""
         return self._reader.is_batch
 
     def values_to_decode(self, records: Sequence[Record]) -> list[bytes | None]:
-        """Return the values to decode. If a record has the id of its schema in a header, it is put before the value."""
+        """Return the values of records. If a header holds the frame with the schema's id, put it before the value."""
         values = values_of(records)
         if self.schemas is None:
             return values
@@ -77,22 +95,40 @@ class Codec:
             return values
         framed: list[bytes | None] = []
         for value, headers_of_record in zip(values, headers, strict=True):
-            schema_id = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""
-            framed.append(None if value is None else schema_id + value)
+            frame = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""  # a header may hold None
+            framed.append(None if value is None else frame + value)
         return framed
+
+    def read_labels(self, records: Sequence[Record], counts: NDArray[np.int64]) -> list[str]:
+        """Return the label of each vector in decoded records; `counts` (m,) are the numbers of vectors in the records.
+
+        If a record has one label, it is for all its vectors. If it has as many labels as vectors, each vector gets its
+        own. Otherwise its vectors have no label.
+        """
+        finder = LabelFinder(self.label)
+        labels_of_vectors: list[str] = []
+        for value, count in zip(self.values_to_decode(records), counts.tolist(), strict=True):
+            labels = [NO_LABEL]
+            with suppress(Exception):  # a record is projected even if the text at the path cannot be read
+                labels = finder.find_all(self._reader.read_tree(value or b""))
+            if len(labels) == 1:
+                labels *= count
+            labels_of_vectors += labels if len(labels) == count else [NO_LABEL] * count
+        return labels_of_vectors
 
     def decode_batch(self, records: Sequence[Record], end: int, stop_after_bytes: int = _NO_LIMIT) -> Batch:
         """Decode records into a batch. Stop early when their vectors have `stop_after_bytes`.
 
         `end` is the offset that follows the last record. Raises what `decode` raises.
         """
-        decoded, taken = self.decode_some(self.values_to_decode(records), stop_after_bytes)
+        decoded, count = self.decode_some(self.values_to_decode(records), stop_after_bytes)
+        are_all_decoded = count == len(records)
         timestamps = np.array(timestamps_of(records), np.int64)
         return Batch(
             decoded=decoded,
             timestamps=timestamps[decoded.indices],
-            records=records[:taken],
-            next=end if taken == len(records) else records[taken].offset,
+            records=records[:count],
+            next=end if are_all_decoded else records[count].offset,
         )
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -114,31 +150,47 @@ class Codec:
             if not value:
                 continue
             with suppress(Exception):  # a value that cannot be read is rejected when it is decoded
-                read = self._reader.read(value)
-                if self._reader.guessed_dtype is not None and not isinstance(read, GuessedNumbers):
-                    read = GuessedNumbers(read, self._reader.guessed_dtype)
-                if isinstance(read, GuessedNumbers):
-                    vectors = np.frombuffer(read.numbers, self._reader.dtype).astype(read.dtype, copy=False)
-                    samples += map(plausible.sample_entries, vectors.reshape(-1, self.judge.dimensions))
+                samples += self._sample_value(value)
         return samples
 
+    def _sample_value(self, value: bytes) -> list[Array]:
+        """Return a sample of each vector in a value, see `sample_untyped`; none if the value names the type.
+
+        `GuessedNumbers` are vectors whose numbers may have been written as another type than they were read as.
+        """
+        read = self._reader.read(value)
+        if self._reader.guessed_dtype is not None and not isinstance(read, GuessedNumbers):
+            read = GuessedNumbers(read, self._reader.guessed_dtype)  # a raw format, whose type only a setting names
+        if not isinstance(read, GuessedNumbers):
+            return []
+        # The bytes are numbers of the reader's type. Convert them back to the type that may be wrong.
+        numbers = np.frombuffer(read.numbers, self._reader.dtype).astype(read.dtype, copy=False)
+        # Numbers that stand for missing ones, such as -9999, may be far from all measured numbers.
+        numbers = self.judge.missing_values.to_nan(numbers)
+        vectors = numbers.reshape(-1, self.judge.dimensions)
+        return [plausible.sample_entries(vector) for vector in vectors]
+
     def explain_wrong_type(self, samples: Sequence[Array]) -> str:
-        """If the numbers of `sample_untyped` cannot be of the type that they were read as, say why; else return ""."""
-        of_one_type = [sample for sample in samples if sample.dtype == samples[0].dtype]
-        if not of_one_type:
+        """If samples of vectors seem to be of another type than they were read as, say why; else return "".
+
+        `samples` come from `sample_untyped`.
+        """
+        if not samples:
             return ""
+        # Of some values float32 may have been guessed, and of others float64: look only at one of these types.
+        samples_of_one_type = [sample for sample in samples if sample.dtype == samples[0].dtype]
         is_raw = self._reader.raw_size is not None
-        return plausible.explain_problem(np.stack(of_one_type), raw=is_raw, dimensions=self.judge.dimensions)
+        return plausible.explain_problem(np.stack(samples_of_one_type), raw=is_raw, dimensions=self.judge.dimensions)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH) -> tuple[Decoded, int]:
-        """Decode values. Stop early when their vectors have `stop_after_bytes`. Also return how many were decoded.
+        """Decode values until their vectors have `stop_after_bytes`. Also return how many values were decoded.
 
         A limit is needed because a few kilobytes of compressed Arrow may unpack to many megabytes. Raises what `decode`
         raises.
         """
         read = self._read(values, stop_after_bytes)
-        # Joining copies, even the numbers of a single value.
+        # An optimisation: `join` would copy even the numbers of a single value.
         data = read.numbers[0] if len(read.numbers) == 1 else b"".join(read.numbers)
         numbers = np.frombuffer(data, self._reader.dtype)  # integers in some formats
         float_type = np.result_type(numbers, np.float32)  # float32, or float64 if float32 cannot hold these numbers
@@ -149,7 +201,10 @@ class Codec:
             counts=np.asarray(read.counts, np.int64),
             rejects=read.rejects,
         )
-        return decoded, read.taken
+        is_parsed = self._reader.raw_size is None
+        if is_parsed:
+            decoded = decoded._replace(warning=self._reader.numbers.places.warning)
+        return decoded, read.value_count
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values, and reject the values that cannot be read. Stop early at `stop_after_bytes`.
@@ -158,13 +213,13 @@ class Codec:
         """
         if self._are_raw_vectors(values):
             n = len(values)
-            return _ReadValues(values, indices=np.arange(n), counts=np.ones(n, np.int64), rejects=[], taken=n)  # type: ignore[arg-type]  # no value is None
+            return _ReadValues(values, indices=np.arange(n), counts=np.ones(n, np.int64), rejects=[], value_count=n)  # type: ignore[arg-type]  # no value is None
         numbers: list[VectorBytes] = []
         indices = list[int]()
         counts = list[int]()
         rejects: list[Reject] = []
         read_value = self._reader.read
-        longest_value = MAX_BATCH_BYTES if self.is_batch else MAX_OBJECT_BYTES + _NUMBER_BYTES * self.judge.dimensions
+        max_value_bytes = self._max_value_bytes
         vector_bytes = self._reader.dtype.itemsize * self.judge.dimensions
         total_bytes = 0  # of all vectors so far
         for index, value in enumerate(values):
@@ -173,10 +228,11 @@ class Codec:
             try:
                 if value is None:
                     raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
-                check_size(len(value), longest_value)
+                if len(value) > max_value_bytes:
+                    check_size(len(value), max_value_bytes)
                 read = read_value(value)
             except VectorError as error:
-                rejects.append(_reject_for(index, error))
+                rejects.append(_create_reject(index, error))
                 if error.reason == "unknown_schema":
                     total_bytes += _UNKNOWN_SCHEMA_BYTES
                 continue
@@ -186,7 +242,8 @@ class Codec:
                 rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
                 continue
             vectors = read.numbers if isinstance(read, GuessedNumbers) else read
-            value_bytes = memoryview(vectors).nbytes
+            # The length of a memoryview is its number of items, not of bytes.
+            value_bytes = len(vectors) if type(vectors) is bytes else memoryview(vectors).nbytes
             total_bytes += value_bytes
             count = value_bytes // vector_bytes
             if count > 1 and not self.allows_several:
@@ -195,7 +252,12 @@ class Codec:
             numbers.append(vectors)
             counts.append(count)
             indices.append(index)
-        return _ReadValues(numbers, indices, counts, rejects, taken=len(indices) + len(rejects))
+        return _ReadValues(numbers, indices, counts, rejects, value_count=len(indices) + len(rejects))
+
+    @property
+    def _max_value_bytes(self) -> int:
+        """Bytes of the longest value that is read."""
+        return MAX_BATCH_BYTES if self.is_batch else MAX_OBJECT_BYTES + _NUMBER_BYTES * self.judge.dimensions
 
     def _are_raw_vectors(self, values: Sequence[bytes | None]) -> bool:
         """Return whether each value is the numbers of a vector as they lie in memory, so that nothing must be read."""
@@ -206,7 +268,7 @@ class Codec:
         return sizes == {raw_size}
 
 
-def _reject_for(index: int, error: VectorError) -> Reject:
+def _create_reject(index: int, error: VectorError) -> Reject:
     """Return the reject of the value with this index in its batch."""
     # Lone surrogates can be neither logged nor written into a header.
     message = str(error).encode(errors="backslashreplace").decode()

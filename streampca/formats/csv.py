@@ -1,36 +1,111 @@
 """CSV: a value is one line of numbers with commas, semicolons, tabs or blanks between, as many devices send them."""
 
+import csv
 import math
+import re
 import struct
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
 
 import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.errors import VectorError, check_length
+from streampca.formats.errors import UNMET, VectorError, check_length, hint_at_encoding
+from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds, stack_fields
-from streampca.formats.numbers import VectorBytes
+from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.text import MISSING_HINT, begins_as_array, parse_cell, parse_value
+from streampca.settings.field_paths import Condition, Path, get_steps
 
-MISSING = ("", "na", "nan", "null")  # cells without a number, in lower case
-_WORDS = dict.fromkeys(MISSING, math.nan) | {"true": 1.0, "false": 0.0}
 _SEPARATORS = ";\t,"  # the first of these in a line separates its cells: in `1,5;2` the comma is a decimal one
+_QUOTED = re.compile(r'"[^"]*"')
 _MAX_CELL_LENGTH = 40  # in messages
 
 
 class CsvReader(Reader):
-    def read(self, value: bytes) -> VectorBytes:
+    """Reads all cells of a line, or those at the positions that `field` names, from 0."""
+
+    value_name = "line"
+
+    def __post_init__(self) -> None:
+        self._positions = [int(str(get_steps(path)[0])) for path in self.paths]
+        self._leads_into_cells = any(len(path) > 1 for path in self.paths)  # then the cells are texts that hold JSON
+        # Without paths, `NumberFields` only test conditions.
+        self._cell_conditions = self._create_fields((), [each for each in self.where if len(each.steps) == 1])
+        # If cells are texts of JSON, conditions that lead into them may be about the elements that hold the numbers.
+        self._inner_conditions = self._create_fields((), [each for each in self.where if len(each.steps) > 1])
+
+    @cached_property
+    def numbers(self) -> NumberFields:
+        """Finds the numbers in an object of cells that are texts."""
+        return self._create_fields(self.paths, self._inner_conditions.where)
+
+    def _create_fields(self, paths: Sequence[Path], where: Sequence[Condition]) -> NumberFields:
+        return NumberFields(paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=where)
+
+    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+        text = value.decode("utf-8-sig", "replace").strip("\r\n ")
+        unquoted = _QUOTED.sub("", text)
         try:
-            text = value.decode("utf-8-sig").strip("\r\n ")
-        except UnicodeDecodeError:
-            raise VectorError("undecodable", "not text in UTF-8") from None
-        separator = next((letter for letter in _SEPARATORS if letter in text), None)
-        cells = text.split(separator)  # None: at blanks
-        check_length(len(cells), self.dimensions)
-        return pack_cells(cells, describe=_describe_cell)
+            # With positions, cells of the first line would be read, and the other lines would be lost. Without
+            # positions, all cells are read.
+            if self._positions and "\n" in unquoted:
+                raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
+            return self._read_cells(_split(text, unquoted))
+        except (VectorError, csv.Error) as error:
+            reason = getattr(error, "reason", "undecodable")  # `csv.Error` has no reason
+            raise VectorError(reason, f"{error}{hint_at_encoding(value)}") from None
+
+    def read_tree(self, value: bytes) -> Any:
+        """Return the cells of a line by their positions."""
+        text = value.decode("utf-8-sig", "replace").strip("\r\n ")
+        return {str(index): cell.strip() for index, cell in enumerate(_split(text, _QUOTED.sub("", text)))}
+
+    def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of a line. The cells that `field` names may be texts that hold vectors or JSON."""
+        self._require(self._cell_conditions, cells)
+        if self._positions:
+            last_position = max(self._positions)
+            if last_position >= len(cells):
+                raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_position}")
+            chosen = [cells[position] for position in self._positions]
+            if self._leads_into_cells or self._hold_vectors(chosen):
+                # Also tests the conditions that lead into cells.
+                return self.numbers.pack({str(index): parse_value(cell) for index, cell in enumerate(cells)})
+        else:
+            has_one_more = len(cells) == self.dimensions + 1
+            # If a separator ends the line, there is no cell after it.
+            chosen = cells[:-1] if has_one_more and not cells[-1].strip() else cells
+        self._require(self._inner_conditions, cells)
+        check_length(len(chosen), self.dimensions)
+        return pack_cells(chosen, describe=_describe_cell)
+
+    def _require(self, conditions: NumberFields, cells: Sequence[str]) -> None:
+        """Raise `VectorError` if a line does not meet conditions, which name cells by their positions."""
+        if conditions.where and not conditions.accepts({str(i): cell.strip() for i, cell in enumerate(cells)}):
+            raise VectorError(UNMET, "it does not meet the conditions of where")
+
+    def _hold_vectors(self, cells: Sequence[str]) -> bool:
+        """Return whether the chosen cells hold texts of vectors, or of columns. If not, each holds a number."""
+        is_only_cell = len(cells) == 1
+        # A cell alone may be the base64 of a vector if it should hold several numbers, or is no number.
+        may_be_base64 = is_only_cell and (self.dimensions > 1 or parse_cell(cells[0]) is None)
+        return may_be_base64 or any(map(begins_as_array, cells))
+
+
+def _split(line: str, unquoted: str) -> list[str]:
+    """Return the cells of a line. `unquoted` is the line without its quoted cells. Raises `csv.Error`."""
+    separator = next((letter for letter in _SEPARATORS if letter in unquoted), None)  # None stands for blanks
+    if unquoted == line:  # no cell is quoted
+        return line.split(separator)
+    # By default a cell of more than 128 KiB would be an error, and a quoted vector may be longer.
+    csv.field_size_limit(max(len(line), csv.field_size_limit()))
+    return next(csv.reader([line], delimiter=separator or " ", skipinitialspace=True))
 
 
 def _describe_cell(_index: int, cell: str) -> str:
-    return f"{cell!r} is no number"
+    return f"{cell!r} is not a number ({MISSING_HINT})"
 
 
 class CsvWriter(Writer):
@@ -48,11 +123,11 @@ class CsvWriter(Writer):
 def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> bytes:
     """Return the numbers in cells as float64, with NaN for missing ones.
 
-    If a cell does not hold a number, raises `VectorError` with what `describe` says of its index and text.
+    If a cell does not hold a number, raises `VectorError`. `describe` makes its message from the cell's index and text.
     """
     layout = f"{len(cells)}d"
     try:
-        # JSON's parser is much faster than the code below, and reads plain numbers.
+        # An optimisation: the parser of JSON is much faster than the code below, and reads most numbers.
         return struct.pack(layout, *orjson.loads(f"[{','.join(cells)}]"))
     except (ValueError, struct.error):
         numbers = [parse_cell(cell) for cell in cells]
@@ -60,16 +135,3 @@ def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> byt
         index = numbers.index(None)
         raise VectorError("undecodable", describe(index, cells[index][:_MAX_CELL_LENGTH]))
     return struct.pack(layout, *numbers)
-
-
-def parse_cell(cell: str) -> float | None:
-    """Return the number in a cell, NaN if it is missing, or None if the cell holds something else."""
-    word = cell.strip().lower()
-    if word in _WORDS:
-        return _WORDS[word]
-    if "_" in word:  # such as 1_000, which `float` would read as a number
-        return None
-    try:
-        return float(word)
-    except ValueError:
-        return None

@@ -1,10 +1,13 @@
 """Why a value holds no vector: the error of all formats, and the phrases that their messages share."""
 
+import codecs
 import itertools
 from collections.abc import Collection
 from typing import Any
 
-NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector; not an error
+NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector
+UNMET = "where"  # the reason of a record that does not meet the conditions of `where`
+NOT_ERRORS = (NO_VALUE, UNMET)  # records are skipped for these reasons, and not rejected
 NULL_HINT = " (missing=impute learns vectors with gaps)"
 
 # Limits of what a message lists of a value's names.
@@ -12,9 +15,20 @@ _MAX_NAMES = 8
 _MAX_NAME_LENGTH = 32
 _MAX_LIST_LENGTH = 400
 
+_COMPRESSIONS = {  # how a compressed value begins
+    b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4",
+    b"x\x01": "zlib", b"x^": "zlib", b"x\x9c": "zlib", b"x\xda": "zlib",
+}  # fmt: skip
+_MESSAGE_PACK = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}  # first byte of an array or object → bytes of its length
+
 _TYPE_NAMES = {
     dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
 }  # fmt: skip
+
+
+def missing_hint(number: float) -> str:
+    """Say why an entry counts as missing, which was NaN or one of `missing_values`, and how to learn its vector."""
+    return NULL_HINT if number != number else f", one of missing_values{NULL_HINT}"
 
 
 class VectorError(Exception):
@@ -25,16 +39,20 @@ class VectorError(Exception):
         self.reason = reason
 
 
+class MissingFieldError(VectorError):
+    """A path leads to a name, or to an element, which does not exist: with missing=impute it is a gap."""
+
+
 def missing_field_error(field: str, name: str, parent: Any, value_name: str) -> VectorError:
-    """Return the error for a path that leads to a name which does not exist.
+    """Return the error for a path that leads to a name, or to an element, which does not exist.
 
     `field` is the path, and `name` the part of it that is missing in `parent`. Messages call the whole value
     `value_name`. The message goes to the log and to the dead-letter topic, so it lists only the first names that exist.
     """
     text = f"no field {field!r} in the {value_name}"
-    if not isinstance(parent, dict):
-        return VectorError("undecodable", f"{text}: {type_name(parent)} has no field {name!r}")
-    return VectorError("undecodable", f"{text}: there is {quote_names(parent)}, but not {name!r}")
+    if isinstance(parent, dict):
+        return MissingFieldError("undecodable", f"{text}: there is {quote_names(parent)}, but not {name!r}")
+    return MissingFieldError("undecodable", f"{text}: {type_name(parent)} has no field {name!r}")
 
 
 def quote_names(names: Collection[object]) -> str:
@@ -44,6 +62,10 @@ def quote_names(names: Collection[object]) -> str:
     if len(names) > _MAX_NAMES:
         return f"{text} and {len(names) - _MAX_NAMES} more"
     return text
+
+
+def sparse_error() -> VectorError:
+    return VectorError("undecodable", "a sparse vector: write dense ones, arrays of all numbers with the zeros")
 
 
 def check_length(length: int, dimensions: int) -> None:
@@ -69,3 +91,34 @@ def type_name(value: Any) -> str:
     if isinstance(value, int | float):
         return "a number"
     return f"a {type(value).__name__}"
+
+
+def hint_at_encoding(value: bytes) -> str:
+    """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return "".
+
+    The value is known not to be what its format says.
+    """
+    for start, compression in _COMPRESSIONS.items():
+        if value.startswith(start) and not value.isascii():  # a text may begin with x^, too
+            return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
+    if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_zero_in_each_pair(value[:8]):
+        return "; it is text in UTF-16: write UTF-8"
+    if _may_be_message_pack(value):
+        return "; it seems to be MessagePack: write JSON"
+    return ""
+
+
+def _has_zero_in_each_pair(value: bytes) -> bool:
+    """Return whether either the first or the second byte of each pair is zero, as those of ASCII in UTF-16 are."""
+    pairs = len(value) // 2
+    zero_counts = {value[: 2 * pairs : 2].count(0), value[1::2].count(0)}  # of the first bytes, of the second bytes
+    return pairs > 0 and zero_counts == {0, pairs}
+
+
+def _may_be_message_pack(value: bytes) -> bool:
+    """Return whether a value begins as an array or an object of MessagePack does, of no more entries than bytes."""
+    first = value[0] if value else 0
+    if 0x80 <= first < 0xA0:  # an array or an object of at most 15 entries, whose number is in this byte
+        return True
+    length_bytes = value[1 : 1 + _MESSAGE_PACK.get(first, 0)]
+    return length_bytes != b"" and int.from_bytes(length_bytes, "big") <= len(value)

@@ -1,323 +1,445 @@
-"""Finds the numbers at the paths of `field` in the values of records.
+"""Makes vectors of the numbers that the paths of `field` lead to in a value.
 
-A path is the names that lead to an entry of an object inside of other objects. If there is an array on the way, the
-path goes on in each of its elements. If there are d numbers along all paths, they are one vector, in this order;
-otherwise each innermost array is a vector. Paths that lead through the same array are read element by element, and the
-numbers of each element count as an innermost array.
+Where a path leads to each of the d numbers, the numbers at all paths are one vector. If each path ends at an array of n
+numbers, the arrays are columns of n vectors. Paths that share an array are read in each of its elements by itself.
+
+Otherwise, with one path or another number of paths, d numbers along all paths are one vector, in this order. If there
+are more, each innermost array is a vector. The numbers at several paths in an element count as an innermost array.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import reduce
-from itertools import islice
-from operator import getitem
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from streampca.formats.element_places import ElementPlaces
 from streampca.formats.errors import (
     NO_VALUE,
+    NULL_HINT,
+    UNMET,
     VectorError,
+    check_size,
     missing_field_error,
     quote_names,
     type_name,
     wrong_length_error,
 )
+from streampca.formats.field_search import suggest_field
 from streampca.formats.numbers import (
     GuessedNumbers,
     NumberPacker,
     VectorBytes,
     common_dtype,
-    decode_text,
     is_number_word,
+    plain_number,
     widen_floats,
 )
-from streampca.settings.field_paths import Path, names_in, names_of, paths_of, spelled
+from streampca.formats.tensors import TensorRow, names_beside
+from streampca.formats.text import PLACEHOLDER_LENGTH, begins_as_array, decode_text
+from streampca.formats.walk import Absent, Elements, Found, Item, NotFound, Walk
+from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
 
-_ABSENT = ()  # stands for null in place of a vector; a tuple, so that it flattens to no entries
+_MAX_BYTES = 64 * 2**20  # of the vectors in a value: with gaps, a short value may claim to hold many
 
-# Limits of the search for a better `field`.
-_MAX_DEPTH = 4
-_MAX_NAMES = 64
-_MAX_CANDIDATES = 64
-
-_Names: TypeAlias = tuple[str, ...]  # in a path, or in the rest of one
+_Row: TypeAlias = list[Any] | NotFound
+"""The entries of a vector, or why there is no vector: null in its place, or a condition that is not met."""
 
 
 class NumberFields:
     """Finds the numbers at paths in Python values: objects, arrays, and what may be a number (`NumberPacker`)."""
 
-    def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, value_name: str) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        dimensions: int,
+        *,
+        impute: bool,
+        value_name: str,
+        where: Sequence[Condition] = (),
+    ) -> None:
         """Without paths, the numbers are the value itself. Messages call a value `value_name`.
 
-        A name in a path is never a pattern here. If `dimensions` is 0, only `dimensions_in` may be called.
+        A name in a path is never a pattern here. If `dimensions` is 0, only `count_dimensions` may be called. A value
+        that does not meet the conditions `where` holds no vector.
         """
-        self._paths = [names_in(path) for path in paths] or [()]
-        self._only_path = self._paths[0] if len(self._paths) == 1 else None
-        self._dimensions = dimensions
+        self.paths = paths
+        self.dimensions = dimensions
+        self.impute = impute
+        self.where = where
+        self.places = ElementPlaces()
+        """Where the elements of arrays were, if they are entries of a vector."""
+        self._paths = [get_steps(path) for path in paths] or [()]  # a path without steps leads to the value itself
+        self.names_beside = names_beside({path[-1] for path in self._paths if path})
+        """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
+        self._walk = Walk(self._paths, where)
+        self._conditions = Walk([()], where)  # finds nothing, and only tests the conditions
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, impute=impute)
-        self._paths_are_entries = len(paths) == dimensions  # each path leads to one of the d numbers
-        self._labels: list[str] | None = None  # of the entries, in messages
-        if self._paths_are_entries and len(paths) > 1:
-            self._labels = [f"{name!r}" for name in names_of(paths)]
+        self._pack_numbers = self._packer.pack_numbers
+        self._labels: list[str] | None = None  # names of the d entries in messages, if each path leads to one of them
+        if len(paths) == dimensions > 1:
+            self._labels = [f"{name!r}" for name in name_paths(paths)]
+        self._prepare_fast_way()
 
-    def pack(self, value: Any, *, refuse_booleans: bool) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a value's vectors as float64: d, or n·d. An empty array on the way holds no vector.
+    def _prepare_fast_way(self) -> None:
+        """Decide whether most values can be read without the walk, which is slower, and by which steps.
 
-        Raises `VectorError`; for null instead of a vector its reason is no_value. `refuse_booleans` is that of
-        `NumberPacker.pack`.
+        The steps lead to the array of d numbers at the only path or, if each number has a path, to the object that has
+        all numbers.
         """
-        packed = self._pack_simple(value, refuse_booleans)
-        if packed is not None:
-            return packed
+        self._fast_steps: Sequence[Step] = self._paths[0]
+        self._get_numbers = None  # the steps lead to an array, unless each number has a path
+        has_one_parent = len(self._paths) == 1
+        if self._labels:
+            parent_steps = self._paths[0][:-1]
+            self._fast_steps = parent_steps
+            self._get_numbers = itemgetter(*(path[-1] for path in self._paths))
+            has_one_parent = all(path[:-1] == parent_steps for path in self._paths)
+        # Debezium's placeholder for an array may be a list of so many numbers. With as many dimensions, the faster way
+        # would take it for a vector.
+        may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
+        self._has_fast_way = has_one_parent and not self.where and not may_be_placeholder
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all entries that are looked at, to find the numbers and to test the conditions."""
+        return self.names_beside | collect_names([*self._paths, *(condition.steps for condition in self.where)])
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a value meets the conditions, or any of its elements does."""
+        return self._conditions.find(value) is not NotFound.UNMET
+
+    def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of a value's vectors as float64: d numbers, or n·d.
+
+        If an array that should hold vectors is empty, there are no numbers. If the value is not a vector, raises
+        `VectorError`. Its reason is "no_value" for null in place of a vector, and "where" if a condition is not met.
+        """
+        if self._has_fast_way:
+            # An optimisation: most values are an array of d numbers at the only path, or have a number at each path.
+            # If anything is otherwise, `_pack_any` looks at the value again.
+            try:
+                row = value
+                for name in self._fast_steps:
+                    parent = row
+                    row = row[name]
+                if self._get_numbers is not None:
+                    return self._pack_numbers(*self._get_numbers(row))
+                # A field such as `shape` beside the array may make it a sparse vector or a tensor.
+                may_be_special = self.names_beside and any(name in parent for name in self.names_beside)
+                if type(row) is list and not may_be_special:
+                    return self._pack_numbers(*row)
+            except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
+                pass
         try:
-            return self._pack_any(value, refuse_booleans)
+            return self._pack_any(value)
         except VectorError as error:
-            if error.reason == NO_VALUE:
+            if error.reason in (NO_VALUE, UNMET):  # `field` may be right: the record is skipped
                 raise
-            better_field = suggest_field(value, self._dimensions)
+            better_field = suggest_field(value, self.dimensions, self._make_packer_for_search(value))
             if better_field is None:
                 raise
-            text = f"{error}; field={better_field} reads {self._dimensions} numbers"
+            text = f"{error}; field={better_field} reads {self.dimensions} numbers"
             raise VectorError(error.reason, text) from None
 
-    def dimensions_in(self, value: Any) -> int:
+    def _make_packer_for_search(self, value: Any) -> Callable[[Sequence[Path]], object]:
+        """Return a function that packs the numbers of the value at any paths.
+
+        `suggest_field` calls it with other paths than those of `field`, which lead to no vector, to find better ones.
+        """
+
+        def pack(paths: Sequence[Path]) -> object:
+            fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
+            return fields._pack_any(value)
+
+        return pack
+
+    def count_dimensions(self, value: Any) -> int:
         """Return how many numbers a vector of this value has: those of an innermost array, or of all paths.
 
-        If the value holds no vector, returns 0.
+        If the value holds no vector, returns 0. If several paths lead to arrays, raises `VectorError`: each array may
+        be a column or a vector.
         """
-        stops = self._follow(value, self._paths)
-        items = [item for item in self._collect(stops) if item != _ABSENT]
-        for item in items:
-            if isinstance(item, list):
-                return len(item)
-        if all(item is None for item in items):
+        return self._count_found_dimensions(self._walk.find(value))
+
+    def _count_found_dimensions(self, found: Found) -> int:
+        """Return how many numbers a vector has, see `count_dimensions`.
+
+        `found` is what the paths lead to in the value, or in an element of an array in it.
+        """
+        if isinstance(found, NotFound):
             return 0
-        return len(items)
+        has_several_paths = len(self._paths) > 1
+        if has_several_paths and len(found) == 1:  # all paths lead through an array
+            elements = found[0].value
+            # The largest number, because an element without a vector has 0.
+            return max(map(self._count_found_dimensions, elements.find_in_each()), default=0)
+        items = self._collect(found)
+        arrays = [item for item in items if isinstance(item, list)]
+        if has_several_paths and arrays:
+            text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
+            raise VectorError("wrong_length", text)
+        if arrays:
+            return len(arrays[0])
+        has_number = any(not isinstance(item, NotFound | Absent | None) for item in items)
+        return len(items) if has_number else 0  # an entry that is missing in this row counts, too
 
-    def _pack_simple(self, value: Any, refuse_booleans: bool) -> bytes | None:
-        """Return the d numbers of a value that is as simple as most are; None if it has to be read by `_pack_any`.
-
-        This is an optimisation. A simple value has an array of d numbers at the only path, or a number at each path.
-        """
-        try:
-            if self._labels:
-                row = [reduce(getitem, path, value) for path in self._paths]
-            elif self._only_path is not None:
-                row = value
-                for name in self._only_path:  # faster than `reduce`
-                    row = row[name]
-            else:
-                return None
-            if type(row) is list and not (refuse_booleans and bool in map(type, row)):
-                return self._packer.pack_numbers(*row)
-        except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
-            pass
-        return None
-
-    def _pack_any(self, value: Any, refuse_booleans: bool) -> bytes | GuessedNumbers:
-        """Return the numbers of a value's vectors, as `pack` does, however the value is built."""
-        items = self._items(value)
-        labels = self._labels if len(items) == self._dimensions else None
-        rows = self._rows(items)
-        numbers = b"".join(self._packer.pack(row, refuse_booleans=refuse_booleans, labels=labels) for row in rows)
-        dtype = common_dtype({item.dtype if isinstance(item, _NumbersOfBytes) else None for item in items})
+    def _pack_any(self, value: Any) -> bytes | GuessedNumbers:
+        """Return the numbers of the vectors of any value. Slower than the optimisation in `pack`."""
+        found = self._walk.find(value)
+        # There are labels if each of the d numbers has a path.
+        rows = self._rows_of_entries(found) if self._labels else self._rows_of_arrays(found)
+        packed_rows = list[bytes]()
+        guessed_dtypes = set[str | None]()
+        reasons = set[NotFound]()  # of rows without a vector
+        for row in rows:
+            check_size(8 * self.dimensions * len(packed_rows), _MAX_BYTES)
+            if isinstance(row, NotFound):
+                reasons.add(row)
+                continue
+            packed_rows.append(self._packer.pack(row, labels=self._labels))
+            guessed_dtypes.add(row.dtype if isinstance(row, _NumbersOfBytes) else None)
+        if reasons and not packed_rows:
+            raise self._no_vectors_error(reasons)
+        numbers = b"".join(packed_rows)
+        dtype = common_dtype(guessed_dtypes)
         return GuessedNumbers(numbers, dtype) if dtype else numbers
 
-    def _items(self, value: Any) -> list[Any]:
-        """Return what is at the paths: entries outside of arrays, and the innermost arrays.
+    def _no_vectors_error(self, reasons: Collection[NotFound]) -> VectorError:
+        """Return the error of a value that holds no vectors, for these reasons."""
+        if NotFound.UNMET in reasons:
+            return VectorError(UNMET, "it does not meet the conditions of where")
+        field = ",".join(map(spell_path, self._paths))
+        return VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
 
-        If there is null in place of all vectors, raises `VectorError` with the reason no_value.
+    # These methods are for d paths, which lead to one of the d numbers each, or to a column of them each.
+
+    def _rows_of_entries(self, found: Found) -> Iterator[_Row]:
+        """Yield the vectors of a value in which each of d paths leads to a number or to a column.
+
+        If all paths share an array, yields the vectors of each of its elements.
         """
-        stops = self._follow(value, self._paths)
-        if not self._are_null(stops):
-            found = self._collect(stops)
-            items = [item for item in found if item != _ABSENT]
-            if items or not found:
-                return items
-        field = ",".join(map(spelled, self._paths))
-        raise VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
+        if isinstance(found, NotFound):
+            yield found
+        elif len(found) == 1 and isinstance(found[0].value, Elements):
+            for found_in_element in found[0].value.find_in_each():
+                yield from self._rows_of_entries(found_in_element)
+        else:
+            value_by_path = self._value_by_path(found)
+            yield from self._rows_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
 
-    def _are_null(self, stops: Sequence["_Stop"]) -> bool:
-        """Return whether there is null in place of all numbers of a value."""
-        if self._paths_are_entries:  # null at the end of a path is one missing entry
-            return all(map(_is_cut, stops))
-        return any(stop.value is None for stop in stops)
+    def _value_by_path(self, found: Found) -> dict[int, Any]:
+        """Return what each path leads to, by the index of the path.
 
-    def _rows(self, items: list[Any]) -> list[list[Any]]:
-        """Return the entries of each vector in what `_items` has found. Raises `VectorError`."""
-        d = self._dimensions
+        A path through an array leads to a list: what it leads to in each element.
+        """
+        values: dict[int, Any] = {}
+        items = [] if isinstance(found, NotFound) else found
+        for item in items:
+            if not isinstance(item.value, Elements):  # then the item is of a single path
+                values[item.path_indices[0]] = self._read_end(item.value, is_only_path=False)
+                continue
+            check_size(8 * len(item.path_indices) * len(item.value.array), _MAX_BYTES)
+            elements = [self._value_by_path(found_in_element) for found_in_element in item.value.find_in_each()]
+            for path_index in item.path_indices:
+                # An element that does not meet the conditions of `where` has no values.
+                values[path_index] = [value_by_path.get(path_index, NotFound.UNMET) for value_by_path in elements]
+        return values
+
+    def _rows_of_columns(self, values: Sequence[Any]) -> Iterator[_Row]:
+        """If d values are numbers, yield them as one vector. If they are arrays, yield a vector for each index.
+
+        The arrays must have the same length. Arrays of arrays are read in the same way: each index has d inner arrays.
+        """
+        arrays = [value for value in values if isinstance(value, list)]
+        if not arrays:
+            yield self._entries_or_reason(values)
+            return
+        if not all(isinstance(value, list | NotFound | Absent | None) for value in values):
+            raise VectorError("wrong_length", "some paths lead to arrays and some to numbers")
+        lengths = sorted({len(array) for array in arrays})
+        if len(lengths) > 1:
+            raise VectorError("wrong_length", f"the paths lead to arrays of {lengths[0]} to {lengths[-1]} numbers")
+        for index in range(lengths[0]):
+            # What is not an array is missing in each of the vectors.
+            values_at_index = [value[index] if isinstance(value, list) else value for value in values]
+            yield from self._rows_of_columns(values_at_index)
+
+    def _entries_or_reason(self, values: Sequence[Any]) -> _Row:
+        """Return the entries of a vector, with None for missing ones. If there is no vector, return the reason.
+
+        `values` are what the paths lead to. If an entry must not be missing, or if all paths are wrong, raises
+        `VectorError`.
+        """
+        missing = [value for value in values if isinstance(value, NotFound | Absent)]
+        is_any_there = len(missing) < len(values)
+        if not is_any_there:
+            if NotFound.UNMET in missing:
+                return NotFound.UNMET
+            if all(value is NotFound.NULL for value in missing):
+                return NotFound.NULL
+        # If the step to each entry leads to nothing, the paths are wrong, and no entry is a gap.
+        are_all_absent = not is_any_there and NotFound.NULL not in missing
+        allows_missing = self.impute and not are_all_absent
+        for absent in missing:
+            if isinstance(absent, Absent) and not (allows_missing and absent.may_be_missing):
+                # With missing=impute, this entry would be a gap.
+                hint = NULL_HINT if is_any_there and absent.may_be_missing else ""
+                raise self._missing_error(absent, hint)
+        if NotFound.UNMET in missing and not self.impute:
+            raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
+        return [None if isinstance(value, NotFound | Absent) else value for value in values]
+
+    def _missing_error(self, absent: Absent, hint: str = "") -> VectorError:
+        path = spell_path(self._paths[absent.path_index])
+        error = missing_field_error(path, spell_path([absent.step]), absent.parent, self._value_name)
+        return VectorError(error.reason, f"{error}{hint}")
+
+    # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
+
+    def _rows_of_arrays(self, found: Found) -> Sequence[_Row]:
+        """Return the vectors of a value: all numbers that the paths lead to as one vector, or each innermost array."""
+        if isinstance(found, NotFound):
+            return [found]
+        values = [item.value for item in found]
+        is_single_number = self.dimensions == len(values) == 1  # then null is a missing entry, not a null vector
+        if NotFound.NULL in values or (None in values and not is_single_number):
+            return [NotFound.NULL]
+        collected = self._collect(found)
+        items = [item for item in collected if not isinstance(item, NotFound)]
+        if collected and not items:
+            return collected  # only reasons why there are no vectors
+        for item in items:
+            if isinstance(item, Absent):
+                raise self._missing_error(item)
+        return self._split_into_vectors(items)
+
+    def _split_into_vectors(self, items: list[Any]) -> list[list[Any]]:
+        """Return the entries of each vector that a value holds. `items` are the numbers and the arrays at the paths.
+
+        If there are only arrays of length d, each is a vector. Otherwise all numbers together must be one vector of
+        length d; else raises `VectorError`.
+        """
+        d = self.dimensions
         arrays = [item for item in items if isinstance(item, list)]
-        entries = _flatten(items)
-        if len(entries) == d:
-            return [entries]
-        if len(arrays) == len(items) and all(len(array) == d for array in arrays):
+        are_all_arrays = len(arrays) == len(items)
+        if are_all_arrays and all(len(array) == d for array in arrays):
             return arrays
+        entries = _flatten(items)
+        # Rows of a tensor are whole vectors: together they are several vectors of a wrong length, not one vector.
+        has_tensor_rows = any(isinstance(array, TensorRow) for array in arrays)
+        if len(entries) == d and not has_tensor_rows:
+            return [entries]
         if not arrays and len(self._paths) == 1:
             raise VectorError("undecodable", f"expected an array of numbers, not {type_name(items[0])}")
-        if len(arrays) < 2:
+        if len(arrays) < 2:  # all entries were meant as one vector
             raise wrong_length_error(len(entries), d)
         lengths = sorted({len(array) for array in arrays})
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        beside = " and others beside them" if len(arrays) < len(items) else ""
-        raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{beside}, not of {d}")
+        single_numbers = "" if are_all_arrays else " and others beside them"
+        raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{single_numbers}, not of {d}")
 
-    def _follow(self, value: Any, paths: Sequence[_Names]) -> list["_Stop"]:
-        """Follow paths through objects, and return where they stop: at their end, at null, or at an array.
+    def _collect(self, found: Sequence[Item]) -> list[Any]:
+        """Return all numbers and innermost arrays that the paths lead to, in one list.
 
-        If several paths stop at the same array, it is returned once, in the place of the first of these paths. If a
-        name is missing, raises `VectorError`.
+        The list has `NotFound` in place of a vector that is not there, and `Absent` for a name that is missing.
         """
-        stops = list[_Stop]()
-        stop_at_array = dict[int, _Stop]()  # by the identity of the array
-        for path in paths:
-            inner = value
-            rest = path
-            while rest and isinstance(inner, dict) and rest[0] in inner:
-                inner = inner[rest[0]]
-                rest = rest[1:]
-            is_at_array = bool(rest) and isinstance(inner, list)
-            if is_at_array and id(inner) in stop_at_array:
-                stop_at_array[id(inner)].rests.append(rest)
+        collected = list[Any]()
+        for item in found:
+            if isinstance(item.value, Elements):
+                collected += self._collect_in_elements(item.value)
                 continue
-            if rest and inner is not None and not is_at_array:
-                raise missing_field_error(self._spell_whole(path), rest[0], inner, self._value_name)
-            stop = _Stop(inner, [rest] if rest else [])
-            stops.append(stop)
-            stop_at_array[id(inner)] = stop
-        return stops
+            end = self._read_end(item.value, is_only_path=len(found) == 1)
+            collected += _innermost_arrays(end) if isinstance(end, list) else [end]
+        return collected
 
-    def _spell_whole(self, rest: _Names) -> str:
-        """Return the first path that ends with these names, as `field` spells it."""
-        return spelled(next(path for path in self._paths if path[len(path) - len(rest) :] == rest))
-
-    def _collect(self, stops: Sequence["_Stop"]) -> list[Any]:
-        """Return the entries and the innermost arrays (lists) that paths lead to from where they stop.
-
-        A null that stands for a vector becomes `_ABSENT`.
-        """
-        items = list[Any]()
-        for stop in stops:
-            is_at_array = stop.rests and stop.value is not None
-            if is_at_array:
-                items += self._collect_in_elements(stop.value, stop.rests)
-                continue
-            leaf = self._leaf(stop.value, is_only=len(stops) == 1)
-            if isinstance(leaf, list):
-                items += _innermost_arrays(leaf)
-            else:
-                items.append(leaf)
-        return items
-
-    def _collect_in_elements(self, array: list[Any], rests: Sequence[_Names]) -> list[Any]:
-        """Follow the rests of paths in each element of an array, and return what is there, as `_collect` does.
+    def _collect_in_elements(self, elements: Elements) -> list[Any]:
+        """Return all numbers and innermost arrays that the paths lead to in the elements of an array.
 
         For example, in [{"x": 1, "y": 2}, {"x": 3, "y": 4}] the path x leads to one array of numbers, [1, 3]. The paths
         x and y lead to two arrays, [1, 2] and [3, 4].
         """
-        found = list[Any]()
-        for element in array:
-            stops = self._follow(element, rests)
-            if all(map(_is_cut, stops)):
-                found.append(_ABSENT)
+        collected = list[Any]()
+        for found in elements.find_in_each():
+            if isinstance(found, NotFound):
+                collected.append(found)
                 continue
-            items = self._collect(stops)
-            # The numbers at several paths in an element count as one array.
-            together = _flatten(items) if len(stops) > 1 else []
-            found += [together] if together else items
-        entries = [item for item in found if not isinstance(item, list | tuple)]
-        if all(entry is None for entry in entries):
-            # There are only arrays and nulls: the nulls stand for vectors.
-            return [_ABSENT if item is None else item for item in found]
-        has_array = any(isinstance(item, list) for item in found)
-        return found if has_array else [entries]  # without arrays, the entries of all elements are one array
+            items = self._collect(found)
+            entries = _flatten(items)
+            has_several_paths = len(found) > 1
+            if has_several_paths and entries:  # their numbers in this element are one array
+                items = [self._entries_or_reason(entries)]
+            collected += items
+        single_items = [item for item in collected if not isinstance(item, list)]
+        arrays = [item for item in collected if isinstance(item, list)]
+        are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
+        if not arrays or are_parts_of_vector:
+            # Elements give entries of one vector by their position. `places` notices if elements change places.
+            paths = [self._paths[index] for index in elements.branch.path_indices]
+            self.places.look_at(elements.array, paths, elements.find_depth(self._paths))
+        if all(item is None or isinstance(item, NotFound) for item in single_items):
+            # There are only arrays and nulls, so each null is in place of a vector.
+            return [NotFound.NULL if item is None else item for item in collected]
+        if arrays:
+            return collected
+        # There are only single numbers: together they are one array.
+        return [self._entries_or_reason([item for item in single_items if item is not NotFound.NULL])]
 
-    def _leaf(self, leaf: Any, *, is_only: bool) -> Any:
-        """Return the array, the number or the null at the end of a path. Raises `VectorError`.
+    def _read_end(self, end: Any, *, is_only_path: bool) -> Any:
+        """Return the array, the number or the null at the end of a path. Raises `VectorError` for an object.
 
-        Bytes, or a text, may hold all numbers of a vector, but only at the only path.
+        A text that begins with a bracket is parsed as an array. Any other text is base64. Bytes and base64 hold all
+        numbers of a vector, so they are decoded only if there is one path; otherwise they are returned as they are.
         """
-        if isinstance(leaf, dict):
-            raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(leaf)}")
-        if not is_only or not isinstance(leaf, str | bytes) or is_number_word(leaf):
-            return leaf
-        data = leaf if isinstance(leaf, bytes) else decode_text(leaf)
-        if not isinstance(data, bytes):
-            return data
-        size = len(data)
-        if not self._dimensions and data and size % 8 == 0:  # the dimensions are to be found, and this leaves two
+        if isinstance(end, dict) and plain_number(end) is end:  # not a number as MongoDB writes it
+            raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(end)}")
+        if not isinstance(end, str | bytes) or is_number_word(end):
+            return end
+        if not is_only_path and not begins_as_array(end):
+            return end
+        decoded = end if isinstance(end, bytes) else decode_text(end)
+        if not isinstance(decoded, bytes):
+            return decoded
+        size = len(decoded)
+        if self.dimensions:
+            return _NumbersOfBytes(decoded, self.dimensions)
+        # The dimensions are still to be found out. A multiple of 8 bytes may be floats of 4 bytes or of 8.
+        if decoded and size % 8 == 0:
             sizes = f"{size // 4} numbers of 4 or {size // 8} of 8"
             raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
-        return _NumbersOfBytes(data, self._dimensions or max(size // 4, 1))
+        # Only floats of 4 bytes fit. `_NumbersOfBytes` refuses all other sizes, and no bytes.
+        return _NumbersOfBytes(decoded, max(size // 4, 1))
 
 
 class _NumbersOfBytes(list[float]):
-    """The innermost array that bytes stand for: d little-endian floats, of 4 or 8 bytes by their length."""
+    """The d numbers that bytes hold: little-endian floats of 4 or 8 bytes. Their number of bytes tells their type."""
 
     def __init__(self, data: bytes, dimensions: int) -> None:
         super().__init__(np.frombuffer(widen_floats(data, dimensions)).tolist())
         self.dtype = f"<f{len(data) // dimensions}"
 
 
-class _Stop(NamedTuple):
-    """Where one or more paths stop in an object: at their end, at null, or at an array."""
-
-    value: Any  # what is there
-    rests: list[_Names]  # what is left of each path that stops here; empty at the end of a path
-
-
-def _is_cut(stop: _Stop) -> bool:
-    """Return whether the value is null before the end of a path."""
-    return stop.value is None and bool(stop.rests)
-
-
-def suggest_field(value: Any, dimensions: int) -> str | None:
-    """Return a `field` that reads d numbers from an object: an array, or d numbers. None if none was found."""
-    for paths in islice(_candidates(value, (), dimensions), _MAX_CANDIDATES):
-        field = ",".join(map(spelled, paths))
-        with suppress(ValueError, VectorError):  # such as names that cannot be spelled
-            fields = NumberFields(paths_of(field), dimensions, impute=False, value_name="")
-            found = fields._pack_any(value, refuse_booleans=True)
-            if isinstance(found, bytes) and len(found) == 8 * dimensions:  # candidates end at arrays and numbers
-                return field
-    return None
-
-
-def _candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
-    """Yield paths that may hold a vector: to all numbers of an object, to each array of d, then inside other objects.
-
-    `path` leads to the value.
-    """
-    if not isinstance(value, dict) or len(value) > _MAX_NAMES or len(path) >= _MAX_DEPTH:
-        return
-    yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]
-    for name, entry in value.items():
-        if isinstance(entry, list) and len(entry) == dimensions:
-            yield [(*path, name)]
-    for name, inner in value.items():
-        yield from _candidates(inner, (*path, name), dimensions)
-
-
 def _flatten(items: list[Any]) -> list[Any]:
-    """Return the entries of all items, of which some are arrays."""
+    """Return single numbers and the entries of arrays in one list. Nulls in place of vectors are left out."""
     entries = list[Any]()
     for item in items:
-        entries += item if isinstance(item, list | tuple) else [item]
+        if item is not NotFound.NULL:
+            entries += item if isinstance(item, list) else [item]
     return entries
 
 
 def _innermost_arrays(array: list[Any]) -> list[Any]:
-    """Return the innermost arrays of an array of arrays, with `_ABSENT` for null among them.
+    """Return the innermost arrays of an array of arrays, with `NotFound.NULL` for each null among the arrays.
 
     If the array holds anything but arrays and null, it is an innermost array.
     """
-    if not any(isinstance(element, list) for element in array):
-        return [array]
-    if not all(isinstance(element, list | None) for element in array):
+    has_arrays = any(isinstance(element, list) for element in array)
+    has_only_arrays_and_nulls = all(isinstance(element, list | None) for element in array)
+    if not has_arrays or not has_only_arrays_and_nulls:
         return [array]
     arrays = list[Any]()
     for element in array:
-        arrays += [_ABSENT] if element is None else _innermost_arrays(element)
+        arrays += [NotFound.NULL] if element is None else _innermost_arrays(element)
     return arrays

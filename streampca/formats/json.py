@@ -3,18 +3,19 @@
 import base64
 import codecs
 import json
+from contextlib import suppress
 from typing import Any
 
 import orjson
 from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.errors import NULL_HINT, VectorError
+from streampca.formats.errors import VectorError, hint_at_encoding
 from streampca.formats.layout import row_bounds
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.schemas import describe_foreign_frame, frame_size
 
-_MAX_CANDIDATES = 16  # letters to compare one by one before the text is searched for the whole word
+_MAX_INT = 2.0**64  # orjson reads whole numbers beyond as floats
 
 
 class JsonReader(Reader):
@@ -23,35 +24,43 @@ class JsonReader(Reader):
     value_name = "JSON object"
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        try:
-            content = orjson.loads(value)  # most values are plain JSON
-        except ValueError:
-            content = self._load_unusual(value)
-        # Booleans are searched for only if there may be any: that is faster.
-        return self.numbers.pack(content, refuse_booleans=may_hold_booleans(value))
+        return self.numbers.pack(self.read_tree(value))
 
-    def _load_unusual(self, value: bytes) -> Any:
-        """Load JSON with NaN or a byte order mark, or behind the frame of Confluent's JSON Schema serializer."""
-        is_framed = _may_be_framed(value)
+    def read_tree(self, value: bytes) -> Any:
         try:
-            return loads(value[frame_size(value) :] if is_framed else value, nan=self.impute)
-        except VectorError as error:
-            frame = describe_foreign_frame(value)
-            if not frame and is_framed and value:
-                frame = "a schema registry's frame"
-            hint = f"; it begins with {frame}" if frame else ""
-            raise VectorError("undecodable", f"{error}{hint}") from None
+            return orjson.loads(value)  # most values are plain JSON
+        except ValueError:
+            return _load_unusual(value)
+
+
+def _load_unusual(value: bytes) -> Any:
+    """Load a value that is not plain JSON. Raises `VectorError`.
+
+    It may be JSON with extensions, such as NaN, or it may begin with the frame that Confluent's JSON Schema serializer
+    writes.
+    """
+    # A text in big-endian UTF-16 begins with 0, too, but has no frame.
+    is_framed = _may_be_framed(value) and not hint_at_encoding(value)
+    text = value[frame_size(value) :] if is_framed else value
+    try:
+        return loads(text)
+    except VectorError as error:
+        frame = describe_foreign_frame(value)
+        if not frame and is_framed and value:  # an empty value is not framed
+            frame = "a schema registry's frame"
+        hint = f"; it begins with {frame}" if frame else ""
+        raise VectorError("undecodable", f"{error}{hint}") from None
 
 
 class JsonWriter(Writer):
     """Writes values as objects, inside of further objects with the names `around`. NaN becomes null.
 
-    With `counts`, each field is a list of what it is in the rows.
+    With `counts`, a value is for several rows, and each of its fields is the list of the field's rows.
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        groups = None if counts is None else row_bounds(counts, 0)
-        columns = [_entries(values, groups) for values in fields.values()]
+        bounds = None if counts is None else row_bounds(counts, 0)  # 0: with counts, the number of rows is not used
+        columns = [_field_in_values(rows, bounds) for rows in fields.values()]
         names = list(fields)
         is_whole_value = names == [""]
         if is_whole_value:
@@ -63,24 +72,27 @@ class JsonWriter(Writer):
         return [orjson.dumps(content) for content in contents]
 
 
-def _entries(field: NDArray[Any], groups: list[tuple[int, int]] | None) -> list[Any]:
-    """Return what each value holds of a field: an entry or, with `groups`, the list of the entries of its rows.
+def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
+    """Return what a field is in each value: the entry of a row or, with `bounds`, the list of the entries of its rows.
 
-    `groups` are where the rows of each value start and end. Bytes are the same in all rows of a value: they are written
-    once.
+    `bounds` say where the rows of each value start and end. A field of bytes is the same in all rows of a value, so it
+    is written once instead of as a list.
     """
     rows: list[Any] = field.tolist()
-    are_bytes = field.dtype.kind == "O" and field.ndim == 1
-    if are_bytes:
-        firsts = rows if groups is None else [rows[start] for start, _ in groups]
-        return [None if data is None else _embed(data) for data in firsts]
-    if groups is None:
+    are_bytes_or_texts = field.dtype.kind == "O" and field.ndim == 1
+    if are_bytes_or_texts and not isinstance(rows[0], str):
+        data_of_values = rows if bounds is None else [rows[start] for start, _ in bounds]
+        return [None if data is None else _embed(data) for data in data_of_values]
+    if bounds is None:
         return rows
-    return [rows[start:end] for start, end in groups]
+    return [rows[start:end] for start, end in bounds]
 
 
 def _embed(value: bytes) -> Any:
-    """Return a record's value as a part of JSON: its own JSON, without a byte order mark or a frame, else base64."""
+    """Return the value of a record so that it can be written into JSON: as it is if it is JSON, or else in base64.
+
+    A byte order mark, or the frame of a schema registry, is left out before JSON.
+    """
     text = value[frame_size(value) :] if _may_be_framed(value) else value
     text = text.removeprefix(codecs.BOM_UTF8)
     try:
@@ -91,36 +103,26 @@ def _embed(value: bytes) -> Any:
 
 
 def _may_be_framed(value: bytes) -> bool:
-    """Return whether a value begins as a schema registry's frame does, with 0 or 1. No text begins so."""
+    """Return whether a value begins with 0 or 1, as a schema registry's frame does, or is empty. No text begins so."""
     return value[:1] <= b"\1"
 
 
-def loads(text: bytes, *, nan: bool = False) -> Any:
-    """Return the value of a text as Python objects; a byte order mark is skipped. Raises `VectorError`.
+def loads(text: bytes) -> Any:
+    """Return the value of a JSON text as Python objects; a byte order mark is skipped. Raises `VectorError`.
 
-    With `nan`, NaN is a number: JSON does not have it, but many producers write it.
+    Many producers write what JSON forbids, and it may lie beside the vector. So these are not errors: NaN, Infinity,
+    numbers beyond float64, halves of surrogate pairs, control characters, and texts in another encoding than UTF-8.
     """
     text = text.removeprefix(codecs.BOM_UTF8)
+    with suppress(ValueError):
+        return orjson.loads(text)  # fast, but it reads only what JSON allows
     try:
-        return json.loads(text) if nan and b"NaN" in text else orjson.loads(text)
+        return json.loads(text.decode(errors="replace"), strict=False, parse_int=_parse_int)
     except (ValueError, RecursionError) as error:
-        hint = f" (NaN is no number in JSON){NULL_HINT}" if b"NaN" in text and not nan else ""
-        raise VectorError("undecodable", f"not JSON: {error}{hint}") from None
+        raise VectorError("undecodable", f"not JSON: {error}{hint_at_encoding(text)}") from None
 
 
-def may_hold_booleans(text: bytes) -> bool:
-    """Return whether a text contains true or false; if not, no entry of any array is a boolean."""
-    return _contains(text, b"true") or _contains(text, b"false")
-
-
-def _contains(text: bytes, word: bytes) -> bool:
-    """Return `word in text`, faster: searching for one letter is fast, and numbers have neither t nor f."""
-    letter = word[:1]
-    start = text.find(letter)
-    for _ in range(_MAX_CANDIDATES):
-        if start < 0:
-            return False
-        if text.startswith(word, start):
-            return True
-        start = text.find(letter, start + 1)
-    return word in text  # there are many such letters, in names and texts
+def _parse_int(digits: str) -> int | float:
+    """Return a whole number as orjson does: as a float if it has more than 64 bits."""
+    number = float(digits)
+    return int(digits) if abs(number) < _MAX_INT else number

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.formats.errors import NO_VALUE, NULL_HINT
+from streampca.formats.errors import NOT_ERRORS, missing_hint
 from streampca.formats.record import Decoded, Reject
-from streampca.pca.arrays import Array, not_finite
+from streampca.pca.arrays import Array, find_unusable_entries
+from streampca.pca.missing_values import NO_MISSING_VALUES, MissingValues
 
 if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
     from streampca.pca.learning import LearningConfig
@@ -17,7 +18,7 @@ _LARGEST_PROJECTED = 1e150  # its square is finite
 
 
 class BadVector(NamedTuple):
-    """The first bad one of several vectors."""
+    """The first bad vector of several."""
 
     row: int
     reason: str  # its short name
@@ -26,12 +27,16 @@ class BadVector(NamedTuple):
 
 @dataclass(frozen=True)
 class Judge:
-    """A vector is good if it has d finite numbers, none of them larger than `largest_value`."""
+    """A vector is good if it has d finite numbers, each of at most `largest_value`.
+
+    With `min_observed`, numbers may be missing (NaN).
+    """
 
     dimensions: int
     largest_value: float
     dtype: str = "float64"  # in which vectors are learned
     min_observed: int | None = None  # entries that must not be missing (NaN); None: no entry may be missing
+    missing_values: MissingValues = NO_MISSING_VALUES
 
     @classmethod
     def of(cls, config: "LearningConfig") -> "Judge":
@@ -41,12 +46,21 @@ class Judge:
             largest_value=config.largest_value,
             dtype=config.dtype,
             min_observed=config.min_observed if config.impute else None,
+            missing_values=MissingValues.of(config.missing_values, config.dtype),
         )
 
     @classmethod
-    def of_projected(cls, dimensions: int, dtype: str = "float64", *, impute: bool = False) -> "Judge":
-        """Create the judge of vectors that are only projected: with `impute`, one entry of each is enough."""
-        return cls(dimensions, _LARGEST_PROJECTED, dtype, min_observed=1 if impute else None)
+    def of_projected(
+        cls,
+        dimensions: int,
+        dtype: str = "float64",
+        *,
+        impute: bool = False,
+        missing_values: MissingValues = NO_MISSING_VALUES,
+    ) -> "Judge":
+        """Create the judge of vectors that are only projected. With `impute`, one entry of a vector is enough."""
+        min_observed = 1 if impute else None
+        return cls(dimensions, _LARGEST_PROJECTED, dtype, min_observed, missing_values)
 
     @property
     def imputes(self) -> bool:
@@ -68,18 +82,21 @@ class Judge:
         (m,) say how many vectors each holds. For example, if the first of three values could not be read, the second
         holds one vector and the third holds two, `indices` is [1, 2] and `counts` is [1, 2].
 
-        `rejects` were rejected before. Those with the reason "no_value" are deletes: they become `Decoded.skipped`.
+        `rejects` were rejected before. Those with a reason of `NOT_ERRORS` become `Decoded.skipped`.
         """
+        given_vectors = vectors
+        vectors = self.missing_values.to_nan(given_vectors)
         if not self._are_surely_good(vectors):
             if self.imputes:
                 # NaN has many bit patterns. With a single one, equal vectors are learned to equal bits.
                 vectors = np.where(np.isnan(vectors), np.nan, vectors)
             value_of_vector = np.repeat(np.arange(len(counts)), counts)  # for the counts [1, 2]: [0, 1, 1]
             bad_vectors = np.flatnonzero(~self._are_good(vectors))
-            # A value is rejected for its first bad vector.
-            bad_values, where_first = np.unique(value_of_vector[bad_vectors], return_index=True)
-            for value, vector in zip(bad_values, bad_vectors[where_first], strict=True):
-                reason, message = self._why_bad(vectors[vector])
+            # A value is rejected for its first bad vector, so `unique` returns the first place of each value.
+            bad_values, places_of_first = np.unique(value_of_vector[bad_vectors], return_index=True)
+            first_bad_vectors = bad_vectors[places_of_first]
+            for value, row in zip(bad_values, first_bad_vectors, strict=True):
+                reason, message = self._why_bad(vectors[row], given_vectors[row])
                 rejects.append(Reject(int(indices[value]), reason, message))
             vectors = vectors[~np.isin(value_of_vector, bad_values)]
             counts = counts.copy()
@@ -88,25 +105,25 @@ class Judge:
         return Decoded(
             vectors=vectors.astype(self.dtype, copy=False),
             indices=indices[holds_vectors],
-            rejects=sorted(reject for reject in rejects if reject.reason != NO_VALUE),
+            rejects=sorted(reject for reject in rejects if reject.reason not in NOT_ERRORS),
             counts=counts[holds_vectors],
-            skipped=[reject.index for reject in rejects if reject.reason == NO_VALUE],
+            skipped=[reject for reject in rejects if reject.reason in NOT_ERRORS],
         )
 
     def first_bad(self, vectors: Array) -> BadVector | None:
-        """Find the first bad one of vectors (n, d); None if all are good."""
+        """Find the first bad vector in (n, d); None if all are good."""
         if self._are_surely_good(vectors):
             return None
-        are_good = self._are_good(vectors)
-        if are_good.all():
+        is_good = self._are_good(vectors)
+        if is_good.all():
             return None
-        row = int(are_good.argmin())  # the first False
-        reason, message = self._why_bad(vectors[row])
+        row = int(is_good.argmin())  # the first False
+        reason, message = self._why_bad(vectors[row], vectors[row])  # no entry was replaced, so both are the same
         return BadVector(row, reason, message)
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def _are_surely_good(self, vectors: Array) -> bool:
-        """Test quickly whether vectors (n, d) are ordinary; if not, they may still be good.
+        """Test quickly whether all vectors (n, d) are good. If this returns False, they may still be good.
 
         If the sum of all squares is small, no entry is large. A NaN or an infinity makes the sum NaN or infinite.
         """
@@ -115,22 +132,27 @@ class Judge:
         return bool(sum_of_squares <= limit / 2)  # half, because the sum is rounded
 
     def _are_good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Find which of vectors (n, d) have enough entries, all finite and small enough; (n,)."""
+        """Return for each of the vectors (n, d) whether it has enough entries, all finite and small enough; (n,)."""
         is_missing = np.isnan(vectors)
-        observed = self.dimensions - is_missing.sum(axis=1)
+        observed_entries = self.dimensions - is_missing.sum(axis=1)
+        has_enough = observed_entries >= self._needed_entries
         magnitudes = np.abs(vectors)
         magnitudes[is_missing] = 0.0
         limit = np.float64(self.largest_value)  # a Python float would be rounded to the type of the vectors
-        are_small = magnitudes.max(axis=1, initial=0.0) <= limit
-        return np.asarray(are_small & (observed >= self._needed_entries))
+        # Infinity is over the limit, too, so finiteness needs no test of its own.
+        is_small = magnitudes.max(axis=1, initial=0.0) <= limit
+        return np.asarray(is_small & has_enough)
 
-    def _why_bad(self, vector: Array) -> tuple[str, str]:
-        """Explain why a vector (d,) is bad: the short name of the reason, and a message."""
-        not_a_number = first_not_finite(vector[None], impute=self.imputes)
-        if not_a_number is not None:
-            _, entry = not_a_number
-            hint = NULL_HINT if np.isnan(vector[entry]) else ""
-            return "not_finite", f"entry {entry} is {vector[entry]}{hint}"
+    def _why_bad(self, vector: Array, given: Array) -> tuple[str, str]:
+        """Explain why a vector (d,) is bad: the short name of the reason, and a message.
+
+        `given` (d,) is the vector as it was before missing values became NaN.
+        """
+        place = first_not_finite(vector[None], impute=self.imputes)  # as an array of one row
+        if place is not None:
+            _, entry = place
+            hint = missing_hint(given[entry]) if np.isnan(vector[entry]) else ""
+            return "not_finite", f"entry {entry} is {given[entry]}{hint}"
         observed = self.dimensions - int(np.isnan(vector).sum())
         if observed < self._needed_entries:
             text = f"{observed} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
@@ -142,9 +164,12 @@ class Judge:
 
 
 def first_not_finite(V: Array, *, impute: bool) -> tuple[int, int] | None:
-    """Find the first entry of (n, d) that can be neither learned nor projected: its row and its column."""
-    bad = not_finite(V, impute=impute)
-    if not bad.any():
+    """Find the first entry of vectors (n, d) that is infinite or, without `impute`, NaN. Return its row and its column.
+
+    If all entries can be used, returns None.
+    """
+    is_unusable = find_unusable_entries(V, impute=impute)
+    if not is_unusable.any():
         return None
-    row, column = np.argwhere(bad)[0].tolist()
+    row, column = np.argwhere(is_unusable)[0].tolist()
     return row, column

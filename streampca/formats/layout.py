@@ -19,11 +19,11 @@ def stack_fields(fields: Mapping[str, Array]) -> Array:
 
 
 def encode_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -> list[bytes]:
-    """Return the bytes of each row or, with `counts`, of each group of so many rows."""
+    """Return the bytes of each row or, with `counts`, of each group of `counts[i]` rows."""
     rows = np.ascontiguousarray(rows)
     row_size = rows.strides[0]
     if counts is None:
-        whole_rows = rows.view(f"V{row_size}")[:, 0]  # the type V is any bytes
+        whole_rows = rows.view(f"V{row_size}")[:, 0]  # one item for each row; the type V is any bytes
         values: list[bytes] = whole_rows.tolist()
         return values
     data = rows.tobytes()
@@ -40,9 +40,10 @@ def row_bounds(counts: NDArray[np.int64] | None, n: int) -> list[tuple[int, int]
 
 
 def join_parts(parts: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
-    """Return the bytes of n rows, in each of which the parts follow one another.
+    """Return the bytes of n rows: in each row, the parts follow one another.
 
-    A part is the same bytes for all rows, float64 numbers (n,) or (n, width), or a list of the bytes for each row.
+    A part is bytes that are the same in all rows, float64 numbers (n,) or (n, width), or a list with the bytes of each
+    row.
     """
     columns = list[Iterable[bytes]]()  # for each part, its bytes in every row
     for part in parts:

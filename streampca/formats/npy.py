@@ -37,6 +37,7 @@ def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
 class RawReader(Reader):
     def __post_init__(self) -> None:
         self.dtype = raw_type(self.format)
+        # A setting without a byte order, such as float32, may be wrong: the first numbers are tested.
         names_byte_order = self.format[0] in "<>"
         if not names_byte_order and self.dtype.str in ("<f4", "<f8"):
             self.guessed_dtype = self.dtype.str
@@ -64,7 +65,7 @@ class RawWriter(Writer):
         dtype = raw_type(self.format)
         numbers = rows.astype(dtype)
         if dtype.kind != "f":
-            changed = rows[numbers != rows]
+            changed = rows[numbers != rows]  # numbers that the integers do not hold
             if changed.size:
                 raise InputError(f"{changed[0]:g} is no {dtype.name}")
         return encode_rows(numbers, counts)
@@ -83,7 +84,10 @@ class NpyReader(Reader):
 
 
 class NpyWriter(Writer):
-    """Writes an array (width,) of the numbers of all fields, in their type; with `counts`, an array (rows, width)."""
+    """Writes an .npy file for each row: an array (width,) of the numbers of all its fields, in their type.
+
+    With `counts`, writes a file for each group of `counts[i]` rows: an array (counts[i], width).
+    """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         rows = stack_fields(fields)
@@ -104,7 +108,7 @@ class Header(NamedTuple):
 
 
 def parse_array(data: bytes) -> Array:
-    """Return an array of any shape, in its own type and without copying. Raises `VectorError`."""
+    """Return the array in an .npy file, in its own type and without copying. Raises `VectorError`."""
     header = _parse_header(data)
     try:
         return _parse_numbers(data, header).reshape(header.shape, order="F" if header.fortran_order else "C")
@@ -113,7 +117,7 @@ def parse_array(data: bytes) -> Array:
 
 
 def _parse_numbers(data: bytes, header: Header) -> Array:
-    """Return the numbers behind the header. Raises `VectorError` unless there are as many as the header says."""
+    """Return the numbers after the header. If there are not as many as the header says, raises `VectorError`."""
     expected_size = math.prod(header.shape) * header.dtype.itemsize
     if len(data) - header.size != expected_size:
         raise VectorError("undecodable", "not an .npy array: its data are not as long as its header says")
@@ -122,26 +126,29 @@ def _parse_numbers(data: bytes, header: Header) -> Array:
 
 def _parse_header(data: bytes) -> Header:
     """Return the header of an array of real numbers. Raises `VectorError`."""
-    # A header is a magic string (6 bytes), the version (2), the length of the text (2 or 4), and the text.
-    width = 2 if data[6:7] == b"\x01" else 4
-    text_length = int.from_bytes(data[8 : 8 + width], "little")
-    return _parse_header_alone(data[: 8 + width + text_length])
+    # A header is a magic string (6 bytes), the version (2), the length of the text (2 or 4 bytes), and the text.
+    is_version_1 = data[6:7] == b"\x01"
+    text_start = 8 + (2 if is_version_1 else 4)
+    text_length = int.from_bytes(data[8:text_start], "little")
+    return _parse_header_alone(data[: text_start + text_length])
 
 
 @lru_cache(maxsize=64)  # all messages of one producer have the same header, and parsing it is slow
 def _parse_header_alone(header: bytes) -> Header:
-    """Parse a header without the data, so that one which claims terabytes costs nothing. Raises `VectorError`."""
+    """Parse the bytes of a header, without the data that follow. Raises `VectorError`."""
     stream = io.BytesIO(header)
     try:
         with _WARNINGS, warnings.catch_warnings(action="ignore"):  # NumPy warns about headers written by Python 2
             version = np.lib.format.read_magic(stream)
-            shape, fortran_order, dtype = _HEADER_READERS[version](stream)
-            lengths = tuple(int(np.intp(length)) for length in shape)  # no array is longer
+            claimed_shape, fortran_order, dtype = _HEADER_READERS[version](stream)
+            # `intp` raises an error for a length that no array can have.
+            shape = tuple(int(np.intp(length)) for length in claimed_shape)
     except Exception:  # NumPy raises a dozen kinds: TokenError, RecursionError, TypeError …
         raise VectorError("undecodable", "not an .npy array: its header cannot be read") from None
-    if dtype.kind not in "fiu" or dtype.itemsize > 8:
+    is_real = dtype.kind in "fiu"  # floats, signed and unsigned integers
+    if not is_real or dtype.itemsize > 8:
         raise VectorError("undecodable", f"an .npy array of {dtype.str}, not of real numbers of at most 8 bytes")
-    return Header(len(header), dtype, lengths, fortran_order)
+    return Header(size=len(header), dtype=dtype, shape=shape, fortran_order=fortran_order)
 
 
 def encode_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

@@ -1,14 +1,14 @@
 """Python numbers → float64 in memory, with a precise message for anything that is not a number."""
 
-import base64
+import json
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from streampca.formats.errors import NULL_HINT, VectorError, check_length, type_name
@@ -19,6 +19,8 @@ VectorBytes = bytes | memoryview
 
 _STRING_HINT = " (numbers have no quotes)"
 _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
+# How MongoDB's extended JSON writes numbers: {"$numberDouble": "1.5"}.
+_EXTENDED_NUMBERS = {"$numberDouble": float, "$numberInt": int, "$numberLong": int, "$numberDecimal": Decimal}
 
 
 class GuessedNumbers(NamedTuple):
@@ -32,7 +34,7 @@ class GuessedNumbers(NamedTuple):
 
 
 class NumberPacker:
-    """Packs lists of d entries: numbers, decimals, and "NaN" and "Infinity" as Java's JSON writers spell them.
+    """Packs lists of d entries: numbers, booleans as 1 and 0, decimals, and "NaN" and "Infinity" as Java writes JSON.
 
     With `impute` an entry may also be None, which becomes NaN.
     """
@@ -43,31 +45,23 @@ class NumberPacker:
         self.pack_numbers = struct.Struct(f"{dimensions}d").pack
         """Packs d numbers or booleans. Raises `struct.error` and `OverflowError` for anything else."""
 
-    def pack(
-        self, row: list[Any], *, refuse_booleans: bool, entry: str = "entry {}", labels: Sequence[str] | None = None
-    ) -> bytes:
+    def pack(self, row: list[Any], *, entry: str = "entry {}", labels: Sequence[str] | None = None) -> bytes:
         """Return the d entries as float64. Raises `VectorError`.
 
-        Messages call the entries by their `labels` or, without labels, by `entry` with the index in place of {}.
-        With `refuse_booleans`, a boolean is an error; otherwise it is packed as 0 or 1. Searching for booleans takes
-        time: if there cannot be any, `refuse_booleans` should be False.
+        In messages, the entries have the names `labels`. Without labels, an entry is named by its index, which is put
+        in place of {} in `entry`.
         """
         check_length(len(row), self._dimensions)
-        must_refuse = refuse_booleans and bool in set(map(type, row))
-        if not must_refuse:
-            try:
-                return self.pack_numbers(*row)
-            except (struct.error, OverflowError):  # an entry is not a plain number
-                pass
-        if not refuse_booleans:
-            row = [float(value) if isinstance(value, bool) else value for value in row]
+        with suppress(struct.error, OverflowError):  # raised if an entry is not a plain number
+            return self.pack_numbers(*row)
         if not labels:
             labels = [entry.format(index) for index in range(len(row))]
         return self.pack_numbers(*map(self._convert, row, labels))
 
     def _convert(self, value: Any, label: str) -> float:
         """Return an entry as a float. Raises `VectorError`."""
-        if type(value) in (int, float) or isinstance(value, Decimal) or is_number_word(value):
+        value = plain_number(value)
+        if isinstance(value, int | float | Decimal) or is_number_word(value):
             return float(value)
         if value is None and self._impute:
             return math.nan
@@ -84,12 +78,30 @@ def is_number_word(value: Any) -> bool:
     return isinstance(value, str) and value in _NUMBER_WORDS
 
 
+def plain_number(value: Any) -> Any:
+    """Return the number in an object of MongoDB's extended JSON; any other value as it is."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    [(name, text)] = value.items()
+    if name not in _EXTENDED_NUMBERS or not isinstance(text, str):
+        return value
+    try:
+        return _EXTENDED_NUMBERS[name](text)
+    except (ValueError, ArithmeticError):
+        return value
+
+
+def spell_key(key: Any) -> str:
+    """Return the key of a map as JSON writes it."""
+    return key if isinstance(key, str) else json.dumps(key, default=str)
+
+
 class RowVectors(NamedTuple):
     """The vectors (n, d) in the rows of a table or a text. Most rows hold one vector."""
 
     vectors: Array
     counts: NDArray[np.int64]  # for each row, how many vectors it holds
-    errors: Iterable[tuple[int, VectorError]]  # of the rows without a vector, in order; no_value: null in its place
+    errors: Iterable[tuple[int, VectorError]]  # of the rows without a vector, in order; "no_value" for a row of null
     guessed_dtype: str | None = None  # the type of all numbers, if it was guessed
 
 
@@ -98,41 +110,31 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
-    dtypes: set[str | None] = set()
+    guessed_dtypes: set[str | None] = set()
+    vector_size = 8 * dimensions
     for index, row in enumerate(rows):
         try:
             packed = pack(row)
-            dtype = None
+            guessed_dtype = None
             if isinstance(packed, GuessedNumbers):
-                packed, dtype = packed
-            dtypes.add(dtype)
+                packed, guessed_dtype = packed
+            guessed_dtypes.add(guessed_dtype)
             packed_rows.append(packed)
-            counts[index] = memoryview(packed).nbytes // (8 * dimensions)
+            counts[index] = memoryview(packed).nbytes // vector_size
         except VectorError as error:
             errors.append((index, error))
         except RecursionError:
             errors.append((index, VectorError("undecodable", "its arrays are too deep")))
     vectors = np.frombuffer(b"".join(packed_rows)).reshape(-1, dimensions)
-    return RowVectors(vectors, counts, errors, common_dtype(dtypes))
+    return RowVectors(vectors, counts, errors, common_dtype(guessed_dtypes))
 
 
 def common_dtype(guessed_dtypes: Collection[str | None]) -> str | None:
-    """If all numbers were guessed to have the same type, return it; else None.
+    """If the type of all numbers was guessed, and is the same, return it; else return None.
 
-    `guessed_dtypes` are the different types; None stands for a type that did not have to be guessed.
+    `guessed_dtypes` are the different types that were guessed, and None if the type of some numbers was known.
     """
     return next(iter(guessed_dtypes)) if len(guessed_dtypes) == 1 else None
-
-
-def decode_text(text: str) -> Any:
-    """Return the JSON array in a text, or the bytes that the text is in base64. Raises `VectorError`."""
-    try:
-        if text.lstrip().startswith("["):
-            return orjson.loads(text)
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        message = "expected an array of numbers, not a string, unless it is base64 of them or a JSON array"
-        raise VectorError("undecodable", message) from None
 
 
 def widen_floats(data: bytes, dimensions: int) -> VectorBytes:

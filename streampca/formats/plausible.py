@@ -21,11 +21,12 @@ _RUN = 8  # entries; their bytes are also whole numbers of any other type, as wh
 
 
 def sample_entries(vector: Array) -> Array:
-    """Return at most 4,096 entries of a vector (d,), in runs of eight at equal distances."""
+    """Return a vector (d,), or a sample of at most 4,096 entries of a longer one: runs of eight at equal distances."""
     d = len(vector)
     if d <= _MAX_DIMENSIONS:
         return vector
-    runs = vector[: d - d % _RUN].reshape(-1, _RUN)
+    entries_in_runs = d - d % _RUN  # the last entries are not enough for a run
+    runs = vector[:entries_in_runs].reshape(-1, _RUN)
     step = math.ceil(runs.size / _MAX_DIMENSIONS)
     return runs[::step].ravel()
 
@@ -34,42 +35,45 @@ def explain_problem(rows: Array, *, raw: bool, dimensions: int) -> str:
     """Say what is odd about vectors of floats (n, d), and what to do about it; "" if nothing is odd.
 
     The rows may be samples of vectors; `dimensions` is the number of entries of whole vectors. With `raw` a value is
-    the bytes of its numbers, which may have another type. In all other formats, such as bytes in Avro, floats must be
-    little-endian.
+    the bytes of its numbers, so the setting `format` may be wrong. In all other formats, such as bytes in Avro, floats
+    must be little-endian, so the producer may be wrong.
     """
     problem = find_problem(rows)
     if not problem:
         return ""
-    problem = f"read as {rows.dtype.name}, {problem}"
+    message = f"read as {rows.dtype.name}, {problem}"
     if raw:
         formats = ", ".join(find_plausible_formats(rows, dimensions))
         return (
-            f"{problem}; the same bytes are plausible as {formats}: correct format, or skip this test with "
+            f"{message}; the same bytes are plausible as {formats}: correct format, or skip this test with "
             f"format={rows.dtype.str} if the numbers are right"
         )
-    in_other_order = rows.view(rows.dtype.newbyteorder(">"))
-    hint = "" if find_problem(in_other_order) else " (in the other byte order they are plausible)"
-    return f"{problem}{hint}; the producer must write little-endian floats, or arrays of numbers instead of bytes"
+    big_endian_rows = rows.view(rows.dtype.newbyteorder(">"))
+    hint = "" if find_problem(big_endian_rows) else " (in the other byte order they are plausible)"
+    return f"{message}{hint}; the producer must write little-endian floats, or arrays of numbers instead of bytes"
 
 
 @np.errstate(invalid="ignore")  # signalling NaNs would warn
 def find_problem(rows: Array) -> str:
-    """Say what is odd about vectors (n, d) of floats, in their type on the wire; "" if nothing is odd."""
+    """Say what is odd about vectors (n, d) of floats, in the type that they were read as; "" if nothing is odd.
+
+    It is odd if all numbers are tiny, or if most numbers of a dimension span many decades.
+    """
     step = math.ceil(rows.shape[1] / _MAX_DIMENSIONS)
     magnitudes = np.abs(rows[:, ::step].astype(np.float64))
     is_left_out = ~np.isfinite(magnitudes) | (magnitudes == 0)
     magnitudes[is_left_out] = np.inf  # these come last when the numbers of a dimension are sorted
     counts = (~is_left_out).sum(axis=0)  # of the numbers of each dimension
 
-    has_room = rows.dtype.itemsize > 2  # float16 holds too few magnitudes for a higher limit
-    tiny = np.finfo(rows.dtype).tiny * (_TINY if has_room else 1.0)
+    is_float16 = rows.dtype.itemsize == 2  # for which the limit would be 4, and many measured numbers are smaller
+    tiny = np.finfo(rows.dtype).tiny * (1.0 if is_float16 else _TINY)
     if counts.any() and not (magnitudes[~is_left_out] >= tiny).any():
         return f"all numbers but zero are below {tiny:.0e}"
 
     has_enough = counts >= _MIN_NUMBERS
     ascending = np.sort(magnitudes[:, has_enough], axis=0)
-    last = counts[has_enough] - 1
-    percentile_10 = -(-last // 10)  # rounded up
+    last = counts[has_enough] - 1  # in each dimension, the index of the largest number
+    percentile_10 = -(-last // 10)  # its index, rounded up
     percentile_90 = last * 9 // 10
     low, high = np.log10(np.take_along_axis(ascending, np.stack([percentile_10, percentile_90]), axis=0))
     decades = (high - low).max(initial=0.0)
@@ -84,20 +88,20 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
     `dimensions` is the number of entries of whole vectors. Floats come first, since any bytes are plausible integers.
     """
     vector_size = rows.dtype.itemsize * dimensions
-    widths = [width for width in (rows.dtype.itemsize, 8, 4, 2, 1) if vector_size % width == 0]  # bytes of a number
+    number_sizes = [size for size in (rows.dtype.itemsize, 8, 4, 2, 1) if vector_size % size == 0]  # bytes
     floats = []
-    for width in widths:
-        if width == 1:  # no float is so small
+    for size in number_sizes:
+        if size == 1:  # no float is so small
             continue
         for order in "<>":
-            numbers = rows.view(f"{order}f{width}")
+            numbers = rows.view(f"{order}f{size}")
             is_plausible = np.isfinite(numbers).all() and not find_problem(numbers)
-            if is_plausible and numbers.dtype != rows.dtype:
+            if is_plausible and numbers.dtype != rows.dtype:  # the type of `rows` itself is no suggestion
                 floats.append(numbers)
-    signed = [_read_in_likely_order(rows, width) for width in widths]
+    signed = [_view_as_integers(rows, size) for size in number_sizes]
     unsigned = [integers.view(integers.dtype.str.replace("i", "u")) for integers in signed]
 
-    formats = dict[str, None]()  # each once, in this order
+    formats = dict[str, None]()  # a dict instead of a list, so that each is there once
     for numbers in (*floats, *signed, *unsigned):
         is_big_endian = numbers.dtype.str[0] == ">"
         name = numbers.dtype.str if is_big_endian else numbers.dtype.name
@@ -106,7 +110,7 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
     return list(formats)
 
 
-def _read_in_likely_order(rows: Array, width: int) -> NDArray[np.signedinteger[Any]]:
-    """Read the bytes of vectors as integers of `width` bytes, in the byte order that makes their median smaller."""
-    in_both_orders = [rows.view(f"{order}i{width}") for order in "<>"]
+def _view_as_integers(rows: Array, size: int) -> NDArray[np.signedinteger[Any]]:
+    """Return the bytes of vectors as integers of `size` bytes, in the byte order that makes their median smaller."""
+    in_both_orders = [rows.view(f"{order}i{size}") for order in "<>"]
     return min(in_both_orders, key=lambda integers: np.median(np.abs(integers.astype(np.float64))))

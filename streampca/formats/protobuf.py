@@ -10,8 +10,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import cache, partial, reduce
+from collections.abc import Callable, Collection
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import grpc_tools
@@ -20,12 +20,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
-from streampca.formats.errors import VectorError, missing_field_error
-from streampca.formats.fields import NumberFields
+from streampca.formats.errors import NULL_HINT, MissingFieldError, VectorError, missing_field_error
 from streampca.formats.layout import encode_items, join_parts, varint
-from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
+from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
-from streampca.settings.field_paths import Part, Path, paths_of, spelled
+from streampca.formats.tensors import names_beside
+from streampca.formats.text import PLACEHOLDER_LENGTH
+from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
@@ -39,15 +40,17 @@ _PROTOC = (
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)  # of the names that a schema imports
 
 _TYPES: dict[Kind, str] = {
-    "number": "double", "numbers": "repeated double", "integers": "repeated int64", "texts": "repeated string",
-    "bytes": "bytes",
+    "number": "double", "numbers": "repeated double", "integers": "repeated int64",
+    "text": "string", "texts": "repeated string", "bytes": "bytes",
 }  # fmt: skip
+_WRAPPERS = "google/protobuf/wrappers.proto"
+_STRUCTS = "google/protobuf/struct.proto"
 _MAX_INDEX_BYTES = 100  # of the indexes before a message
 _PACKED_SIZES = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}  # bytes of a packed number
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
     FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
-    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
+    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64, FieldDescriptor.CPPTYPE_BOOL,
 }  # fmt: skip
 # How a field begins on the wire: its number in the upper bits, and how its bytes are laid out in the lower three.
 _WIRE_FIXED64, _WIRE_LENGTH = 1, 2
@@ -55,18 +58,30 @@ _FIRST_FIELD = b"\x0a"  # the tag of the field 1 that holds a message
 
 
 class ProtobufReader(Reader):
+    value_name = "Protobuf message"
+
     def __post_init__(self) -> None:
         # By schema, then by the indexes of a message's type.
         self._readers = SchemaCache(self.schemas, "PROTOBUF", self._create_readers)
 
     def _create_readers(self, schema: WriterSchema) -> Callable[[tuple[int, ...]], "_MessageReader"]:
-        """Return the function that creates the reader of a message's type, and caches it."""
+        """Return a function that takes the indexes of a type of message, and creates and caches its reader."""
         return cache(partial(_MessageReader, compiled(schema), self))
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+        reader, payload = self._split(value)
+        return reader.read(payload)
+
+    def read_tree(self, value: bytes) -> Any:
+        """Return only the fields that the path `label` names."""
+        reader, payload = self._split(value)
+        return reader.read_label_tree(payload)
+
+    def _split(self, value: bytes) -> tuple["_MessageReader", bytes]:
+        """Return the reader for the type of a message, and the message itself."""
         reader_at = self._readers.get(value)
-        indexes, start = _parse_indexes(value)
-        return reader_at(indexes).read(value[start:])
+        indexes, message_start = _parse_indexes(value)
+        return reader_at(indexes), value[message_start:]
 
 
 class _MessageReader:
@@ -74,25 +89,33 @@ class _MessageReader:
 
     def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
         self._dimensions = reader.dimensions
-        descriptor = _find_message_type(files, indexes)
+        self._numbers = reader.numbers
+        self._names = reader.numbers.names
+        self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
+        # Labels are read with a type of their own: a label that cannot be read must not spoil the vector beside it.
+        label_descriptor = _find_message_type(_with_unread_as_bytes(files, self._label_names), indexes)
+        self._label_type = message_factory.GetMessageClass(label_descriptor)
+        vector_files = _with_unread_as_bytes(files, self._names)
+        descriptor = _find_message_type(vector_files, indexes)
         self._original_type = message_factory.GetMessageClass(descriptor)
-        fields_along_paths = [_fields_along(path, descriptor) for path in paths_of(reader.field)]
-        self._paths = [[field.name for field in fields] for fields in fields_along_paths]
-        self._numbers = NumberFields(
-            [tuple(map(Part, names)) for names in self._paths],
-            reader.dimensions,
-            impute=reader.impute,
-            value_name="Protobuf message",
-        )
-        # If the numbers may be packed in one field, this type has `repeated bytes` in place of the field.
-        self._packed_type = None
-        *around, field = fields_along_paths[0]
-        self._field_number = field.number
-        self._number_size = _PACKED_SIZES.get(field.type, 0)  # 0: these numbers cannot be read as floats
-        is_one_field = len(fields_along_paths) == 1 and not any(outer.is_repeated for outer in around)
-        if is_one_field and field.is_repeated and self._number_size:
-            with_bytes = _find_message_type(_with_bytes(files, field), indexes)
-            self._packed_type = message_factory.GetMessageClass(with_bytes)
+        self._packed_type = None  # has `repeated bytes` in place of the field that may hold packed numbers
+        field = _require_fields(reader, descriptor)
+        if field is not None and self._may_be_packed(field):
+            self._path = [part.name for part in reader.paths[0] if isinstance(part, Part)]
+            self._field_number = field.number
+            self._number_size = _PACKED_SIZES[field.type]
+            packed_descriptor = _find_message_type(_with_bytes(vector_files, field), indexes)
+            self._packed_type = message_factory.GetMessageClass(packed_descriptor)
+
+    def _may_be_packed(self, field: FieldDescriptor) -> bool:
+        """Return whether all numbers of a vector may be packed in a field, so that they can be read at once."""
+        is_repeated_float = field.is_repeated and field.type in _PACKED_SIZES
+        # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
+        may_be_special = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
+        # Debezium's placeholder for an array may be a list of so many numbers. With as many dimensions, the faster way
+        # would take it for a vector.
+        may_be_placeholder = self._dimensions == PLACEHOLDER_LENGTH
+        return is_repeated_float and not may_be_special and not may_be_placeholder
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a message; if they are packed, without a Python object for each of them."""
@@ -100,19 +123,29 @@ class _MessageReader:
             numbers = self._read_packed(_parse(self._packed_type, payload))
             if numbers is not None:
                 return numbers
-        tree = _to_tree(_parse(self._original_type, payload), self._paths)
-        return self._numbers.pack(tree, refuse_booleans=False)
+        tree = _to_tree(_parse(self._original_type, payload), self._names)
+        return self._numbers.pack(tree)
+
+    def read_label_tree(self, payload: bytes) -> Any:
+        """Return the fields of a message that the path `label` names."""
+        return _to_tree(_parse(self._label_type, payload), self._label_names)
 
     def _read_packed(self, message: Message) -> VectorBytes | None:
-        """Return the numbers of a message of the packed type, if there are d of them and all are packed; else None."""
-        *around, name = self._paths[0]
-        parent = reduce(getattr, around, message)
-        runs = getattr(parent, name)  # a writer may pack the numbers in several runs
+        """If the field holds d packed numbers, return them; else return None.
+
+        `message` is of the type in which the field is `repeated bytes`: the bytes are runs of packed numbers.
+        """
+        *names_around, name = self._path
+        parent = message
+        for name_around in names_around:
+            parent = getattr(parent, name_around)
+        runs = getattr(parent, name)  # one, unless the writer has packed the numbers in parts
         data = b"".join(runs)
-        are_whole = len(runs) <= 1 or all(len(run) % self._number_size == 0 for run in runs)
-        if len(data) != self._number_size * self._dimensions or not are_whole:
+        # A single run has whole numbers if it is as long as d numbers, which is compared below.
+        has_whole_numbers = len(runs) <= 1 or all(len(run) % self._number_size == 0 for run in runs)
+        if len(data) != self._number_size * self._dimensions or not has_whole_numbers:
             return None
-        # Numbers that are not packed are unknown to this type.
+        # Numbers that are not packed have another wire type than bytes. So Protobuf keeps them as unknown fields.
         unknown = unknown_fields.UnknownFieldSet(parent)
         if len(unknown) and any(field.field_number == self._field_number for field in unknown):
             return None
@@ -124,28 +157,30 @@ class ProtobufWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         parts = list[Any]()
-        size = 0  # bytes of the fields, used only around vectors: these have the same size in all rows
+        # Messages around the fields begin with their size. They are only written around floats, which have the same
+        # size in all rows.
+        size = 0  # bytes of the floats and their tags
         for number, values in enumerate(fields.values(), 1):
             length_tag = bytes([number << 3 | _WIRE_LENGTH])
             encode_item = partial(_encode_item, length_tag)
-            if values.dtype.kind == "O":
-                parts.append(encode_items(values, encode_item))
-                continue
-            if values.dtype.kind != "f":  # whole numbers, which are packed
-                parts.append([encode_item(b"".join(map(varint, row))) for row in values.tolist()])
-                continue
-            data_size = 8 * values[:1].size
-            is_vector = values.ndim == 2
-            tag = length_tag + varint(data_size) if is_vector else bytes([number << 3 | _WIRE_FIXED64])
-            parts += [tag, values]
-            size += len(tag) + data_size
-        around = b""
+            match values.dtype.kind:
+                case "O":  # texts or bytes
+                    parts.append(encode_items(values, encode_item))
+                case "f":
+                    row_size = 8 * values[:1].size  # bytes of the numbers in one row
+                    is_vector = values.ndim == 2
+                    tag = length_tag + varint(row_size) if is_vector else bytes([number << 3 | _WIRE_FIXED64])
+                    parts += [tag, values]
+                    size += len(tag) + row_size
+                case _:  # whole numbers, which are packed
+                    parts.append([encode_item(b"".join(map(varint, row))) for row in values.tolist()])
+        tags_around = b""
         for _ in self.around:
             tag = _FIRST_FIELD + varint(size)
-            around = tag + around
+            tags_around = tag + tags_around
             size += len(tag)
         only_message = b"\0"  # the indexes of the message's type: the first one
-        return join_parts([self.frame + only_message + around, *parts])
+        return join_parts([self.frame + only_message + tags_around, *parts])
 
 
 def _encode_item(tag: bytes, data: bytes) -> bytes:
@@ -153,37 +188,43 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a message with these fields, inside of a message for each name of `around`."""
-    fields = enumerate(layout.fields.items(), 1)
-    content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in fields)
+    """Return the schema of a message with these fields, inside of a message for each name of `around`.
+
+    A message that lies around another holds it as its field 1, and declares its type.
+    """
+    numbered_fields = enumerate(layout.fields.items(), 1)
+    content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     record = layout.record
     for depth, name in enumerate(reversed(layout.around), 1):
-        content = f"{record}{depth} {name} = 1; message {record}{depth} {{ {content} }}"
+        inner_type = f"{record}{depth}"
+        content = f"{inner_type} {name} = 1; message {inner_type} {{ {content} }}"
     return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {record} {{ {content} }}')
 
 
 def compiled(schema: WriterSchema) -> Files:
     """Return the descriptors of a schema and of all that it imports, compiled by protoc.
 
-    If this machine is at fault, raises `TimeoutError`; any other error is the schema's fault.
+    If the fault is this machine's, raises `TimeoutError`, and the caller may try again. If it is the schema's, raises
+    another error.
     """
     try:
-        with tempfile.TemporaryDirectory() as name:
-            return _compile_in(pathlib.Path(name).resolve(), schema)
+        with tempfile.TemporaryDirectory() as folder:
+            return _compile_in(pathlib.Path(folder).resolve(), schema)
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"Protobuf schemas cannot be compiled within {_TIMEOUT_S} s") from None
     except OSError as error:
-        if error.errno in _NAME_ERRORS:
+        if error.errno in _NAME_ERRORS:  # the schema imports a wrong name
             raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
-        raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None  # a full disk, no memory
+        # Such as a full disk, or no memory.
+        raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None
 
 
 def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
-    """Write the texts of a schema to files in an empty folder, and compile them there."""
-    for file, text in {**schema.references, MAIN: schema.text}.items():
-        path = (folder / file).resolve()
+    """Write a schema and the schemas that it imports to files in an empty folder, and compile them there."""
+    for file_name, text in {**schema.references, MAIN: schema.text}.items():
+        path = (folder / file_name).resolve()
         if not path.is_relative_to(folder):
-            raise VectorError("undecodable", f"it imports {file!r}, which is no name of a file")
+            raise VectorError("undecodable", f"it imports {file_name!r}, which is not the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     out = folder / "out"
@@ -192,14 +233,19 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
     result = subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, "-c", _PROTOC, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
-    if result.returncode:
+    if result.returncode != 0:
         reason = result.stderr.replace(f"{folder}/", "") or f"protoc ended with {result.returncode}"
-        raise VectorError("undecodable", f"cannot be compiled: {' '.join(reason.split())[-300:]}")
+        one_line = " ".join(reason.split())
+        raise VectorError("undecodable", f"cannot be compiled: {one_line[-300:]}")
     return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
 
 
 def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
-    """Return the message type at the indexes: the first is into the main file, the next into nested messages."""
+    """Return the message type that a value names by its indexes.
+
+    The first index counts the types of the schema's own file; each further index counts the types nested in the one
+    before.
+    """
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
@@ -212,64 +258,146 @@ def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     return message
 
 
-def _fields_along(path: Path, root: Descriptor) -> list[FieldDescriptor]:
-    """Return the fields along a path that leads from a message type to numbers, bytes or text. Raises `VectorError`.
+def _require_fields(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
+    """Raise `VectorError` if the paths cannot lead to numbers in messages of this type.
 
-    If the path ends at a message of Google's wrappers, such as DoubleValue, the field inside of it is added.
+    If there is a single path and it leads to one field in each message, returns this field: all numbers may be packed
+    in it. With conditions `where`, other fields must be read as well, so returns None.
     """
-    dotted_path = spelled([part.name for part in path])
+    fields = []
+    errors = []  # of the paths that do not lead to a field
+    for path in reader.paths:
+        try:
+            fields.append(_find_field(path, root))
+        except MissingFieldError as error:
+            errors.append(error)
+    some_may_be_missing = reader.impute and len(fields) > 0
+    if errors and not some_may_be_missing:
+        hint = NULL_HINT if fields else ""  # if no path leads to a field, the paths are wrong
+        raise VectorError("undecodable", f"{errors[0]}{hint}")
+    needs_one_field = len(reader.paths) == 1 and not reader.where
+    return fields[0] if needs_one_field else None
+
+
+def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
+    """Return the field at a path from a message type.
+
+    If the schema does not tell where the path ends, or if it leads through repeated fields, returns None. If there is
+    no such field, or if it cannot hold numbers, raises `VectorError`.
+    """
+    dotted_path = spell_path(get_steps(path))
     message = root
-    fields = list[FieldDescriptor]()
+    field = None
+    is_only_one = True  # False if the path leads through a repeated field: then a message may hold several fields
     for part in path:
+        if field is not None:
+            if _may_hold_any_names(field):
+                return None
+            if field.is_repeated:
+                is_only_one = False
+        if isinstance(part, Choice):  # chooses an item of a repeated field: all items have the field's type
+            continue
         siblings = message.fields_by_name if message else {}
         if part.name not in siblings:
             raise missing_field_error(dotted_path, part.name, dict(siblings), f"Protobuf message {root.full_name}")
-        fields.append(siblings[part.name])
-        message = fields[-1].message_type  # None if the field holds no message
-    if message and message.file.name == "google/protobuf/wrappers.proto":
-        fields += message.fields
-    last = fields[-1]
-    if last.cpp_type not in _NUMBERS and last.type not in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING):
+        field = siblings[part.name]
+        message = field.message_type  # None if the field holds no message
+    is_wrapper = message is not None and message.file.name == _WRAPPERS  # of a number or a text
+    if field is None or is_wrapper or _may_hold_any_names(field):
+        return None
+    if field.cpp_type not in _NUMBERS and field.type != FieldDescriptor.TYPE_BYTES:
         held = f", but {message.full_name}" if message else ""
         raise VectorError("undecodable", f"the field {dotted_path!r} holds neither numbers nor bytes{held}")
-    if any(field.message_type and field.message_type.GetOptions().map_entry for field in fields):
-        raise VectorError("undecodable", f"the field {dotted_path!r} is in a map, which has no order")
-    return fields
+    return field if is_only_one else None
 
 
-def _to_tree(message: Message, paths: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Return what is at the paths in a message, as objects and arrays.
+def _may_hold_any_names(field: FieldDescriptor) -> bool:
+    """Return whether a field may hold names that are not in the schema: a map, a Struct, or a text that holds JSON."""
+    message = field.message_type
+    if message is None:
+        return bool(field.type == FieldDescriptor.TYPE_STRING)
+    return bool(message.GetOptions().map_entry or message.file.name == _STRUCTS)
 
-    A field that is not set is None, if Protobuf can tell that it is not set.
+
+def _to_tree(value: Any, names: Collection[str]) -> Any:
+    """Return a message as a dict of its fields with these names, and the messages in it likewise.
+
+    A wrapper, such as DoubleValue, becomes its number, and a Struct becomes a dict of all its fields. Any value that is
+    not a message is returned as it is.
     """
-    tree = dict[str, Any]()
-    for name in dict.fromkeys(path[0] for path in paths):
-        field = message.DESCRIPTOR.fields_by_name[name]
-        value = getattr(message, name)
-        rests = [path[1:] for path in paths if path[0] == name and len(path) > 1]
-        if field.is_repeated:
-            tree[name] = [_to_tree(item, rests) for item in value] if rests else list(value)
-        elif field.has_presence and not message.HasField(name):
-            tree[name] = None
-        else:
-            tree[name] = _to_tree(value, rests) if rests else value
-    return tree
+    if not isinstance(value, Message):
+        return value
+    descriptor = value.DESCRIPTOR
+    if descriptor.file.name == _WRAPPERS:
+        return value.value
+    if descriptor.file.name == _STRUCTS:
+        if descriptor.name == "Struct":
+            return {name: _to_tree(inner, names) for name, inner in value.fields.items()}
+        if descriptor.name == "ListValue":
+            return [_to_tree(inner, names) for inner in value.values]
+        set_field = value.WhichOneof("kind")  # the message is a `Value`: it has one of several fields
+        return None if set_field in (None, "null_value") else _to_tree(getattr(value, set_field), names)
+    return {field.name: _field_value(value, field, names) for field in descriptor.fields if field.name in names}
+
+
+def _field_value(message: Message, field: FieldDescriptor, names: Collection[str]) -> Any:
+    """Return what a field of a message holds, with a dict in place of each message, see `_to_tree`.
+
+    If Protobuf can tell that the field is not set, returns None.
+    """
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        if not field.message_type:
+            return list(value)
+        is_map = field.message_type.GetOptions().map_entry
+        if is_map:
+            return {spell_key(key): _to_tree(value[key], names) for key in value}
+        return [_to_tree(item, names) for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    if field.enum_type and value in field.enum_type.values_by_number:
+        return field.enum_type.values_by_number[value].name
+    return _to_tree(value, names)
+
+
+def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
+    """Return a copy of a schema with the type `bytes` for each text and each message that is not read.
+
+    `read_names` are the names of the fields that are read. All others may hold anything, such as texts that are not
+    UTF-8, which would be errors.
+    """
+    changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
+    for file in changed.file:
+        is_by_google = file.name.startswith("google/protobuf/")  # such as wrappers, whose fields are all read
+        messages = [] if is_by_google else list(file.message_type)
+        for message in messages:
+            messages += message.nested_type  # the loop goes on with these
+            if message.options.map_entry:  # its fields must stay: a key and a value
+                continue
+            for field in message.field:
+                is_read = field.name in read_names
+                if not is_read and field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
+                    field.type = field.TYPE_BYTES
+                    for attribute in ("type_name", "default_value", "options"):  # of the former type
+                        field.ClearField(attribute)
+    return changed
 
 
 def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
-    """Return the same files with `repeated bytes` as the type of the field."""
+    """Return a copy of a schema with the type `repeated bytes` for one of its fields."""
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
+    changed_file = next(file for file in changed.file if file.name == field.file.name)
     package = field.file.package
     full_name = field.containing_type.full_name
-    # The message of the field may be nested in others: these are their names, from the outermost.
+    # The field's message, and before it the messages that it is nested in, from the outermost.
     message_names = full_name.removeprefix(f"{package}." if package else "").split(".")
-    messages = next(file for file in changed.file if file.name == field.file.name).message_type
+    messages = changed_file.message_type
     for name in message_names:
         message = next(message for message in messages if message.name == name)
         messages = message.nested_type
     changed_field = next(each for each in message.field if each.number == field.number)
     changed_field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
-    changed_field.ClearField("options")  # `packed`, which bytes cannot be
+    changed_field.ClearField("options")  # such as `packed`, which is not allowed for bytes
     return changed
 
 
@@ -283,26 +411,26 @@ def _parse(message_type: type[Message], payload: bytes) -> Message:
 def _parse_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     """Return the indexes of the message's type, and where the message begins.
 
-    They are written as zigzag varints, a count and that number of indexes; a count of zero means (0,).
+    A value has the number of indexes and then the indexes, as zigzag varints. If there are none, the only index is 0.
     """
-    start = frame_size(value)
-    head = value[: start + _MAX_INDEX_BYTES]
-    count, start = _parse_zigzag(head, start)
+    next_byte = frame_size(value)
+    head = value[: next_byte + _MAX_INDEX_BYTES]
+    count, next_byte = _parse_zigzag(head, next_byte)
     indexes = []
     for _ in range(count):
-        index, start = _parse_zigzag(head, start)
+        index, next_byte = _parse_zigzag(head, next_byte)
         indexes.append(index)
-    return tuple(indexes) or (0,), start
+    return tuple(indexes) or (0,), next_byte
 
 
 def _parse_zigzag(value: bytes, start: int) -> tuple[int, int]:
-    """Return a number that is not negative, and the position after it. Raises `VectorError`."""
-    number = 0
-    for i, byte in enumerate(value[start:]):
-        number |= (byte & 0x7F) << 7 * i
+    """Parse a zigzag varint: return the number and the place after it. Raises `VectorError` if it is negative."""
+    zigzag = 0  # twice the number, or odd for a negative number
+    for i, byte in enumerate(value[start:]):  # each byte has seven bits of the number, the lowest first
+        zigzag |= (byte & 0x7F) << 7 * i
         is_last = byte < 0x80
         if is_last:
-            if number & 1:
+            if zigzag & 1:
                 raise VectorError("undecodable", "not framed as a schema registry's clients do: a negative index")
-            return number >> 1, start + i + 1
+            return zigzag >> 1, start + i + 1
     raise VectorError("undecodable", "not framed as a schema registry's clients do: it ends within the indexes")

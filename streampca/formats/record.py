@@ -21,7 +21,7 @@ class Record:
     timestamp: int = -1  # milliseconds since 1970, set by the producer or the broker; -1: unknown
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
-    leader_epoch: int = -1  # number of leaders before the one that wrote it; -1, and None of clients: unknown
+    leader_epoch: int = -1  # number of leaders before the one that wrote it; unknown if it is -1 or, in a client, None
 
 
 class LastRecord(NamedTuple):
@@ -49,6 +49,10 @@ def values_of(records: Sequence[Record]) -> list[bytes | None]:
     return _column(records, "value")
 
 
+def count_value_bytes(records: Sequence[Record]) -> int:
+    return sum(map(len, filter(None, values_of(records))))
+
+
 def timestamps_of(records: Sequence[Record]) -> list[int]:
     return _column(records, "timestamp")
 
@@ -68,8 +72,8 @@ def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
     first = records[0].offset
     last = records[-1].offset
     are_consecutive = last - first == len(records) - 1
-    if are_consecutive:  # this is faster than reading the offset of each record
-        return np.arange(first, last + 1, dtype=np.int64)
+    if are_consecutive:
+        return np.arange(first, last + 1, dtype=np.int64)  # an optimisation: the offset of each record is not read
     return np.array(_column(records, "offset"), np.int64)
 
 
@@ -78,8 +82,8 @@ def last_of(records: Sequence[Record]) -> LastRecord | None:
     if len(records) == 0:
         return None
     last = records[-1]
-    is_unknown = last.leader_epoch is None or last.leader_epoch < 0
-    return None if is_unknown else LastRecord(last.offset, last.leader_epoch)
+    is_epoch_unknown = last.leader_epoch is None or last.leader_epoch < 0
+    return None if is_epoch_unknown else LastRecord(last.offset, last.leader_epoch)
 
 
 def _column(records: Sequence[Record], name: str) -> list[Any]:
@@ -107,7 +111,8 @@ class Decoded(NamedTuple):
     indices: NDArray[np.int64]  # (m,), of the values that hold vectors
     rejects: list[Reject]  # in order
     counts: NDArray[np.int64]  # (m,), vectors in each of these values: 1, except in formats that allow several
-    skipped: Sequence[int] = ()  # indices of deletes: tombstones, and nulls in place of a vector
+    skipped: Sequence[Reject] = ()  # values that are not errors: deletes, and records that do not meet `where`
+    warning: str = ""  # for the user, on values that were perhaps not read as they were meant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,11 +136,13 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes of all vectors and values."""
-        value_sizes = [len(value) for value in values_of(self.records) if value]
-        return self.decoded.vectors.nbytes + sum(value_sizes)
+        return self.decoded.vectors.nbytes + count_value_bytes(self.records)
 
     def reject(self, reason: str, messages: Mapping[int, str]) -> Self:
-        """Return this batch with some of its records rejected. `messages` has an error for the offset of each."""
+        """Reject further records, and return the batch that remains.
+
+        `messages` has an error for the offset of each of these records.
+        """
         decoded = self.decoded
         offsets = offsets_of(self.records)
         new_rejects = []
@@ -144,8 +151,9 @@ class Batch:
             if message is not None:
                 new_rejects.append(Reject(index, reason, message))
         is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
+        is_vector_kept = np.repeat(is_kept, decoded.counts)  # a record may hold several vectors
         remaining = Decoded(
-            vectors=decoded.vectors[np.repeat(is_kept, decoded.counts)],
+            vectors=decoded.vectors[is_vector_kept],
             indices=decoded.indices[is_kept],
             rejects=sorted([*decoded.rejects, *new_rejects]),
             counts=decoded.counts[is_kept],
@@ -156,19 +164,19 @@ class Batch:
     def before(self, index: int) -> Self:
         """Return the part of this batch before the record with this index."""
         decoded = self.decoded
-        m = int(np.searchsorted(decoded.indices, index))  # number of records in this part that hold vectors
-        n = decoded.counts[:m].sum()  # number of their vectors
+        record_count = int(np.searchsorted(decoded.indices, index))  # records in this part that hold vectors
+        vector_count = decoded.counts[:record_count].sum()
         part = Decoded(
-            vectors=decoded.vectors[:n],
-            indices=decoded.indices[:m],
+            vectors=decoded.vectors[:vector_count],
+            indices=decoded.indices[:record_count],
             rejects=[reject for reject in decoded.rejects if reject.index < index],
-            counts=decoded.counts[:m],
-            skipped=[skipped for skipped in decoded.skipped if skipped < index],
+            counts=decoded.counts[:record_count],
+            skipped=[skipped for skipped in decoded.skipped if skipped.index < index],
         )
         return replace(
             self,
             decoded=part,
-            timestamps=self.timestamps[:m],
+            timestamps=self.timestamps[:record_count],
             records=self.records[:index],
             next=self.records[index].offset,
         )

@@ -40,13 +40,13 @@ class Schemas(Protocol):
     def get(self, schema_id: int | str) -> WriterSchema:
         """Return the schema with this id or GUID. It never changes, so callers may cache it.
 
-        Raises `KeyError` if there is none, `TimeoutError` while the registry cannot be reached, cannot answer or
-        refuses access to this schema, and `SourceError` if it refuses all access.
+        If there is no such schema, raises `KeyError`. While the registry cannot be reached, cannot answer, or refuses
+        access to this schema, raises `TimeoutError`. If it refuses all access, raises `SourceError`.
         """
 
 
 def frame_of(schema_id: int) -> bytes:
-    """Return the bytes before a payload."""
+    """Return the bytes that a registry's clients put before a payload."""
     return b"\0" + schema_id.to_bytes(FRAME_BYTES - 1, "big")
 
 
@@ -66,11 +66,11 @@ def describe_foreign_frame(value: bytes) -> str:
 class SchemaCache(Generic[T]):
     """Caches what `make` makes of a writer's schema, such as a decoder.
 
-    If the registry does not know an id, it is asked again with every record: the id may be registered at any time, and
-    whether a record is rejected must not depend on what this process has asked before.
+    An id that the registry does not know is not cached: the registry is asked again for each record. The id may be
+    registered at any time, and whether a record is rejected must not depend on what this process has asked before.
 
-    Several threads may use the cache. One at a time asks the registry, and the others wait for it. While the registry
-    does not answer, they raise `TimeoutError` instead, so that only one thread is blocked.
+    Several threads may use the cache. One at a time asks the registry, and the other threads wait for it. While the
+    registry does not answer, they raise `TimeoutError` at once, so that only one thread is blocked.
     """
 
     def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
@@ -84,27 +84,31 @@ class SchemaCache(Generic[T]):
         self._is_away = False  # whether the registry did not answer the last request
 
     def get(self, value: bytes) -> T:
-        """Return what was made of a value's schema. Raises `VectorError`, and the registry's errors."""
+        """Return what was made of a value's schema. The first value with a schema asks the registry for it.
+
+        Raises `VectorError`, and the registry's errors.
+        """
         frame = value[: frame_size(value)]
-        entry = self._cache.get(frame)
-        if entry is None:
-            entry = self._ask_registry(frame)
-        if isinstance(entry, VectorError):
-            raise VectorError(entry.reason, str(entry))
-        return entry
+        result = self._cache.get(frame)
+        if result is None:
+            result = self._ask_registry(frame)
+        if isinstance(result, VectorError):
+            # Raise a new error: each raise adds a traceback to the error, and the cached error would keep them all.
+            raise VectorError(result.reason, str(result))
+        return result
 
     def _ask_registry(self, frame: bytes) -> T | VectorError:
-        """Return what to cache for a frame that is not cached yet, and cache it."""
+        """Cache what is made of the schema that a frame names, and return it."""
         wait_s = 0.0 if self._is_away else _MAX_WAIT_S  # a registry that is away should block only one thread
         if not self._asking.acquire(timeout=wait_s):
             raise TimeoutError("another thread waits for the schema registry")
         is_away = False
         try:
-            entry = self._cache.get(frame)  # the thread before may have asked for the same schema
-            if entry is None:
-                entry = self._make_entry(frame)
-                self._cache[frame] = entry
-            return entry
+            result = self._cache.get(frame)  # the thread before may have asked for the same schema
+            if result is None:
+                result = self._make_for(frame)
+                self._cache[frame] = result
+            return result
         except TimeoutError:
             is_away = True
             raise
@@ -112,16 +116,17 @@ class SchemaCache(Generic[T]):
             self._is_away = is_away
             self._asking.release()
 
-    def _make_entry(self, frame: bytes) -> T | VectorError:
-        """Return what to cache for a frame: what is made of its schema, or an error of the schema, which stays.
+    def _make_for(self, frame: bytes) -> T | VectorError:
+        """Return what to cache for a frame: what `make` makes of the schema or, if it cannot be used, the error.
 
-        Raises errors that may pass and must not be cached: of the registry, and for an id that it does not know yet.
+        Errors that may pass are raised, so that they are not cached: those of the registry, and an id that it does not
+        know yet.
         """
         schema_id = _parse_frame(frame)
         try:
             schema = self._schemas.get(schema_id)
         except KeyError:
-            raise VectorError("unknown_schema", f"the schema registry knows no schema {schema_id}") from None
+            raise VectorError("unknown_schema", f"the schema registry does not know schema {schema_id}") from None
         if schema.kind != self._kind:
             return VectorError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
         try:
@@ -137,11 +142,11 @@ class SchemaCache(Generic[T]):
 
 def _parse_frame(frame: bytes) -> int | str:
     """Return the id or GUID in a frame. Raises `VectorError`."""
-    foreign = describe_foreign_frame(frame)
+    problem = describe_foreign_frame(frame)
     is_complete = len(frame) == frame_size(frame)
-    if foreign or not is_complete or frame[0] > 1:
-        problem = foreign or f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
+    if not problem and (not is_complete or frame[0] > 1):  # a frame begins with 0 or 1
+        problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
+    if problem:
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")
-    if frame[0] == 1:
-        return str(UUID(bytes=frame[1:]))
-    return int.from_bytes(frame[1:], "big")
+    has_guid = frame[0] == 1
+    return str(UUID(bytes=frame[1:])) if has_guid else int.from_bytes(frame[1:], "big")

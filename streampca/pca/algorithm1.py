@@ -16,12 +16,15 @@ from streampca.pca.arrays import Array
 
 
 def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,): return the next C (d, k), the next C† (k, d), and ‖r‖² before the step."""
+    """Learn a message y (d,): return the next C (d, k), the next C† (k, d), and ‖r‖² before the step.
+
+    C† is updated by Meyer's formula.
+    """
     x = C_pinv @ y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
     next_C = C - h * np.outer(r, x)
-    next_C_pinv = _update_pinv(C_pinv, -h * r, x)
+    next_C_pinv = _update_pinv(C_pinv, -h * r, x)  # C grows by (−h r) xᵀ
     return next_C, next_C_pinv, float(r @ r)
 
 

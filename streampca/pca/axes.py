@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import F32, F64, Array
 from streampca.pca.blocked import ritz, triangle
-from streampca.pca.learning import LearningConfig
+from streampca.pca.learning_config import LearningConfig
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
@@ -15,33 +15,52 @@ _ROUNDING = 1e-5  # relative error of sums of numbers in single precision
 
 
 def decompose(state: State, columns: int) -> State:
-    """If a state keeps its covariance, replace the columns by up to `columns` leading axes, to the last digit."""
+    """If a state keeps Σ, compute its columns from Σ: up to `columns` leading axes, to the last digit.
+
+    Any other state is returned unchanged.
+    """
     if state.covariance is None:
         return state
     smallest = float(np.sqrt(np.finfo(np.float64).tiny))
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
-    return replace(state, C=ritz.decompose_covariance(_covariance(state, state.covariance), limits))
+    covariance = triangle.unpack(state.covariance, len(state.mean), state.scale)  # in the units of C
+    return replace(state, C=ritz.decompose_covariance(covariance, limits))
 
 
-def _covariance(state: State, packed: F64) -> F64:
-    """Return Σ (d, d) in the units of C."""
-    return triangle.unpack(packed, len(state.mean), state.scale)
+def adapt_columns(state: State, config: LearningConfig) -> State:
+    """If a state keeps Σ, compute from Σ the columns that `config` asks for. Return any other state unchanged.
 
-
-def principal(state: State, k: int) -> tuple[F64, F64]:
-    """Return the k leading axes of a state as orthonormal rows (k, d), by falling variance, and the variances (k,).
-
-    If the state has fewer columns, the other variances are 0, and the other axes are arbitrary but always the same.
+    If `config` does not keep Σ, the result keeps only the variances of the entries and how often each was known.
     """
-    U = np.asarray(ritz.orthonormalise(state.C[:, :k].astype(np.float64)), np.float64)
-    r = min(k, state.rank)
+    if state.covariance is None:
+        return state
+    covariance = triangle.unpack(state.covariance, config.dimensions, state.scale)  # in the units of C
+    state = replace(state, C=ritz.decompose_covariance(covariance, config.limits).astype(config.dtype))
+    if config.keeps_covariance:
+        return state
+    # Variances and known shares were part of Σ and of N for pairs. Without Σ, a state keeps those of entries alone.
+    return replace(
+        state,
+        covariance=None,
+        variances=None if state.scale is None else state.entry_variances,
+        known=None if state.known is None else state.known_entries,
+    )
+
+
+def find_principal_axes(state: State, k: int) -> tuple[F64, F64]:
+    """Return the k leading axes of a state, as orthonormal rows (k, d) by falling variance, and their variances (k,).
+
+    If the state has fewer columns, the remaining axes have variance 0, and arbitrary directions, always the same.
+    """
+    learned_axes = np.asarray(ritz.orthonormalise(state.C[:, :k].astype(np.float64)), np.float64)
+    learned_count = min(k, state.rank)
     variance = np.zeros(k)
-    variance[:r] = state.variance[:r]
-    return choose_signs(_complete_basis(U, k).T), variance
+    variance[:learned_count] = state.variance[:learned_count]
+    return choose_signs(_complete_basis(learned_axes, k).T), variance
 
 
 def _complete_basis(U: F64, k: int) -> F64:
-    """Add k − r orthonormal columns to U (d, r)."""
+    """Add columns to U (d, r) until there are k; all are orthonormal. The same U always gets the same columns."""
     if U.shape[1] == k:
         return U
     extra = np.random.default_rng(0).standard_normal((U.shape[0], k - U.shape[1]))
@@ -57,25 +76,28 @@ def choose_signs(components: F64, reference: Array | None = None) -> F64:
     So a coordinate keeps its sign from one version of a model to the next. If `reference` is None, the largest entry of
     each row becomes positive.
     """
+    # Without a reference, each row is compared with the directions of the dimensions.
     similarity = components if reference is None else components @ reference.T
-    nearest = similarity[np.arange(len(similarity)), np.abs(similarity).argmax(axis=1)]
-    return components * np.where(nearest < 0, -1.0, 1.0)[:, None]
+    most_similar = np.abs(similarity).argmax(axis=1)
+    largest = similarity[np.arange(len(similarity)), most_similar]
+    signs = np.where(largest < 0, -1.0, 1.0)
+    return components * signs[:, None]
 
 
-def model_of(state: State, components: int, reference: Array | None = None) -> Model:
+def make_model(state: State, components: int, reference: Array | None = None) -> Model:
     """Make the model of the `components` leading columns of a state.
 
-    If `reference`, the components of an earlier model, has the same dimensions, the signs follow it.
+    `reference` are the components of an earlier model. If its dimensions are the same, the new axes get its signs.
     """
-    rows, variance = principal(state, components)
+    rows, variance = find_principal_axes(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = choose_signs(rows, reference)
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
     if state.missing is not None:  # without missing entries, Σ cannot have negative eigenvalues
         dimensions = rows.shape[1] if seen is None else int(seen.sum())
-        definite, total_variance = _make_definite(state, dimensions)
-        variance[: len(definite)] = definite[:components]
+        corrected, total_variance = _make_definite(state, dimensions)
+        variance[: len(corrected)] = corrected[:components]  # there may be more or fewer than `components`
     return Model(
         components=rows,
         explained_variance=variance,
@@ -94,12 +116,12 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
 
 
 def _make_definite(state: State, dimensions: int) -> tuple[F64, float]:
-    """Return variances (n,) and a total variance of a state that a covariance without negative eigenvalues could have.
+    """Correct the variances of a state whose Σ has negative eigenvalues; return variances (n,) and the total variance.
 
-    If different pairs of entries were known for different messages, Σ may have negative eigenvalues. The variances of
-    the columns may then sum to more than the total variance, and the negative eigenvalues make up for the excess. Their
-    mean size says how far variances are off, so smaller variances are raised to it. Otherwise any new message would be
-    very unusual along such axes. `dimensions` is the number of entries that were ever shown.
+    Σ may have negative eigenvalues if different pairs of entries were known for different messages. The variances of
+    the columns may then sum to more than the total variance. The excess, divided by the number of other directions,
+    says how far variances are off, so smaller variances are raised to it. Otherwise any new message would be very
+    unusual along such axes. `dimensions` is the number of entries that were ever shown.
     """
     variance = state.variance[:dimensions]
     total_variance = state.total_variance
@@ -112,59 +134,85 @@ def _make_definite(state: State, dimensions: int) -> tuple[F64, float]:
     return definite, float(definite.sum())
 
 
-def continuation(state: State, total_variance: float) -> F32:
-    """Return what a model must keep of its state so that learning can continue, divided by `total_variance`.
+def compute_continuation(state: State, total_variance: float) -> F32:
+    """Return what a model must keep of its state so that learning can continue: Σ, packed, or [C | F] (d, r).
 
-    If the state keeps Σ, it is Σ packed (n,), otherwise [C | F] (d, r), divided by the root. `total_variance` is that
-    of the model, which is more than that of the state if Σ has negative eigenvalues.
+    Σ is divided by `total_variance`, and [C | F] by its root. This is the total variance of the model, which is larger
+    than that of the state if Σ has negative eigenvalues.
     """
-    total_variance = total_variance or 1.0  # 0 if there is no variance; any other divisor gives zeros
+    total_variance = total_variance or 1.0  # if it is 0, Σ and [C | F] are 0, and so is what is returned
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(total_variance), np.float32)
-    packed = _covariance(state, state.covariance)[np.tril_indices(len(state.mean))]
+    d = len(state.mean)
+    covariance = triangle.unpack(state.covariance, d, state.scale)  # in the units of C
+    packed = covariance[np.tril_indices(d)]
     return np.asarray(packed / total_variance, np.float32)
 
 
-def restore_state(model: Model, learned: Array | None, known: F64 | None, count: int, config: LearningConfig) -> State:
+def restore_state(
+    model: Model, continuation: Array | None, known: F64 | None, count: int, config: LearningConfig
+) -> State:
     """Restore the state from which learning continues after a model of `count` messages.
 
-    `learned` is the `continuation` of the model, and `known` the N of its state. A model that a worker has published
-    has neither. If Σ is kept, the state of such a model is that of probabilistic PCA: the noise variance is in all
-    directions except the axes, and every dimension that was ever seen counts as known.
+    `continuation` is what `compute_continuation` has returned for the model, and `known` is N of the model's state.
+    Both are None for a model that a worker has published. Then the covariance has only the axes of the model and,
+    if Σ is kept, its noise in all other directions. Every dimension that was ever seen counts as known.
     """
     d = model.dimensions
-    total_variance = model.total_variance or 1.0  # as in `continuation`
-    U = model.components.T.astype(np.float64)
     seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
-    if learned is None and model.seen is not None:
+    if continuation is None and model.seen is not None:
         known = np.outer(seen, seen)[np.tril_indices(d)] if config.keeps_covariance else seen
     state = State(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),
         weight=model.weight,
-        total_variance=total_variance,
+        total_variance=model.total_variance or 1.0,  # as in `compute_continuation`
         count=count,
         concentration=1 / max(model.weight, 1.0),
         scale=model.scale,
         known=known,
     )
-    D = model.D
-    if not config.keeps_covariance:  # the state has [C | F]
-        C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total_variance)
-        C = np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype)
-        variances = None if model.scale is None else _find_standardised_variances(C, D) / D**2
-        return replace(state, C=C, variances=variances)
-    if learned is None:  # Σ by probabilistic PCA
+    if config.keeps_covariance:
+        return _restore_covariance(state, model, continuation, seen, config)
+    return _restore_factor(state, model, continuation, config)
+
+
+def _restore_factor(state: State, model: Model, continuation: Array | None, config: LearningConfig) -> State:
+    """If Σ is not kept, return the state with [C | F], from `continuation` or from the axes of the model."""
+    if continuation is None:
+        C = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
+    else:
+        C = continuation * np.sqrt(state.total_variance)
+    has_variance = np.square(C).sum(axis=0) > 0
+    C = np.ascontiguousarray(C[:, has_variance], config.dtype)
+    variances = None
+    if model.scale is not None:
+        variances = _find_standardised_variances(C, model.scale) / model.scale**2
+    return replace(state, C=C, variances=variances)
+
+
+def _restore_covariance(
+    state: State, model: Model, continuation: Array | None, seen: F64, config: LearningConfig
+) -> State:
+    """If Σ is kept, return the state with Σ, from `continuation` or by probabilistic PCA, and with [C | F] from Σ.
+
+    `seen` (d,) is 1 for each dimension that was seen, and 0 for the rest.
+    """
+    d = model.dimensions
+    if continuation is None:  # Σ by probabilistic PCA
+        U = model.components.T.astype(np.float64)
         noise = model.noise_variance
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:
-            np.fill_diagonal(covariance, _find_standardised_variances(U, D))
+            np.fill_diagonal(covariance, _find_standardised_variances(U, model.scale))
     else:
-        covariance = triangle.unpack(learned * np.float64(total_variance), d)
+        covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())
-        if trace < (1 - _ROUNDING) * total_variance:  # Σ has negative eigenvalues: the model has more variance
+        # If `_make_definite` has raised variances for the model, its total variance is larger than the trace of Σ.
+        has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
+        if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
-    covariance /= np.outer(D, D)  # a state keeps Σ in the units of v
+    covariance /= np.outer(model.D, model.D)  # a state keeps Σ in the units of v
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
 
@@ -172,7 +220,7 @@ def restore_state(model: Model, learned: Array | None, known: F64 | None, count:
 def _find_standardised_variances(C: Array, scale: F64) -> F64:
     """Return the variance of each standardised entry, (d,): 0 for a constant entry, otherwise 1.
 
-    A constant entry has the scale 1, since it is not divided by its standard deviation of 0, and no column of C (d, r)
-    moves it.
+    A constant entry is recognised by the scale 1 and by a row of C (d, r) without variance.
     """
-    return np.asarray((scale != 1) | (np.abs(C).max(axis=1, initial=0.0) > 1e-6), np.float64)
+    has_variance = np.abs(C).max(axis=1, initial=0.0) > 1e-6  # smaller numbers are taken as rounding
+    return np.asarray((scale != 1) | has_variance, np.float64)

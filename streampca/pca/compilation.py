@@ -12,21 +12,22 @@ from numba.core import event
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 
-_MESSAGES = 20  # sizes are not part of the compiled code, so small ones will do
+_MESSAGES = 20  # any number will do: sizes are not part of the compiled code
 
 
 def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
-    """Learn two small blocks with the kind of model that `config` describes, so that all compiled code is in memory.
+    """Compile all code that learning with `config` needs, or load it from the cache, by learning two small blocks.
 
     `on_compile` is called once, when numba starts to compile. It is not called if all code is loaded from the cache.
     """
-    factor = not config.keeps_covariance
+    factor = not config.keeps_covariance  # otherwise Σ would be kept, because there are only 3 dimensions
     small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2, factor=factor)
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
     retention = np.ones(_MESSAGES)
     if config.impute:
-        V[-1, 0] = np.nan
-    with event.install_listener("numba:compile", _Listener(cache(on_compile))):
+        V[-1, 0] = np.nan  # so that the code for missing entries is compiled, too
+    call_once = cache(on_compile)  # a cached function without arguments runs only once
+    with event.install_listener("numba:compile", _Listener(call_once)):
         learn(State.empty(3, config.dtype), V, retention, small)
 
 

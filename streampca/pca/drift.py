@@ -1,8 +1,8 @@
-"""How far a model has moved from an earlier one of the same stream; docs/mathematics.md, section 16.
+"""Measures how far a model has moved from an earlier model of the same stream; docs/mathematics.md, section 16.
 
 The units are those of the newest model, y = D(v − m). In these units, Q is an orthonormal basis of the kₚ axes DDₚ⁻¹Uₚ
 of the earlier model. The stream has the variance σ²(1 + t) along its true axes, and σ² in all other directions. Each
-learned axis u is at an angle of arccos c to a true axis (projection.Spikes). So Q explains the variance
+learned axis u is at an angle of arccos c to a true axis (spiked_covariance.Spikes). So Q explains the variance
 
     Σᵢ σ²tᵢ min(1, ‖Qᵀuᵢ‖²/cᵢ²) + kₚσ²
 
@@ -10,52 +10,88 @@ The learned variances Λ would be wrong here: learned axes fit the messages from
 axes would explain less of Λ even in a stream that has not changed. No matrix (d, d) is formed; the cost is d·k².
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from streampca.pca.angles import principal_angles
+from streampca.pca.arrays import F64
 from streampca.pca.model import Model
+
+_LEAST_SHARE = 0.9  # of what the newest axes explain, that the earlier axes must explain
+_MAX_MEAN_SHIFT_RATIO = 0.25  # a shift of half a standard deviation
+
+Cause = Literal["axes", "mean"]
+"""What has moved, so that a model is outdated."""
 
 
 class Drift(NamedTuple):
-    """How far the newest model has moved from an earlier one."""
+    """How far the newest model has moved from an earlier one. New variance is the variance of new messages."""
 
     angle_radians: float  # the largest principal angle between the axes; newest axes without variance do not count
-    explained_variance_ratio: (
-        float  # expected share of new messages' variance along the earlier axes; 0 without variance
-    )
-    newest_explained_variance_ratio: float  # expected share of new messages' variance along the newest axes
+    explained_variance_ratio: float  # expected share of new variance along the earlier axes; 0 without variance
+    newest_explained_variance_ratio: float  # expected share of new variance along the newest axes
     mean_shift_ratio: float  # squared shift of the mean, divided by the earlier total variance; not finite if that is 0
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What has moved so far that the earlier model is outdated; none if it fits the stream."""
+        causes: list[Cause] = []
+        if self.explained_variance_ratio < _LEAST_SHARE * self.newest_explained_variance_ratio:
+            causes.append("axes")
+        if self.mean_shift_ratio > _MAX_MEAN_SHIFT_RATIO:
+            causes.append("mean")
+        return causes
 
 
 @np.errstate(all="ignore")
-def drift(earlier: Model, newest: Model) -> Drift:
+def measure_drift(earlier: Model, newest: Model) -> Drift:
     """Measure the drift between two models of the same dimensions, in the units of the newest."""
-    units = newest.D / earlier.D
+    units = newest.D / earlier.D  # D/Dₚ, which converts entries from the earlier units to the newest
     U = np.asarray(newest.components.T, np.float64)
     Q = np.asarray(earlier.components.T, np.float64)
-    if (units != 1).any():
+    if (units != 1).any():  # in other units, the earlier axes are no longer orthonormal
         Q = np.linalg.qr(Q * units[:, None])[0]
+    # Axes with less variance than rounding have arbitrary directions, so they are left out of the angles.
+    with_variance = U[:, newest.explained_variance >= newest.floored_variance]
+    variance_along_earlier = _compute_explained_variance(newest, U, Q)
+    variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
+    total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
+    return Drift(
+        angle_radians=float(principal_angles(with_variance.T, Q.T).max(initial=0.0)),
+        explained_variance_ratio=variance_along_earlier / total_variance,
+        newest_explained_variance_ratio=variance_along_newest / total_variance,
+        mean_shift_ratio=_compute_mean_shift_ratio(earlier, newest, units),
+    )
+
+
+def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
+    """Compute the variance that new messages have along the orthonormal columns of Q (d, kₚ).
+
+    By the newest model with axes U (d, k), the stream has noise in all directions, and more variance along some axes.
+    """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # an axis without overlap only fits noise
+    # Axes beyond the number of seen dimensions are arbitrary, so `spikes` does not have them.
     U_spikes = U[:, : len(is_spike)][:, is_spike]
     # A learned axis is at an angle to the true axis of the stream. So the earlier axes explain more of the true axis
     # than of the learned axis, by the factor 1/overlap.
-    share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
-    explained = spikes.sigma2 * (spikes.strength[is_spike] @ share + earlier.n_components)
-    with_variance = U[:, newest.explained_variance >= newest.floored_variance]
-    varies = newest.total_variance > 0
+    explained_share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
+    return float(spikes.sigma2 * (spikes.strength[is_spike] @ explained_share + Q.shape[1]))
+
+
+def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> float:
+    """Compute the squared shift of the mean, divided by the earlier total variance, both in the newest units.
+
+    `units` (d,) are D/Dₚ, which convert entries from the earlier model's units.
+    """
     shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):
         if model.seen is not None:  # the mean of a dimension is 0 until it is seen, and its first value is not a shift
             shifts = np.where(model.seen, shifts, 0.0)
     earlier_total = earlier.total_variance
-    if earlier.scale is not None:  # an entry had variance 1 in the earlier units if it varied; if constant, its D was 1
+    if earlier.scale is not None:
+        # The earlier model was standardized, so each entry that varied had the variance 1 in its units, and has units²
+        # in the newest. An entry that was constant has no variance; its scale is 1.
         earlier_total = float(np.square(units)[earlier.scale != 1].sum())
-    return Drift(
-        angle_radians=float(principal_angles(with_variance.T, Q.T).max(initial=0.0)),
-        explained_variance_ratio=float(explained / newest.total_variance) if varies else 0.0,
-        newest_explained_variance_ratio=float(spikes.of_new.sum() / newest.total_variance) if varies else 0.0,
-        mean_shift_ratio=float(shifts.sum() / np.float64(earlier_total)),
-    )
+    return float(shifts.sum() / np.float64(earlier_total))  # NumPy's division by 0 gives inf or NaN, and no error

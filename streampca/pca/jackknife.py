@@ -1,4 +1,4 @@
-"""Estimate the sampling error of a merged model by a jackknife (docs/mathematics.md, section 7).
+"""Estimates the sampling error of a merged model by a jackknife (docs/mathematics.md, section 7).
 
 A `StateMerger` deals the streams into G groups of weights w_j, whose sum is W. The model of all groups is compared with
 the models of all groups but one:
@@ -16,7 +16,8 @@ import numpy as np
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64
-from streampca.pca.merge import FEWEST, UNCUT_ROWS, PooledCovariance
+from streampca.pca.merge import FEWEST_GROUPS
+from streampca.pca.pooling import UNCUT_ROWS, PooledCovariance
 from streampca.pca.state import State
 
 
@@ -28,34 +29,34 @@ class SamplingError:
     axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
 
 
-def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
-    """Estimate the error of the leading axes of `merged`, the state of all groups of a `StateMerger`.
+def estimate_sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
+    """Estimate the errors of the leading axes of `merged`, the state of all groups of a `StateMerger`.
 
-    None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
-    the error of the subspace counts only axes with variance.
+    Returns None if there are fewer than four groups, or no variance. Axes without variance are arbitrary: their error
+    is π/2, and the error of the subspace does not count them.
     """
     rank = min(components, merged.rank)
-    if len(groups) < FEWEST or not rank:
+    if len(groups) < FEWEST_GROUPS or not rank:
         return None
     weights = np.array([group.weight for group in groups])
     factors = (weights.sum() / weights - 1) / len(groups)  # (W/w_j − 1)/G
-    U, _ = axes.principal(merged, rank)
+    merged_axes, _ = axes.find_principal_axes(merged, rank)
     subspace_square = 0.0
     axis_squares = np.zeros(rank)
     for j, factor in enumerate(factors):
         without_group = _pool([*groups[:j], *groups[j + 1 :]], rank)
-        axes_without, _ = axes.principal(without_group, rank)
-        cosines = U @ axes_without.T
+        axes_without, _ = axes.find_principal_axes(without_group, rank)
+        cosines = merged_axes @ axes_without.T
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
         axis_squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
-    angles = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))
-    without_variance = np.full(components - rank, np.pi / 2)
-    return SamplingError(subspace=min(subspace_square, float(rank)), axes=np.append(angles, without_variance))
+    axis_errors = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))
+    arbitrary_errors = np.full(components - rank, np.pi / 2)  # of axes without variance
+    return SamplingError(subspace=min(subspace_square, float(rank)), axes=np.append(axis_errors, arbitrary_errors))
 
 
 def _pool(groups: Sequence[State], columns: int) -> State:
     """Merge the groups into one state with up to `columns` columns."""
-    # Unless groups have very many columns, no columns are cut between them: a cut would look like a sampling error.
+    # Up to `UNCUT_ROWS`, the columns of all groups are kept: a loss of some would look like a sampling error.
     pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
     for group in groups:
         pool.add(group)

@@ -1,4 +1,4 @@
-"""Histograms of past scores, from which p-values come: the share of messages that were at least as unusual.
+"""Histograms of past scores, which give p-values: the share of earlier messages that were at least as unusual.
 
 Fixed limits for scores would not do, because each stream has scores of another size. docs/mathematics.md, section 10.
 """
@@ -40,22 +40,23 @@ class PastScores:
     def from_table(cls, table: Array) -> "PastScores":
         """Read histograms from the rows that `table()` has returned. Raises `ValueError` for other rows."""
         weights = np.zeros((3, BINS))
-        if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
+        has_three_columns = table.ndim == 2 and table.shape[1] == 3
+        if table.dtype != np.float64 or not has_three_columns or not np.isfinite(table).all():
             raise ValueError("not rows of a histogram, a bin and a weight")
-        bins = table[:, :2]  # the index of the statistic, and of the bin
+        indices = table[:, :2]  # of the histogram, and of the bin in it
         weight = table[:, 2]
-        exists = (bins == np.floor(bins)) & (bins >= 0) & (bins < weights.shape)
-        are_different = len(np.unique(bins, axis=0)) == len(bins)
-        if not (exists.all() and (weight > 0).all() and are_different):
+        are_valid = (indices == np.floor(indices)) & (indices >= 0) & (indices < weights.shape)
+        are_different = len(np.unique(indices, axis=0)) == len(indices)
+        if not (are_valid.all() and (weight > 0).all() and are_different):
             raise ValueError("a histogram, bin or weight is out of range")
-        bins = bins.astype(np.intp)
-        weights[bins[:, 0], bins[:, 1]] = weight
+        indices = indices.astype(np.intp)
+        weights[indices[:, 0], indices[:, 1]] = weight
         return cls(weights)
 
     def table(self) -> F64:
-        """Return a row for each bin that is not empty, (m, 3): the index of the statistic, the bin, its weight."""
-        which = np.nonzero(self.weights)
-        return np.column_stack([*which, self.weights[which]])
+        """Return a row for each bin that is not empty, (m, 3): the index of the histogram, the bin, its weight."""
+        indices = np.nonzero(self.weights)  # of the histograms, and of the bins
+        return np.column_stack([*indices, self.weights[indices]])
 
     @property
     def weight(self) -> float:
@@ -68,34 +69,44 @@ class PastScores:
         return 1 / (1 + self.weight)
 
     def with_scores(self, scores: Scores, kept: float = 1.0) -> "PastScores":
-        """Add n scores, after the weights of older scores are multiplied by `kept` and have decayed by n/WINDOW."""
-        older = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
-        new = [np.bincount(_find_bins(values)[0], minlength=BINS) for values in scores]
-        return PastScores(older + new)
+        """Return the histograms with n more scores.
+
+        Older scores keep the share `kept` of their weight, and lose 1/WINDOW of it with each of the n scores.
+        """
+        older_weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
+        new_counts = [np.bincount(_find_bins(values)[0], minlength=BINS) for values in scores]
+        return PastScores(older_weights + new_counts)
 
     def p_values(self, scores: Scores) -> Scores:
-        """Return the p-value of each of n scores: near 0 if the vector is unusual, 1 without past scores."""
+        """Return the p-value of each of n scores: near 0 if the vector is unusual, 1 if there are no past scores."""
         p = []
-        for weights, above, values in zip(self.weights, self._above, scores, strict=True):
-            bins, part = _find_bins(values)  # only the part of a bin that is above the score counts
-            p.append((1 + above[bins] + part * weights[bins]) / (1 + above[0] + weights[0]))
+        for weights, weights_above, values in zip(self.weights, self._weights_above, scores, strict=True):
+            bins, part_above = _find_bins(values)
+            # The sums begin with 1, which is the new score itself.
+            at_least_as_high = 1 + weights_above[bins] + part_above * weights[bins]
+            all_scores = 1 + weights_above[0] + weights[0]  # the bin 0 and all bins above
+            p.append(at_least_as_high / all_scores)
         return Scores(*p)
 
     @cached_property
-    def _above(self) -> F64:
-        """The weight of the bins above each one, (3, BINS)."""
+    def _weights_above(self) -> F64:
+        """The sum of the weights of all bins above each bin, (3, BINS)."""
         return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1] - self.weights
 
 
 def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
-    """Find the bin of each value, and the part of the bin above the value.
+    """Find the bin of each value, and the part of the bin that is above the value, 0 … 1.
 
     The first and the last bin also hold the values beyond the histogram.
     """
-    mantissa, exponent = np.frexp(np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES)))
-    within_octave = np.searchsorted(_EDGES, 2 * mantissa, side="right") - 1
+    limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
+    half_value, exponent = np.frexp(limited)  # limited = half_value · 2^exponent, with half_value in ½ … 1
+    value = 2 * half_value  # within its octave, 1 … 2
     octave = exponent - 1 - _LOWEST
+    within_octave = np.searchsorted(_EDGES, value, side="right") - 1  # which bin of the octave
+    # The largest value would begin the bin after the last.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + within_octave, BINS - 1).astype(np.intp)
-    ends = np.append(_EDGES, 2.0)
-    upper_end = ends[within_octave + 1]
-    return bins, (upper_end - 2 * mantissa) / (upper_end - ends[within_octave])
+    edges = np.append(_EDGES, 2.0)  # 2 is the upper end of the last bin
+    lower_end = edges[within_octave]
+    upper_end = edges[within_octave + 1]
+    return bins, (upper_end - value) / (upper_end - lower_end)

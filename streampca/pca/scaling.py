@@ -1,7 +1,7 @@
-"""Standardised streams: z = D(v − m) is learned, where D is 1/standard deviation of each entry so far.
+"""Standardises streams: z = D(v − m) is learned, where D is 1/standard deviation of each entry so far.
 
 D is constant within a block. Before the next block, C is multiplied by D′/D, where D′ is the next D. Σ is kept in the
-units of v, and multiplied to DΣD where it is used. docs/mathematics.md, section 15.
+units of v, and turned into DΣD where it is used. docs/mathematics.md, section 15.
 """
 
 from dataclasses import replace
@@ -13,59 +13,61 @@ from streampca.pca.blocked.jit import compiled_without_lock
 from streampca.pca.state import State
 
 _EPS = float(np.finfo(np.float64).eps)
-_SMALLEST = 2.0**8 * float(np.finfo(np.float64).tiny)  # smallest variance of which the square of D does not overflow
+_SMALLEST = 2.0**8 * float(np.finfo(np.float64).tiny)  # with a smaller variance, the square of D would overflow
 _MOST_ROUNDING = 2.0**20  # messages after which the rounding error of a running mean does not grow any more
 
 
 def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
-    """Compute D from the variances and means of the entries, (d,) each; it is 1 for a constant entry.
+    """Compute D = 1/standard deviation from the variances and means of the entries, (d,) each; 1 for a constant entry.
 
-    An entry is constant by the rule of scikit-learn's StandardScaler, so that the rounding of a large mean does not
-    count as variance. An entry whose squares underflow is constant, too.
+    An entry counts as constant if its variance may be only the rounding of a large mean. This is the rule of
+    scikit-learn's StandardScaler. It also counts as constant if the square of its D would overflow.
     """
-    n = min(weight, _MOST_ROUNDING)
-    rounding = n * _EPS * variance + (n * _EPS * mean) ** 2
+    messages = min(weight, _MOST_ROUNDING)  # rounding errors grow with the number of messages, up to this limit
+    rounding = messages * _EPS * variance + (messages * _EPS * mean) ** 2
     varies = variance > np.maximum(rounding, _SMALLEST)
     return np.asarray(1.0 / np.sqrt(np.where(varies, variance, 1.0)))
 
 
 def choose_scale(state: State, V: Array) -> F64:
-    """Return D for the block V (n, d): the D of the state, except for entries that were constant so far.
+    """Return D (1/standard deviation of each entry) for the block V (n, d).
 
-    The D of such an entry comes from those messages of the block in which it differs from its mean.
+    It is the D of the state, except for entries that were constant so far. Their D comes from the messages of the block
+    in which they differ from their mean.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
-    variances_in_units_of_d = np.square(scale) * state.entry_variances  # 1 of an entry that varies, otherwise 0
-    is_constant = variances_in_units_of_d < 0.5
-    if is_constant.any():
-        W = V[:, is_constant].astype(np.float64)
-        if state.count:
-            mean = state.mean[is_constant]
-        else:
-            mean = np.nansum(W, axis=0) / np.maximum(np.isfinite(W).sum(axis=0), 1)
-        squares = np.nan_to_num(np.square(W - mean))
-        differing = np.maximum((squares > 0).sum(axis=0), 1)
-        scale[is_constant] = compute_scale(squares.sum(axis=0) / differing, mean, len(V))
+    # The variance is 1 in units of D for an entry that varies, and about 0 for a constant entry.
+    standardised_variances = np.square(scale) * state.entry_variances
+    is_constant = standardised_variances < 0.5
+    if not is_constant.any():
+        return scale
+    values = V[:, is_constant].astype(np.float64)
+    if state.count:
+        mean = state.mean[is_constant]
+    else:  # the mean of the observed values; 0 if there are none
+        mean = np.nansum(values, axis=0) / np.maximum(np.isfinite(values).sum(axis=0), 1)
+    squares = np.nan_to_num(np.square(values - mean))  # 0 for a missing entry
+    differing_count = np.maximum((squares > 0).sum(axis=0), 1)  # messages that differ from the mean; 1 if none does
+    scale[is_constant] = compute_scale(squares.sum(axis=0) / differing_count, mean, len(V))
     return scale
 
 
-def rescale(state: State) -> tuple[State, F64]:
-    """Return the state with the D and the total variance that follow from the variances of its entries, and D (d,).
+def rescale(state: State, variances: F64) -> tuple[State, F64]:
+    """Compute D from the `variances` of the entries (d,); return the state with this D and its total variance, and D.
 
-    The caller must multiply [C | F] by the ratio of the new D to the old.
+    The caller must multiply [C | F] by the new D, divided by the old one.
     """
-    variances = state.entry_variances
     scale = compute_scale(variances, state.mean, state.weight)
     total = float(np.maximum(scale**2 * variances, 0.0).sum())
     return replace(state, scale=scale, total_variance=total), scale
 
 
-def change_of_variances(units: F64) -> float:
-    """Return the factor by which the variance along a usual direction changes with the `units` D′/D (d,).
+def compute_variance_factor(ratio: F64) -> float:
+    """Return by which factor the variance along a usual direction changes, if units change by the `ratio` D′/D (d,).
 
-    It is the median over the entries, because a few entries that begin to vary could change the mean without limit.
+    It is the median over the entries: a few entries that begin to vary would change the mean without limit.
     """
-    return float(np.median(np.square(units)))
+    return float(np.median(np.square(ratio)))
 
 
 @compiled_without_lock
@@ -80,7 +82,7 @@ def sum_squares(Y: Array) -> F64:
 
 @compiled_without_lock
 def standardise(V: Array, mean: F64, scale: F64, Z: Array) -> Array:
-    """Write D(v − m) of the messages V (n, d), which are made by `as_kernel_input`, to Z (n, d), and return Z."""
+    """Write D(v − m) of the messages V (n, d) to Z (n, d), and return Z. `as_kernel_input` must have made V."""
     for s in range(V.shape[0]):
         for j in range(V.shape[1]):
             Z[s, j] = (V[s, j] - mean[j]) * scale[j]

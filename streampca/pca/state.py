@@ -1,5 +1,6 @@
-"""The state of the algorithm, and the losses of what it learned: small frozen values."""
+"""The state of a stream that was learned, and the losses of its messages: small frozen values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -7,16 +8,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array, packed_diagonal, take_entries
+from streampca.pca.arrays import F64, Array, find_packed_diagonal, take_entries
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
+    """Factor, mean and weight of a stream.
 
-    The first K columns are the C that Algorithm 1 learns; the rest is F. All columns are orthogonal (to rounding of the
-    longest), longest first, and linearly independent, so that a stream with few directions has fewer columns. If the
-    covariance is kept, the columns are its leading axes.
+    The factor `C` is [C | F], where C has the first k columns, which Algorithm 1 learns, and F has the rest. The
+    product of the factor with its transpose estimates the covariance Σ. The columns are orthogonal (to rounding of the
+    longest), longest first. They are linearly independent, so that a stream with few directions has fewer columns. If
+    Σ is kept, the columns are its leading axes.
     """
 
     C: Array  # (d, r): [C | F]
@@ -32,7 +34,7 @@ class State:
     variances: F64 | None = None  # (d,): of the entries of v, if the stream is standardised and Σ is not kept
     # N, packed: the share of the weight for which two entries have been known together; without Σ, of each entry (d,).
     known: F64 | None = None  # None: 1 everywhere
-    pinv_error: float = 0.0  # of the last block: how far S had moved from (CᵀC)⁻¹; not part of a checkpoint
+    pinv_error: float = 0.0  # how far S was from (CᵀC)⁻¹ at the end of the last block; not part of a checkpoint
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":
@@ -41,11 +43,11 @@ class State:
 
     @property
     def entry_variances(self) -> F64:
-        """The variance of each entry of v, (d,); zeros where it is not known."""
-        variances = np.zeros(len(self.mean)) if self.variances is None else self.variances
+        """The variance of each entry of v, (d,); zeros if the state keeps neither Σ nor the variances."""
+        d = len(self.mean)
         if self.covariance is not None:
-            variances = self.covariance[packed_diagonal(len(self.mean))]
-        return variances
+            return self.covariance[find_packed_diagonal(d)]
+        return np.zeros(d) if self.variances is None else self.variances
 
     @cached_property
     def known_entries(self) -> F64:
@@ -55,9 +57,9 @@ class State:
             return np.full(d, float(self.count > 0))
         return take_entries(self.known, d)
 
-    def age(self, shown: NDArray[np.bool_]) -> float:
-        """Return the smallest share of the weight for which one of the entries in the mask `shown` (d,) was known."""
-        return 1.0 if self.known is None else float(self.known_entries[shown].min(initial=1.0))
+    def find_least_known(self, entries: NDArray[np.bool_]) -> float:
+        """Return the smallest share of the weight for which one of the masked `entries` (d,) has been known."""
+        return 1.0 if self.known is None else float(self.known_entries[entries].min(initial=1.0))
 
     @property
     def rank(self) -> int:
@@ -75,7 +77,7 @@ class State:
 
         The covariance is taken as CCᵀ plus this variance in all other directions.
         """
-        directions = int((self.known_entries > 0).sum()) - self.rank
+        directions = int((self.known_entries > 0).sum()) - self.rank  # outside of the columns
         if directions <= 0 or not self.rank:
             return 0.0
         mean = (self.total_variance - float(self.variance.sum())) / directions
@@ -83,24 +85,34 @@ class State:
 
     @property
     def C_pinv(self) -> Array:  # noqa: N802
-        """C† = (CᵀC)⁻¹ Cᵀ, (r, d)."""
+        """The pseudo-inverse of the factor, C† = (CᵀC)⁻¹ Cᵀ, (r, d)."""
         length = np.sqrt(self.variance)
-        unit = self.C / length
+        unit = self.C / length  # columns of length 1 have a well-conditioned product
         return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
 
 
 def add_variance(C: Array, added: float) -> Array:
-    """Lengthen each column of C (d, r) so that its variance grows by `added`, which may be negative."""
+    """Scale each column of C (d, r) so that its variance grows by `added`, which may be negative."""
     variance = np.square(C, dtype=np.float64).sum(axis=0)
     ratio = np.maximum(variance + added, 0.0) / np.where(variance > 0, variance, 1.0)
     return np.asarray(C * np.sqrt(ratio).astype(C.dtype))
 
 
 class Losses(NamedTuple):
-    """The losses of n messages, each measured before the message was learned, about the running mean m before it."""
+    """The losses of n messages, each measured before the message was learned, with m the running mean before it."""
 
     residual: F64  # (n,): ‖r‖², the part of v − m outside the span of the k served components
     norm: F64  # (n,): ‖v − m‖²
 
 
-NO_LOSSES = Losses(np.zeros(0), np.zeros(0))
+NO_LOSSES = Losses(residual=np.zeros(0), norm=np.zeros(0))
+
+
+def join_losses(parts: Sequence[Losses]) -> Losses:
+    """Return the losses of several parts of a stream one after the other."""
+    if not parts:
+        return NO_LOSSES
+    return Losses(
+        residual=np.concatenate([losses.residual for losses in parts]),
+        norm=np.concatenate([losses.norm for losses in parts]),
+    )

@@ -15,45 +15,51 @@ REQUEST_WITHIN_S = 10.0  # from the beginning of a connection to its first reque
 SHORT_S = 10.0  # from the beginning of a short connection to its end
 
 
-class Connection(H11Protocol):
+class KeepAliveConnection(H11Protocol):
     """A connection that is closed if its first request does not come within `REQUEST_WITHIN_S`.
 
-    At the limit of connections, a new connection closes the one that has been idle for longest. Without these two
-    rules, silent clients would shut out all other clients, such as probes.
+    At the limit of connections, a new connection closes the connection that has been idle for longest. Without these
+    two rules, silent clients would shut out all other clients, such as probes.
 
     The parser is h11. httptools takes a fifth less time, but it does not limit headers, and it drops the body of a
     request that offers HTTP/2, as Java's client sends it.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) + 1 >= (self.limit_concurrency or math.inf):
+        """At the limit of connections, end an idle one. Schedule the end of this one, should it send no request."""
+        count = len(self.connections) + 1  # with this connection
+        if count >= (self.limit_concurrency or math.inf):  # None: no limit
             self._end_longest_idle()
         super().connection_made(transport)
         self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
 
     def _end_longest_idle(self) -> None:
-        # When a connection becomes idle, uvicorn schedules its end. So the connection that has been idle for longest is
-        # the one that would end first.
-        idle: list[Any] = [c for c in self.connections if getattr(c, "timeout_keep_alive_task", None)]
+        """End the connection that has been idle for longest, if any is idle."""
+        # When a connection becomes idle, uvicorn schedules its end in `timeout_keep_alive_task`. So the connection that
+        # would end first has been idle for longest.
+        connections: list[Any] = list(self.connections)  # their type does not declare the task
+        idle = [c for c in connections if getattr(c, "timeout_keep_alive_task", None)]
         if idle:
             longest_idle = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
             longest_idle._unset_keepalive_if_required()
             longest_idle.transport.abort()  # `close` would wait until a TLS client has closed its side, too
 
     def _close_without_request(self) -> None:
-        if self.scope is None:  # no request has begun
+        """Close the connection unless its first request has come."""
+        if self.scope is None:  # h11's protocol sets it for each request
             self.timeout_keep_alive_handler()
 
 
 class ShortConnection(H11Protocol):
-    """A connection that ends after `SHORT_S`, whatever its client does, or at once beyond the limit of connections.
+    """A connection that ends after `SHORT_S`, whatever its client does. At the limit of connections it ends at once.
 
     Otherwise, clients could use up the file descriptors that the process needs for the store and for Kafka.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) >= (self.limit_concurrency or math.inf):
+        """Schedule the end of the connection. At the limit of connections, end it at once."""
+        super().connection_made(transport)  # adds this connection to `connections`
+        if len(self.connections) >= (self.limit_concurrency or math.inf):  # None: no limit
             transport.abort()
         else:
             self.loop.call_later(SHORT_S, transport.abort)
@@ -62,7 +68,7 @@ class ShortConnection(H11Protocol):
 def create_server(
     app: Any, context: ssl.SSLContext | None, max_connections: int, *, http: type[H11Protocol], **options: Any
 ) -> uvicorn.Server:
-    """Return a server of an ASGI application, to be run by `serve`.
+    """Create a server of an ASGI application, which `serve` runs.
 
     `context` is the TLS context, or None without TLS. `options` are further options of `uvicorn.Config`.
     """
@@ -84,7 +90,7 @@ def create_server(
 
 
 class _EventLoop(asyncio.SelectorEventLoop):
-    """An event loop that ends a TLS handshake after `REQUEST_WITHIN_S`; asyncio's own limit is a minute."""
+    """An event loop whose servers end a TLS handshake after `REQUEST_WITHIN_S`. By default, it may take a minute."""
 
     async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
         if options.get("ssl"):

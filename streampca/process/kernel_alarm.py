@@ -12,12 +12,10 @@ runs again. The process then renews the timer within the seconds of step 2, and 
 Only Linux has such timers. On other systems such a process is not noticed.
 """
 
-import contextlib
 import ctypes
 import faulthandler
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 _GRACE_S = 3  # from the end of the timer to the alarm; several times the interval at which the timer is renewed
@@ -30,47 +28,61 @@ class _TimerEnd(ctypes.Structure):
     """`struct sigevent`, which tells the kernel what to do when a timer runs out."""
 
     _fields_: ClassVar = [
-        ("argument", ctypes.c_size_t),
+        ("argument", ctypes.c_size_t),  # of the function
         ("signal", ctypes.c_int),
         ("kind", ctypes.c_int),
         ("function", ctypes.c_void_p),
-        ("rest", ctypes.c_byte * 40),
+        ("unused", ctypes.c_byte * 40),  # the structure has 64 bytes
     ]
 
 
-@contextlib.contextmanager
-def kernel_alarm() -> Iterator[Callable[[float], None]]:
-    """Yield a function that renews the timer.
+class KernelAlarm:
+    """Ends the process unless `renew` is called again in time. On other systems than Linux it does nothing."""
 
-    Its argument is a time in seconds. The process ends unless the function is called again within this time.
-    """
-    if sys.platform != "linux":
-        yield lambda within_s: None
-        return
-    c_library = ctypes.CDLL(None, use_errno=True)
-    alarm = ctypes.cast(c_library["alarm"], ctypes.c_void_p)
-    exit_at_once = ctypes.cast(c_library["_exit"], ctypes.c_void_p)
-    set_handler = c_library.signal
-    set_handler.restype = ctypes.c_void_p
-    timer = ctypes.c_void_p()
-    end = _TimerEnd(argument=_GRACE_S, kind=_SIGEV_THREAD, function=alarm)
-    if c_library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(end), ctypes.byref(timer)):
-        raise OSError(ctypes.get_errno(), "the kernel gives no timer")
+    def start(self) -> None:
+        """Create the timer, which does not run before `renew` is called.
 
-    def renew(within_s: float) -> None:
+        When it runs out, the kernel calls `alarm`, and some seconds later SIGALRM ends the process.
+        """
+        if sys.platform != "linux":
+            return
+        self._c_library = ctypes.CDLL(None, use_errno=True)
+        alarm = ctypes.cast(self._c_library["alarm"], ctypes.c_void_p)
+        self._timer = ctypes.c_void_p()
+        call_alarm = _TimerEnd(function=alarm, argument=_GRACE_S, kind=_SIGEV_THREAD)
+        result = self._c_library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(call_alarm), ctypes.byref(self._timer))
+        if result != 0:
+            raise OSError(ctypes.get_errno(), "the kernel has refused a timer")
+        self._let_alarm_end_process()
+
+    def _let_alarm_end_process(self) -> None:
+        """Let the signal of `alarm` write all stacks and then call the C library's `_exit`.
+
+        The first process of a container ignores signals without a handler, so `_exit` is made the handler. It is called
+        with the number of the signal, 14, which becomes the exit code. faulthandler's handler, which writes the stacks,
+        then calls the handler before it (`chain`).
+        """
+        exit_at_once = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
+        self._set_handler = self._c_library.signal
+        self._set_handler.restype = ctypes.c_void_p  # it returns the handler before
+        self._handler_before = ctypes.c_void_p(self._set_handler(signal.SIGALRM, exit_at_once))
+        faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
+
+    def renew(self, within_s: float) -> None:
+        """Let the process end unless this method is called again within `within_s`."""
+        if sys.platform != "linux":
+            return
         # Each time has seconds and nanoseconds. An interval of 0 means that the timer runs out only once.
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)
-        c_library.timer_settime(timer, 0, ctypes.byref(interval_and_time), None)
-        signal.alarm(0)
+        # The 0 means that the time begins now. The last argument would receive the timer's old time.
+        self._c_library.timer_settime(self._timer, 0, ctypes.byref(interval_and_time), None)
+        signal.alarm(0)  # the timer may have run out while the process was stopped
 
-    # The first process of a container ignores signals without a handler, so `_exit` is made the handler. It gets the
-    # number of the signal, 14, which becomes the exit code.
-    handler_before = ctypes.c_void_p(set_handler(signal.SIGALRM, exit_at_once))
-    faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
-    try:
-        yield renew
-    finally:
-        c_library.timer_delete(timer)
-        signal.alarm(0)
+    def stop(self) -> None:
+        """Delete the timer, and restore the handler of the signal."""
+        if sys.platform != "linux":
+            return
+        self._c_library.timer_delete(self._timer)
+        signal.alarm(0)  # the timer may have set it before it was deleted
         faulthandler.unregister(signal.SIGALRM)
-        set_handler(signal.SIGALRM, handler_before)
+        self._set_handler(signal.SIGALRM, self._handler_before)

@@ -70,7 +70,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
 
 
 class OncePerMinute(logging.Filter):
-    """Passes a message of these loggers only if the same one was not passed within the last minute.
+    """Limits some loggers: a message is logged only if the same message was not logged within the last minute.
 
     Without this, a fault that each connection has could fill a disk.
     """
@@ -79,20 +79,21 @@ class OncePerMinute(logging.Filter):
         super().__init__()
         self._names = names
         self._clock = clock
-        self._passed_at: dict[tuple[str, ...], float] = {}
+        self._logged_at: dict[tuple[str, ...], float] = {}  # by logger, message and cause
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the message of this record."""
         if record.name not in self._names:
             return True
         cause = repr(record.exc_info[1]) if record.exc_info else ""
         message = (record.name, str(record.msg)[:200], cause[:200])
         now = self._clock()
-        passed_at = self._passed_at.get(message)
-        if passed_at is not None and now - passed_at < _REPEAT_AFTER_S:
+        logged_at = self._logged_at.get(message)
+        if logged_at is not None and now - logged_at < _REPEAT_AFTER_S:
             return False
-        if len(self._passed_at) >= _MAX_REMEMBERED:
-            self._passed_at.clear()
-        self._passed_at[message] = now
+        if len(self._logged_at) >= _MAX_REMEMBERED:
+            self._logged_at.clear()  # all messages may be logged again; otherwise memory would grow
+        self._logged_at[message] = now
         return True
 
 

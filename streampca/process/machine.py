@@ -25,44 +25,52 @@ _MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 8 * 2**20, _M_TRIM_THRESHOLD: 64 * 2**20}
 
 
 def choose_kernels() -> None:
-    """On an AMD processor with AVX-512, ask OpenBLAS for its AVX-512 kernels, unless OPENBLAS_CORETYPE is set.
+    """On an AMD processor with AVX-512, make OpenBLAS use its AVX-512 kernels, unless OPENBLAS_CORETYPE is set.
 
     Call it before NumPy is imported. OpenBLAS does not know every AMD processor (Zen 5, as of 0.3.31) and then chooses
     the kernels for Haswell, which are half as fast. For Intel's processors its own choice is good.
     """
     cpuinfo = _CPUINFO.read_text() if _CPUINFO.exists() else ""
-    first_processor, _, _ = cpuinfo.partition("\n\n")
+    first_processor, _, _ = cpuinfo.partition("\n\n")  # an empty line ends the entry of a processor
     if "AuthenticAMD" in first_processor and set(first_processor.split()) >= _AVX512:
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
 
 
-def kernels() -> str:
-    """Name the kernels in use in a phrase, with a warning if they are older than the processor."""
+def describe_kernels() -> str:
+    """Return the names of OpenBLAS's kernels in use, with a warning if the processor could use faster kernels."""
     from threadpoolctl import threadpool_info
 
     names = {library["architecture"] for library in threadpool_info() if library["internal_api"] == "openblas"}
     in_use = " and ".join(sorted(names)) or "not OpenBLAS's"
     has_avx512 = _CPUINFO.exists() and set(_CPUINFO.read_text().split()) >= _AVX512
-    if has_avx512 and names & {"Haswell", "Zen"}:
+    are_slow = "Haswell" in names or "Zen" in names  # these kernels do not use AVX-512
+    if has_avx512 and are_slow:
         return f"{in_use} on an AVX-512 processor: half as fast; set OPENBLAS_CORETYPE=SkylakeX"
     return in_use
 
 
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many cores the process may use: those of its affinity, up to its container's limit, rounded up."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def count_usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many cores the process may use, by its affinity and by the limit of its container, rounded up.
+
+    The container's limit is in files of the folder `cgroup`: in each period (µs) the process may compute for a quota
+    (µs). A quota of two periods means two cores.
+    """
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
     for files in (_CGROUP_V2_LIMIT, _CGROUP_V1_LIMIT):
-        # The files of the other version do not exist; version 2 without a limit has "max" instead of a number.
+        # The files of the other version do not exist. In version 2, "max" is the quota if there is no limit.
         with contextlib.suppress(OSError, ValueError):
-            texts = [(cgroup / name).read_text() for name in files]
-            quota, period = map(int, " ".join(texts).split())
-            if quota > 0:  # version 1 without a limit has -1
-                count = min(count, math.ceil(quota / period))
+            text = " ".join((cgroup / name).read_text() for name in files)
+            quota, period = text.split()
+            has_limit = int(quota) > 0  # in version 1, -1 is the quota if there is no limit
+            if has_limit:
+                count = min(count, math.ceil(int(quota) / int(period)))
     return count
 
 
 def keep_freed_memory() -> None:
-    """Make the C library reuse the memory of one batch for the next, instead of returning it to the system."""
+    """Make the C library (glibc) reuse the memory of one batch for the next, instead of returning it to the system."""
     with contextlib.suppress(AttributeError, OSError):  # a C library other than glibc
         libc = ctypes.CDLL(None)
         for option, size in _MALLOC_OPTIONS.items():
@@ -74,18 +82,20 @@ def open_standard_streams() -> None:
 
     Otherwise, the next file or socket would get the number of a stream, and libraries would print into it.
     """
-    descriptor = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    # The system gives a new file the lowest free number. If a stream is closed, this is the number of the stream.
+    descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= _STDERR:
         descriptor = os.open(os.devnull, os.O_RDWR)
-    os.close(descriptor)
+    os.close(descriptor)  # the last one is not a standard stream
+    # Python has set a stream to None that was closed when the process began.
     sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process at once, after its exit functions.
+    """Run the exit functions, and then end the process at once.
 
-    Python is not finalised: if a thread of a Kafka client then wanted to run Python, the process would end by a signal.
+    Python is not finalised: a thread of a Kafka client that runs Python code meanwhile would crash the process.
     """
     atexit._run_exitfuncs()
     try:

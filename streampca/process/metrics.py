@@ -13,11 +13,14 @@ from streampca.version import __version__
 class LabelledRegistry(CollectorRegistry):
     """A registry that adds constant labels to every sample.
 
-    Without the topic as a label, an alert would add up several topics, and one would hide the other.
+    Without the topic as a label, an alert would add up the figures of several topics, and one would hide the other.
     """
 
     def __init__(self, role: str, **labels: str) -> None:
-        """`role` becomes a label of the build info. Alerts find a process by it, since users choose the job's name."""
+        """`role` becomes a label of the metric streampca_build_info.
+
+        Alerts find processes by this label, since users choose the name of the job.
+        """
         super().__init__()
         self._constant_labels = labels
         text = "Role of the process, and versions of streampca and of Python."
@@ -35,7 +38,7 @@ class LabelledRegistry(CollectorRegistry):
             yield family
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
-        """Return a registry of the samples with these names, for a scrape with `name[]`."""
+        """Return a registry of the samples with these names, for a scrape whose URL names them by `name[]`."""
         return _NamedSamples(names, self)
 
 
@@ -56,7 +59,7 @@ _DURATION_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 2
 
 
 class StoreMetrics:
-    """Counts and durations of requests to an object store. A folder as store has no such series."""
+    """Counts and durations of requests to an object store. If the store is a folder, there are no such metrics."""
 
     def __init__(self) -> None:
         self._requests = Counter(

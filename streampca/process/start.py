@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
-from streampca.errors import StreampcaError, exit_code_of, naming_the_extra
+from streampca.errors import StreampcaError, explain_missing_extra, find_exit_code
 from streampca.process.machine import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ log = structlog.get_logger()
 # Longest time that one thread holds the GIL while another waits for it. With Python's default, ten times as long,
 # learning waits for the loop more than it works, and the event loop for threads that parse large bodies.
 _SWITCH_INTERVAL_S = 0.0005
-# Objects that are made between two garbage collections: Python's default of 700 would search a batch of records, none
-# of which is in a cycle, several times.
-_GARBAGE = 10_000
+# Objects that are made between two garbage collections. With Python's default of 700, a batch of records would be
+# searched several times, although no record is in a cycle.
+_COLLECT_AFTER_OBJECTS = 10_000
 _SIGNALS = signal.SIGTERM, signal.SIGINT
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -34,20 +34,21 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 def end_on_signals() -> None:
     """End the process at once at SIGTERM and SIGINT.
 
-    An exception is lost where a callback of C code or a finalizer runs, as while kernels are compiled.
+    The signal handler does not raise an exception: callbacks of C code and finalizers, which run while kernels are
+    compiled, would lose it. The exit code is 128 plus the number of the signal, as a shell reports it.
     """
     for number in _SIGNALS:
-        signal.signal(number, lambda number, _: os._exit(128 + number))
+        signal.signal(number, lambda signal_number, frame: os._exit(128 + signal_number))
 
 
 def stop_on_signals(stop: Callable[[str], object]) -> None:
     """Call `stop` with the name of the signal at SIGTERM and SIGINT (Ctrl-C)."""
     for number in _SIGNALS:
-        signal.signal(number, lambda number, _: stop(signal.Signals(number).name))
+        signal.signal(number, lambda signal_number, frame: stop(signal.Signals(signal_number).name))
 
 
 class ThreadFailures:
-    """While entered, keeps the first error that ends a thread: without it, a process would look alive."""
+    """A context in which the first error that ends a thread is kept, so that the process does not go on without it."""
 
     def __init__(self) -> None:
         self.notify: Callable[[], object] = lambda: None
@@ -55,58 +56,63 @@ class ThreadFailures:
         self._first: BaseException | None = None
 
     def raise_first(self) -> None:
+        """Raise the first error that has ended a thread, if there is one."""
         if self._first is not None:
             raise self._first
 
     def __enter__(self) -> Self:
-        self._before, threading.excepthook = threading.excepthook, self._failed
+        self._hook_before = threading.excepthook
+        threading.excepthook = self._keep_first_error
         return self
 
     def __exit__(self, *_: object) -> None:
-        threading.excepthook = self._before
+        threading.excepthook = self._hook_before
 
-    def _failed(self, failure: threading.ExceptHookArgs) -> None:
-        self._first = self._first or failure.exc_value or failure.exc_type()
+    def _keep_first_error(self, failure: threading.ExceptHookArgs) -> None:
+        """Keep the error that has just ended a thread, unless an earlier one is kept, and call `notify`."""
+        if self._first is None:
+            self._first = failure.exc_value or failure.exc_type()
         self.notify()
 
 
-class Started(NamedTuple):
-    """A process that is set up."""
+class PreparedProcess(NamedTuple):
+    """A process that can run its loop."""
 
     tracer: "Tracer | None"
     threads: ThreadFailures
 
     def run(self, loop: Callable[[], object], stop: Callable[[str], object]) -> None:
-        """Run the loop of the process; signals `stop` it."""
+        """Run the loop of the process. At SIGTERM and SIGINT, `stop` is called with the name of the signal."""
         stop_on_signals(stop)
-        gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
+        gc.freeze()  # the garbage collector does not scan what is imported and compiled by now
         loop()
 
 
 @contextmanager
-def started() -> Iterator[Started]:
-    """Set up threads, memory, metrics and traces. Raises the error that has ended a thread, at the latest at the end.
+def prepare_process() -> Iterator[PreparedProcess]:
+    """Set up threads, memory, metrics and traces of the process.
 
-    BLAS gets one thread: the same bits, and no threads that compete for blocks this small. Until `Started.run` there is
-    nothing to save, so signals end the process at once.
+    If an error has ended a thread, it is raised when the block ends. BLAS gets one thread, so that each run gives the
+    same bits, and no threads compete for small blocks. Until `PreparedProcess.run` there is nothing to save, so signals
+    end the process at once.
     """
     end_on_signals()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.set_threshold(_GARBAGE)
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with ThreadFailures() as threads, threadpool_limits(1):
-        yield Started(_start_tracing(), threads)
+        yield PreparedProcess(_start_tracing(), threads)
         threads.raise_first()
 
 
 @contextmanager
-def errors_logged() -> Iterator[None]:
-    """Log the error that ends the block, as the last line of the log, and exit with its code."""
+def exit_on_error() -> Iterator[None]:
+    """If an error ends the block, log it as the last line of the log, and exit with its code."""
     try:
         yield
     except StreampcaError as error:
-        code = exit_code_of(error)
+        code = find_exit_code(error)
         log.error("fatal error", error=" ".join(str(error).split()), exit_code=code)
         raise SystemExit(code) from None
     except Exception as error:
@@ -115,10 +121,15 @@ def errors_logged() -> Iterator[None]:
 
 
 def _start_tracing() -> "Tracer | None":
-    """Export spans by OpenTelemetry if its variables say where to. Raises `SettingsError` without its packages."""
-    if not any(map(os.environ.get, _ENDPOINTS)) or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+    """If an environment variable of OpenTelemetry names an endpoint, export spans to it; else return None.
+
+    Raises `SettingsError` if the packages of OpenTelemetry are not installed.
+    """
+    has_endpoint = any(os.environ.get(name) for name in _ENDPOINTS)
+    is_switched_off = os.environ.get("OTEL_TRACES_EXPORTER") == "none"
+    if not has_endpoint or is_switched_off:
         return None
-    with naming_the_extra(f"an environment with {' or '.join(_ENDPOINTS)}", "otel"):
+    with explain_missing_extra("otel", needed_by=f"an environment with {' or '.join(_ENDPOINTS)}"):
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider

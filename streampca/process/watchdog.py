@@ -14,12 +14,12 @@ process with exit code 14, see `streampca.process.kernel_alarm`.
 import faulthandler
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from streampca.process.kernel_alarm import kernel_alarm
+from streampca.process.kernel_alarm import KernelAlarm
 
 T = TypeVar("T")
 HANG_S = 60.0  # longer than any turn of a loop
@@ -30,67 +30,77 @@ _TICK_EVERY_S = 1.0  # while a thread waits for a future
 
 
 class _Watch:
-    """The time by which each thread has to tick again, in seconds that the process has run."""
+    """Ends the process when a thread has not ticked in time."""
 
     def __init__(self) -> None:
-        self.ran_s = 0.0
-        self.due_s: dict[threading.Thread, float] = {}
+        self.ran_s = 0.0  # seconds that the process has run
+        self.due_s: dict[threading.Thread, float] = {}  # value of `ran_s` by which a thread has to tick again
 
-    def run(self, ended: threading.Event, renew_alarm: Callable[[float], None]) -> None:
-        """Check the threads until `ended` is set."""
-        renew_alarm(HANG_S)
+    def run(self, ended: threading.Event, alarm: KernelAlarm) -> None:
+        """Until `ended` is set, check the threads, and renew the alarm."""
+        alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
-            renew_alarm(HANG_S)
+            alarm.renew(HANG_S)
             self.ran_s += _CHECK_EVERY_S
-            due_times = list(self.due_s.items())  # a copy, since other threads tick meanwhile
-            if any(due_s <= self.ran_s for thread, due_s in due_times if thread.is_alive()):
+            if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
                 faulthandler.dump_traceback(_STDERR)
                 os._exit(1)
 
+    def _is_any_overdue(self) -> bool:
+        """Return whether a thread that still runs has not ticked in time."""
+        due_times = list(self.due_s.items())  # a copy, since other threads tick meanwhile
+        return any(due_s <= self.ran_s and thread.is_alive() for thread, due_s in due_times)
 
-_watch: _Watch | None = None
+
+_watch: _Watch | None = None  # None: `tick` does nothing
 
 
 @contextmanager
-def watching() -> Iterator[None]:
-    """Watch the threads that tick. Outside of this context, `tick` does nothing."""
+def watch_threads() -> Iterator[None]:
+    """While the block runs, watch all threads that call `tick`."""
     global _watch
     watch = _Watch()
     ended = threading.Event()
-    with kernel_alarm() as renew_alarm:
-        thread = threading.Thread(target=watch.run, args=(ended, renew_alarm), name="watchdog", daemon=True)
-        thread.start()
-        _watch = watch
-        try:
-            yield
-        finally:
-            _watch = None
-            ended.set()
-            thread.join()
+    alarm = KernelAlarm()
+    alarm.start()
+    thread = threading.Thread(target=watch.run, args=(ended, alarm), name="watchdog", daemon=True)
+    thread.start()
+    _watch = watch
+    try:
+        yield
+    finally:
+        _watch = None
+        ended.set()
+        thread.join()
+        alarm.stop()
 
 
 def tick(within_s: float | None = None) -> None:
-    """End the process unless this thread ends or ticks again within `within_s`, by default `HANG_S`."""
-    watch = _watch  # read once: another thread may end the context meanwhile
+    """End the process unless this thread ends or ticks again within `within_s`, by default `HANG_S`.
+
+    Outside of `watch_threads`, do nothing.
+    """
+    watch = _watch  # read once: another thread may leave `watch_threads` meanwhile
     if watch is not None:
+        # `ran_s` grows only while the process runs, so a frozen container does not count.
         watch.due_s[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
 
 
 def forget() -> None:
     """Stop watching this thread until it ticks again."""
-    watch = _watch
+    watch = _watch  # read once, as in `tick`
     if watch is not None:
         watch.due_s.pop(threading.current_thread(), None)
 
 
-def result_of(future: Future[T]) -> T:
-    """Wait for a future without limit, and return its result.
+def wait_for_result(future: Future[T]) -> T:
+    """Wait for a future without limit, and return its result or raise its error.
 
     This thread ticks meanwhile, so that the watchdog does not end the process.
     """
     while not future.done():
         tick()
         with suppress(TimeoutError):
-            future.exception(timeout=_TICK_EVERY_S)
+            future.exception(timeout=_TICK_EVERY_S)  # only waits: it returns the future's error
     return future.result()

@@ -1,13 +1,7 @@
-"""Reads settings from command-line options, the environment and a TOML file, in this order of precedence.
+"""Validated settings, and what `streampca check` shows of them: origins and all mistakes, without secrets."""
 
-All mistakes are reported at once, each with its origin and without secrets.
-"""
-
-import difflib
-import os
 import re
-import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
@@ -16,41 +10,36 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, TypeAdapter,
 from pydantic.fields import FieldInfo
 
 from streampca.errors import SettingsError
+from streampca.settings.given_values import PREFIX, SERVICE_LINK, GivenValue, find_config_file, find_given_values
 from streampca.settings.options import COMMON
 
-PREFIX = "STREAMPCA_"
-CONFIG = "STREAMPCA_CONFIG"
 MASK = "********"
 # User and password in a URL: everything up to the last @, since a password may contain any letter.
 _LOGIN = re.compile(r"//.*@")
 # The query of a URL, which may hold a signature.
 _QUERY = re.compile(r"(://[^?\s]*\?)[^'\"]*")
-# If a namespace of Kubernetes has a Service STREAMPCA, its pods get STREAMPCA_PORT with a value that begins so.
-_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
 _NO_SERVICE_LINKS = ", set by Kubernetes for a Service of this name: set enableServiceLinks: false in the pod's spec"
-
+_DEFAULT = "default"
+_MISSING = "missing"
 
 Rules = tuple[tuple[Callable[[Any], bool], str], ...]
-"""Rules between settings: a test whether the settings `s` break the rule, and a sentence that is formatted with `s`."""
+"""Rules between settings. Each is a test whether settings `s` break the rule, and a sentence that says what is wrong.
+
+The sentence is formatted with `s`.
+"""
 
 
-class _Source(NamedTuple):
-    """The value of a setting before it is validated, and where it comes from."""
-
-    value: Any
-    origin: str
-
-
-_Sources = dict[str, _Source]
-"""The source of each setting that is set, by its name."""
-
-
-class Effective(NamedTuple):
-    """The effective value of a setting and its origin. A secret value is _mask."""
+class EffectiveSetting(NamedTuple):
+    """A setting as `streampca check` shows it."""
 
     name: str
-    value: str
-    origin: str
+    value: str  # "" if there is none; of a secret, only a mask
+    origin: str  # such as "option --topic", "default", or "missing" for a required setting that is not given
+
+    @property
+    def is_given(self) -> bool:
+        """True if an option, the environment or the file sets it."""
+        return self.origin not in (_DEFAULT, _MISSING)
 
 
 class Settings(BaseModel):
@@ -59,7 +48,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     RULES: ClassVar[Rules] = ()
-    """The rules that a class adds to those of its bases."""
+    """Rules between the settings. A class has the rules of its bases, too."""
 
     _config_file: Path | None = PrivateAttr(None)
 
@@ -76,19 +65,19 @@ class Settings(BaseModel):
         return self
 
     @classmethod
-    def _find_broken_rules(cls, settings: object) -> list[str]:
+    def _find_broken_rules(cls, settings: object, *, ignore_absent: bool = False) -> list[str]:
         """Return the sentences of the rules that these settings break.
 
-        Some settings may be absent. A rule about an absent setting is not broken.
+        With `ignore_absent`, settings may be absent; a rule about an absent setting is not broken.
         """
         sentences: list[str] = []
         for base in reversed(cls.__mro__):
-            for is_broken, sentence in vars(base).get("RULES", ()):
+            for is_broken, sentence in vars(base).get("RULES", ()):  # those that `base` itself defines
                 try:
                     if is_broken(settings):
                         sentences.append(sentence.format(s=settings))
-                except AttributeError:
-                    if isinstance(settings, Settings):  # no setting is absent, so the rule itself is wrong
+                except AttributeError:  # the rule is about a setting that is absent
+                    if not ignore_absent:
                         raise
         return sentences
 
@@ -99,36 +88,40 @@ class Settings(BaseModel):
         settings = reading.settings
         if settings is None or reading.mistakes:
             raise SettingsError("; ".join(reading.mistakes))
-        settings._config_file = _config_path(config)
+        settings._config_file = find_config_file(config)
         return settings
 
     @classmethod
-    def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[Effective], list[str]]:
-        """Return every setting's effective value, in the order of `sort_key`, and every mistake."""
+    def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[EffectiveSetting], list[str]]:
+        """Return every setting with its effective value, in the order of `sort_key`, and every mistake."""
         reading = cls._read(config, options)
-        sources = dict(reading.sources)
-        if reading.settings is not None:  # the validated values are known, such as a default that contains the topic
-            for name, value in reading.settings:
-                origin = sources[name].origin if name in sources else "default"
-                sources[name] = _Source(value, origin)
+        effective = dict(reading.given)
+        # If all settings are valid, their validated values are listed. These include defaults that depend on others.
+        if reading.settings is not None:
+            for name, value in reading.settings:  # pydantic yields the names and values of all settings
+                origin = effective[name].origin if name in effective else _DEFAULT
+                effective[name] = GivenValue(value, origin)
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
-        return [_find_effective(name, field, sources) for name, field in fields], reading.mistakes
+        return [_describe_setting(name, field, effective.get(name)) for name, field in fields], reading.mistakes
 
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
-        """Read and validate the settings."""
-        sources, mistakes = _gather(cls.model_fields, options, config)
-        values = {name: source.value for name, source in sources.items()}
+        """Read and validate the settings, and find every mistake in them."""
+        known_names = collect_fields(Settings)
+        given, mistakes = find_given_values(cls.model_fields, known_names, options, find_config_file(config))
+        values = {name: given_value.value for name, given_value in given.items()}
         try:
-            return _Reading(settings=cls(**values), sources=sources, mistakes=mistakes)
+            return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # Broken rules have no location. Pydantic checks no rule if a single value is wrong, so they follow below.
+            # The error of broken rules has no location ("loc"). It is left out here, and the rules are checked below:
+            # pydantic checks them only if all values are right.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
+        for details in wrong_values:
+            mistakes.append(_describe_mistake(cls, given, details))
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
-        mistakes += [_describe(cls, sources, details) for details in wrong_values]
-        valid = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
-        mistakes += cls._find_broken_rules(valid)
-        return _Reading(settings=None, sources=sources, mistakes=mistakes)
+        valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
+        mistakes += cls._find_broken_rules(valid_settings, ignore_absent=True)
+        return _Reading(settings=None, given=given, mistakes=mistakes)
 
 
 S = TypeVar("S", bound=Settings)
@@ -138,7 +131,7 @@ class _Reading(NamedTuple, Generic[S]):
     """What `Settings.read` and `Settings.explain` have found."""
 
     settings: S | None  # None if a value is wrong or a rule is broken
-    sources: _Sources
+    given: dict[str, GivenValue]  # by the name of the setting
     mistakes: list[str]
 
 
@@ -148,11 +141,11 @@ def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
     return not field.is_required(), common_index, name
 
 
-def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
+def collect_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
     """Return the settings of a class and of all its subclasses."""
     fields = dict(kind.model_fields)
     for subclass in kind.__subclasses__():
-        fields |= all_fields(subclass)
+        fields |= collect_fields(subclass)
     return fields
 
 
@@ -163,39 +156,44 @@ def _convert_valid(kind: type[Settings], values: Mapping[str, Any], wrong_names:
         if name in wrong_names:
             continue
         if name in values:
-            type_: Any = Annotated[field.annotation, field]
+            type_: Any = Annotated[field.annotation, field]  # with the limits of the field
             valid[name] = TypeAdapter(type_).validate_python(values[name])
         else:
             valid[name] = field.default
     return valid
 
 
-def _describe(kind: type[Settings], sources: _Sources, details: Mapping[str, Any]) -> str:
-    """Say in a sentence what pydantic reports about one setting."""
+def _describe_mistake(kind: type[Settings], given: Mapping[str, GivenValue], details: Mapping[str, Any]) -> str:
+    """Say in a sentence what is wrong with one setting. `details` is an item of pydantic's `errors()`."""
     name = str(details["loc"][0])
     if details["type"] == "missing":
         return f"{name} is required: set {PREFIX}{name.upper()} or pass --{name.replace('_', '-')}"
     text = str(details["msg"]).removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    got = MASK if _is_secret(kind.model_fields[name]) else _mask(repr(details["input"]))
-    origin = sources[name].origin if name in sources else "default"
-    if _SERVICE_LINK.match(str(details["input"])):
+    value = details["input"]
+    shown_value = MASK if _is_secret(kind.model_fields[name]) else _mask(repr(value))
+    origin = given[name].origin if name in given else _DEFAULT
+    if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which nobody has set on purpose
         origin += _NO_SERVICE_LINKS
-    return f"{name}: {text}, got {got} ({origin})"
+    return f"{name}: {text}, got {shown_value} ({origin})"
 
 
-def _find_effective(name: str, field: FieldInfo, sources: _Sources) -> Effective:
-    """Return the effective value of a setting and its origin."""
-    if name in sources:
-        source = sources[name]
-    elif field.is_required():
-        source = _Source(value=None, origin="missing")
+def _describe_setting(name: str, field: FieldInfo, effective: GivenValue | None) -> EffectiveSetting:
+    """Return a setting as it is shown.
+
+    If it has no effective value, its default is shown; if it is required, that it is missing.
+    """
+    if effective is None and field.is_required():
+        effective = GivenValue(value=None, origin=_MISSING)
+    elif effective is None:
+        effective = GivenValue(value=field.default, origin=_DEFAULT)
+    if effective.value is None:
+        text = ""
+    elif _is_secret(field):
+        text = MASK
     else:
-        source = _Source(value=field.default, origin="default")
-    if source.value is None:
-        return Effective(name=name, value="", origin=source.origin)
-    text = MASK if _is_secret(field) else _mask(str(source.value))
-    return Effective(name=name, value=text, origin=source.origin)
+        text = _mask(str(effective.value))
+    return EffectiveSetting(name=name, value=text, origin=effective.origin)
 
 
 def _mask(text: str) -> str:
@@ -206,71 +204,3 @@ def _mask(text: str) -> str:
 
 def _is_secret(field: FieldInfo) -> bool:
     return SecretStr in (field.annotation, *get_args(field.annotation))
-
-
-def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | None) -> tuple[_Sources, list[str]]:
-    """Return the values of `names` by precedence, and mistakes in the names of variables and of the file's settings.
-
-    An option that is None and an empty variable count as unset. All commands share file and environment, so a name may
-    belong to another command. A name that no command has is a mistake: a misspelt `dead_letter_topic` would otherwise
-    go unnoticed until it is needed.
-    """
-    known_names = all_fields(Settings)
-    mistakes = _find_misspelt_variables(known_names)
-    path = _config_path(config)
-    table = _read_table(path, known_names, mistakes) if path else {}
-    sources: _Sources = {}
-    for name in names:
-        variable = PREFIX + name.upper()
-        if options.get(name) is not None:
-            sources[name] = _Source(options[name], f"option --{name.replace('_', '-')}")
-        elif os.environ.get(variable):
-            sources[name] = _Source(os.environ[variable], f"environment {variable}")
-        elif name in table:
-            sources[name] = _Source(table[name], f"file {path}")
-    return sources, mistakes
-
-
-def _find_misspelt_variables(known_names: Collection[str]) -> list[str]:
-    """Return a sentence for each environment variable that resembles a setting.
-
-    A variable that resembles none is ignored, since it may belong to another program.
-    """
-    mistakes = []
-    for variable, value in sorted(os.environ.items()):
-        name = variable.removeprefix(PREFIX).lower()
-        if not variable.startswith(PREFIX) or variable == CONFIG or name in known_names or _SERVICE_LINK.match(value):
-            continue
-        nearest = _find_nearest(name, known_names)
-        if nearest:
-            mistakes.append(f"{variable} is not a setting: did you mean {PREFIX}{nearest.upper()}?")
-    return mistakes
-
-
-def _config_path(option: Path | None) -> Path | None:
-    path = option or os.environ.get(CONFIG)
-    return Path(path) if path else None
-
-
-def _read_table(path: Path, known_names: Collection[str], mistakes: list[str]) -> dict[str, Any]:
-    """Return the values of a TOML file, and append what is wrong with it to `mistakes`."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        mistakes.append(f"the configuration file {path} cannot be read: {error.strerror}")
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        mistakes.append(f"the configuration file {path} is not TOML: {error}")
-        return {}
-    for name in table:
-        if name not in known_names:
-            nearest = _find_nearest(name, known_names)
-            suggestion = f": did you mean {nearest}?" if nearest else ""
-            mistakes.append(f"{path}: {name} is not a setting{suggestion}")
-    return table
-
-
-def _find_nearest(name: str, known_names: Collection[str]) -> str | None:
-    """Return the setting that this name probably means, or None if it resembles no setting."""
-    matches = difflib.get_close_matches(name, known_names, n=1, cutoff=0.85)
-    return matches[0] if matches else None

@@ -1,40 +1,66 @@
-"""The settings of every command. `all_fields` lists them only after this module is imported.
+"""The settings of every command. `collect_fields` lists them only after this module is imported.
 
 Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML file given by `--config` or
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
 """
 
 import re
+import socket
 from datetime import datetime
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PlainValidator, field_validator
 
-from streampca.errors import needs
-from streampca.settings.base import Rules, Settings, all_fields
-from streampca.settings.kafka import DeadLetterSettings, FormatSettings, KafkaName, KafkaSettings, TopicSettings
+from streampca.errors import describe_missing_package
+from streampca.pca.missing_values import normalize_missing_values
+from streampca.settings.base import Rules, Settings, collect_fields
+from streampca.settings.kafka import (
+    DeadLetterSettings,
+    FormatSettings,
+    KafkaName,
+    KafkaSettings,
+    LabelSettings,
+    TopicSettings,
+)
 from streampca.settings.pins import parse_version_or_pin
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
-__all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
+__all__ = ["LogSettings", "Settings", "StoreSettings", "collect_fields"]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 
+# Fields of transform's outputs, besides the record itself and contributions.
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 _EMIT = re.compile("|".join([*EMITTED, "record", "contributions:[1-9][0-9]{0,5}"]))
 
 
-def milliseconds_of(text: str) -> int:
-    """Return the milliseconds since 1970 of a time in ISO 8601. Raises `ValueError`.
+def parse_iso_time_ms(text: str) -> int:
+    """Parse a time in ISO 8601 to milliseconds since 1970. Raises `ValueError` that says what to write instead.
 
-    A time without an offset from UTC is local time.
+    A time without a zone is refused, since it would mean another moment on a machine in another zone.
     """
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time such as 2026-01-31T12:00+02:00") from None
+    if time.tzinfo is None:
+        raise ValueError(f"the time {text!r} has no zone: write {time.isoformat()}Z if it is in UTC")
+    return int(time.timestamp() * 1000)
 
 
-class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterSettings, ListeningSettings):
+def _parse_start(start: str) -> str | int:
+    """Return where reading begins: a word such as "earliest", or a time in milliseconds since 1970.
+
+    Raises `ValueError` if the text is neither a word nor a time in ISO 8601.
+    """
+    return start if start.isalpha() else parse_iso_time_ms(start)
+
+
+class ConsumerSettings(
+    StoreSettings, KafkaSettings, FormatSettings, DeadLetterSettings, ListeningSettings, LabelSettings
+):
     """Settings that the worker and `streampca transform` share."""
 
     on_bad_record: Literal["stop", "skip"] = Field(
@@ -49,11 +75,21 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     group_instance_id: KafkaName | None = Field(
         None, description="Static member id, unique in the group: a quick restart then moves no partition."
     )
+    rack: str | None = Field(
+        None, description="Rack or zone of this process: it reads from a replica there (KIP-392); unset: from leaders."
+    )
     metrics_port: Port = Field(8010, description="Port of /metrics, /healthz and /readyz; 0: any free one.")
+
+    ROLE: ClassVar[str] = "reader"  # part of the client's id
+
+    @property
+    def client_id(self) -> str:
+        """The name by which brokers know the client: its role, and the member or the host."""
+        return f"streampca-{self.ROLE}-{self.group_instance_id or socket.gethostname()}"
 
     @property
     def group(self) -> str:
-        """The consumer group to join; "" for a reader that joins none."""
+        """The consumer group to join; "" for a reader of a topic that does not join a group."""
         return ""
 
     @property
@@ -66,7 +102,15 @@ class GroupSettings(Settings):
     group_id: str = Field("streampca-<topic>", min_length=1, description="Consumer group of the workers.")
 
 
+class TransformGroupSettings(Settings):
+    transform_group_id: str = Field(
+        "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
+    )
+
+
 class WorkerSettings(ConsumerSettings, GroupSettings):
+    ROLE: ClassVar[str] = "worker"
+
     # The model. A checkpoint made with other values of these is refused.
     dimensions: Dimensions = Field(description="Length d of every vector.")
     components: int = Field(ge=1, description="Number k of principal components to learn.")
@@ -91,10 +135,13 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     missing: Literal["refuse", "impute"] = Field(
         "refuse", description="What to do with vectors that lack entries (null or NaN)."
     )
+    missing_values: Annotated[str, PlainValidator(normalize_missing_values, json_schema_input_type=str | float)] = (
+        Field("", description="Numbers that mean missing, comma-separated, such as -200, -9999.")
+    )
 
     start: str = Field(
         "earliest",
-        description="Where partitions without a checkpoint begin: earliest, latest, a time (ISO 8601), or backfill.",
+        description="Where partitions without a checkpoint begin: earliest, latest, backfill, or a time with its zone.",
     )
 
     # Checkpoints and models.
@@ -107,18 +154,17 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     @classmethod
     def _check_start(cls, start: str) -> str:
         if start not in ("earliest", "latest", "backfill"):
-            milliseconds_of(start)
+            parse_iso_time_ms(start)  # raises if it is not a time either
         return start
 
     @property
     def start_at(self) -> str | int:
-        """`start` as a word, or as milliseconds since 1970."""
-        is_word = self.start.isalpha()
-        return self.start if is_word else milliseconds_of(self.start)
+        """Where partitions without a checkpoint begin: a word, or a time in milliseconds since 1970."""
+        return _parse_start(self.start)
 
     @property
     def model_dtype(self) -> str:
-        """`dtype`; if it is unset, float32 for vectors that arrive as float32, otherwise float64."""
+        """Type of the model: `dtype`; if that is unset, the type of decoded vectors."""
         return self.dtype or self.vector_dtype
 
     @property
@@ -135,8 +181,10 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     )  # fmt: skip
 
 
-class TransformSettings(ConsumerSettings):
-    """Settings of `streampca transform`; those that it shares with the worker have the same names."""
+class TransformSettings(ConsumerSettings, TransformGroupSettings):
+    """Settings of `streampca transform`."""
+
+    ROLE: ClassVar[str] = "transform"
 
     output_topic: KafkaName = Field(description="Topic to write to, with at least as many partitions as the topic.")
     emit: str = Field(
@@ -156,10 +204,27 @@ class TransformSettings(ConsumerSettings):
     model_version: Annotated[
         int | str | None, PlainValidator(parse_version_or_pin, json_schema_input_type=int | str | None)
     ] = Field(None, description="Model version to project with, or the name of a pin; unset: the newest.")
-    transform_group_id: str = Field(
-        "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
+    transform_start: str | None = Field(
+        None,
+        description="Where partitions begin for which the group has committed no offset: outputs (behind the last "
+        "output's record), earliest, latest, or a time (ISO 8601); unset: earliest, if nothing can be written twice.",
     )
     metrics_port: Port = Field(8020, description="Port of /metrics, /healthz and /readyz; 0: any free one.")
+
+    @field_validator("transform_start")
+    @classmethod
+    def _check_transform_start(cls, start: str | None) -> str | None:
+        if start not in (None, "outputs", "earliest", "latest"):
+            parse_iso_time_ms(start)  # raises if it is not a time either
+        return start
+
+    @property
+    def transform_start_at(self) -> str | int | None:
+        """Where partitions begin for which the group has committed no offset; None if the setting is unset.
+
+        This is a word, or a time in milliseconds since 1970.
+        """
+        return None if self.transform_start is None else _parse_start(self.transform_start)
 
     @property
     def group(self) -> str:
@@ -167,15 +232,17 @@ class TransformSettings(ConsumerSettings):
 
     @property
     def emitted(self) -> tuple[str, ...]:
+        """The fields of an output, in order."""
         return tuple(name.strip() for name in self.emit.split(","))
 
     @field_validator("emit")
     @classmethod
     def _check_emit(cls, emit: str) -> str:
         fields = [field.strip() for field in emit.split(",")]
-        names = {field.split(":")[0] for field in fields}
-        is_known = all(_EMIT.fullmatch(field) for field in fields)
-        if not is_known or len(names) < len(fields):  # an unknown field, or the same field twice
+        are_known = all(_EMIT.fullmatch(field) for field in fields)
+        names = {field.split(":")[0] for field in fields}  # contributions:3 and contributions:5 have the same name
+        has_repetition = len(names) < len(fields)
+        if not are_known or has_repetition:
             raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}, record, contributions:N")
         return emit
 
@@ -190,20 +257,23 @@ class TransformSettings(ConsumerSettings):
         (lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",
          "output_format {s.output_format} holds one vector, and records of format arrow hold several"),
         (lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
-         needs("output_format arrow", "pyarrow", "arrow")),
+         describe_missing_package("pyarrow", "arrow", needed_by="output_format arrow")),
     )  # fmt: skip
 
 
-class ServeSettings(StoreSettings, ListeningSettings):
+class ServeSettings(StoreSettings, ListeningSettings, LabelSettings):
     port: Port = Field(8000, description="Port to listen on; 0: any free one.")
     allowed_hosts: str | None = Field(
         None,
-        pattern=r"^(\*|(\*\.)?[^*,\s]+)(\s*,\s*(\*|(\*\.)?[^*,\s]+))*$",
+        pattern=r"^(\*|(\*\.)?[^*,/\s]+)(\s*,\s*(\*|(\*\.)?[^*,/\s]+))*$",
         description="Host names that requests may be for, comma-separated; *: any.",
     )
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
     model_max_age_s: float | None = Field(
-        None, gt=0, description="Model age above which /readyz answers 503; unset: no limit."
+        None,
+        gt=0,
+        description="Age of the newest model above which /readyz answers 503, unless workers report that it has every "
+        "record; unset: no limit.",
     )
 
 
@@ -211,13 +281,17 @@ class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings)
     dimensions: Dimensions | None = Field(None, description="Length d of every vector.")
 
 
-class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
+class OutputTopicSettings(Settings):
     output_topic: KafkaName | None = Field(
         None, description="Topic to write to, with at least as many partitions as the topic."
     )
 
 
-class ResetSettings(StoreSettings, KafkaSettings, GroupSettings):
+class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, OutputTopicSettings, LogSettings):
+    """Settings of `streampca create-topics`."""
+
+
+class ResetSettings(StoreSettings, KafkaSettings, GroupSettings, TransformGroupSettings, OutputTopicSettings):
     """Settings of `streampca reset`."""
 
 

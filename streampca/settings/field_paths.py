@@ -1,72 +1,200 @@
-"""The setting `field`: paths to the numbers of a record, such as `payload.embedding` or `temp,hum`.
+"""The settings `field` and `where`: paths to the numbers of a record, and conditions that a record must meet.
 
-Commas separate paths, and dots the parts of a path. A name with a dot or a comma stands in backticks.
+In `field`, such as `payload.embedding` or `temp,hum`, commas separate paths, and dots the parts of a path. A name with
+a dot or a comma stands in backticks. A part may choose an element of an array: `values[id=temp].v`.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-_PART = re.compile(r"\s*(?:`([^`]+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*([.,])")
+# These two patterns have only possessive quantifiers, so that they are matched in a time linear in the text's length.
+# Names and words that are not in backticks may therefore have spaces at their end, which are removed after the match.
+_PART = re.compile(
+    r"""\s*+
+    (?: `(?P<quoted_name>[^`]++)`\s*+ | (?P<plain_name>(?: [^`.,\[] | \[(?![^`\[\]=]*+=) )++) )?+
+    (?: \[\s*+ (?P<key>[^`\[\]=]++) =\s*+ (?: `(?P<quoted_word>[^`]*+)`\s*+ | (?P<plain_word>[^`\]]*+) ) \]\s*+ )?+
+    (?P<separator>[.,])""",
+    re.VERBOSE,
+)
 _PLAIN_NAME = re.compile(r"[^`.,\s](?:[^`.,]*[^`.,\s])?")
+_PLAIN_WORD = re.compile(r"[^`\]\s](?:[^`\]]*[^`\]\s])?|")
+# A path, = or !=, and a word. In the path, = and commas may stand in backticks and between brackets.
+_CONDITION = re.compile(
+    r"""(?P<path>(?: `[^`]*+` | \[(?:`[^`]*+`|[^`\]])*+\] | [^`\[=!,] | !(?!=) )++)
+    (?P<sign>!?=)\s*+
+    (?: `(?P<quoted_word>[^`]*+)`\s*+ | (?P<plain_word>[^`,]++) ),""",
+    re.VERBOSE,
+)
 
 
 class Part(NamedTuple):
-    """A name in a path. In backticks (`quoted`) it is never a pattern."""
+    """A name in a path."""
 
     name: str
-    quoted: bool = False
+    quoted: bool = False  # in backticks, so that it is never a pattern
 
 
-Path: TypeAlias = tuple[Part, ...]
+class Choice(NamedTuple):
+    """A condition in a path. It chooses the element of an array whose entry `key` is `word`."""
+
+    key: str
+    word: str
 
 
-def paths_of(field: str) -> tuple[Path, ...]:
-    """Return the paths in the text of the setting; none if it is empty. Raises `ValueError`."""
+Path: TypeAlias = tuple[Part | Choice, ...]
+
+Step: TypeAlias = str | Choice
+"""One step into a value: the name of an entry, or the choice of an element."""
+
+
+class Condition(NamedTuple):
+    """A condition of `where`, path=word or path!=word."""
+
+    steps: tuple[Step, ...]  # of the path
+    is_equal: bool  # True: the value at the path must be the word; False: it must not be the word
+    word: str
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether this value at the end of the path meets the condition."""
+        return is_word(value, self.word) == self.is_equal
+
+
+def is_word(value: Any, word: str) -> bool:
+    """Return whether a value is this word: a text as it is, any other value as JSON writes it. null is not a word.
+
+    Bytes are the text that they are in UTF-8, since some writers of Avro and Parquet have no other type for texts.
+    """
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        return value == word
+    if isinstance(value, bool | int | float | list | dict):
+        return json.dumps(value, default=str) == word
+    return value is not None and str(value) == word  # such as a decimal
+
+
+def parse_paths(field: str) -> tuple[Path, ...]:
+    """Return the paths in the text of the setting `field`; none if it is empty. Raises `ValueError`."""
     if not field.strip():
         return ()
-    text = f"{field},"  # with the comma, each part ends with a separator
-    if _PART.sub("", text):
-        raise ValueError(f"{field!r} is not a path or several: write names like temp,hum or payload.embedding")
+    error = ValueError(
+        f"{field!r} is not a path or several: write names like temp,hum or payload.embedding, choose an element as in "
+        "values[id=temp].v, and put a name with [ and = in backticks"
+    )
     paths: list[Path] = []
-    parts: Path = ()
-    for quoted, name, separator in _PART.findall(text):
-        parts += (Part(quoted or name, quoted=bool(quoted)),)
-        if separator == ",":
+    parts: Path = ()  # of the current path
+    for match in _split(_PART, f"{field},", error):  # with the comma, each part ends with a separator
+        plain_name = (match["plain_name"] or "").rstrip()
+        key = (match["key"] or "").rstrip()
+        name = match["quoted_name"] or plain_name
+        is_choice = match["key"] is not None
+        is_wrong_choice = is_choice and key.endswith("!")  # [id!=temp]: a choice needs an equal word
+        # A plain name with [ and = is probably a choice that is written wrongly, such as values[id]=temp.
+        if not (name or is_choice) or is_wrong_choice or ("[" in plain_name and "=" in plain_name):
+            raise error
+        if name:
+            parts += (Part(name, quoted=match["quoted_name"] is not None),)
+        if is_choice:
+            word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
+            parts += (Choice(key, word),)
+        if match["separator"] == ",":
             paths.append(parts)
             parts = ()
-    distinct = {names_in(path) for path in paths}
-    if len(distinct) < len(paths):
+    distinct_paths = {get_steps(path) for path in paths}
+    if len(distinct_paths) < len(paths):
         raise ValueError("it names a path twice")
     return tuple(paths)
 
 
-def names_of(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return a name for each path: its shortest ending that no other path has, often the last part."""
-    endings_by_path = [[".".join(names_in(path)[-length:]) for length in range(1, len(path) + 1)] for path in paths]
-    path_count = Counter(chain.from_iterable(endings_by_path))
+def parse_conditions(where: str) -> tuple[Condition, ...]:
+    """Return the conditions in the text of the setting `where`; none if it is empty. Raises `ValueError`."""
+    if not where.strip():
+        return ()
+    error = ValueError(f"where={where!r} is not a condition or several: write path=word or path!=word")
+    conditions = []
+    for match in _split(_CONDITION, f"{where},", error):  # with the comma, each condition ends with a comma
+        [path] = parse_paths(match["path"])
+        word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
+        conditions.append(Condition(get_steps(path), is_equal=match["sign"] == "=", word=word))
+    return tuple(conditions)
+
+
+def _split(pattern: re.Pattern[str], text: str, error: ValueError) -> Iterator[re.Match[str]]:
+    """Yield the matches of which the text consists. Raises the error if a piece of the text does not match."""
+    position = 0
+    while position < len(text):
+        match = pattern.match(text, position)
+        if match is None:
+            raise error
+        yield match
+        position = match.end()
+
+
+def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return a name for each path: the shortest one that no other path may have, often its last part.
+
+    A path with a choice is named by the word of the choice, if no other path may have that name.
+    """
+    possible_names_of_paths = [_list_possible_names(get_steps(path)) for path in paths]
+    path_counts = Counter(chain.from_iterable(possible_names_of_paths))  # how many paths may have a name
     names = []
-    for endings in endings_by_path:
-        unique = [ending for ending in endings if path_count[ending] == 1]
-        whole_path = endings[-1]  # it names the path if all its endings are also endings of another path
-        names.append(unique[0] if unique else whole_path)
+    for possible_names in possible_names_of_paths:
+        unique_names = [name for name in possible_names if path_counts[name] == 1]
+        whole_path = possible_names[-1]  # the path's name if each possible name is also one of another path
+        names.append(unique_names[0] if unique_names else whole_path)
     return tuple(names)
 
 
+def _list_possible_names(steps: Sequence[Step]) -> list[str]:
+    """Return the names that a path may have, the best one first and the whole path last.
+
+    For `a.b` these are b and a.b. For `a[x=1].b[y=2].c` these are 2, 2.c, 1.2, 1.2.c and the whole path: the last words
+    of its choices, with and without the steps after the last choice.
+    """
+    choice_indices = [index for index, step in enumerate(steps) if isinstance(step, Choice)]
+    if not choice_indices:
+        return [".".join(map(str, steps[-length:])) for length in range(1, len(steps) + 1)]
+    words = [step.word for step in steps if isinstance(step, Choice)]
+    steps_after_choices = [str(step) for step in steps[choice_indices[-1] + 1 :]]
+    names = []
+    for length in range(1, len(words) + 1):
+        last_words = words[-length:]
+        names.append(".".join(last_words))
+        names.append(".".join(last_words + steps_after_choices))
+    distinct_names = dict.fromkeys(names)  # without steps after the choices, each name occurs twice
+    return [*distinct_names, spell_path(steps)]
+
+
 def dimension_names(field: str, dimensions: int) -> list[str] | None:
-    """Return the names of the dimensions, or None unless `field` has a path for each of two or more dimensions."""
-    paths = paths_of(field)
+    """Return the names that `field` gives the dimensions; None unless it has a path for each of two or more."""
+    paths = parse_paths(field)
     has_path_for_each = len(paths) == dimensions
-    return list(names_of(paths)) if has_path_for_each and dimensions > 1 else None
+    return list(name_paths(paths)) if has_path_for_each and dimensions > 1 else None
 
 
-def spelled(names: Sequence[str]) -> str:
-    """Return the text of the path with these names, in backticks where a name needs them."""
-    return ".".join(name if _PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in names)
+def spell_path(steps: Sequence[Step]) -> str:
+    """Return the text of the path with these steps, in backticks where a name or a word needs them."""
+    text = ""
+    for step in steps:
+        if isinstance(step, Choice):
+            word = step.word if _PLAIN_WORD.fullmatch(step.word) else f"`{step.word}`"
+            text += f"[{step.key}={word}]"
+            continue
+        # Without backticks, a name with [ and = could be taken for a choice.
+        is_plain = _PLAIN_NAME.fullmatch(step) and not ("[" in step and "=" in step)
+        text += ("." if text else "") + (step if is_plain else f"`{step}`")
+    return text
 
 
-def names_in(path: Path) -> tuple[str, ...]:
-    """Return the names of a path's parts."""
-    return tuple(part.name for part in path)
+def get_steps(path: Path) -> tuple[Step, ...]:
+    """Return the steps of a path: the names of its parts, and its choices."""
+    return tuple(part if isinstance(part, Choice) else part.name for part in path)
+
+
+def collect_names(steps_of_paths: Iterable[Sequence[Step]]) -> set[str]:
+    """Return the names of all entries on these paths, including those that choices compare."""
+    return {step.key if isinstance(step, Choice) else step for steps in steps_of_paths for step in steps}

@@ -9,19 +9,25 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
-from streampca.errors import needs
+from streampca.errors import describe_missing_package
 from streampca.settings.base import Rules, Settings
-from streampca.settings.field_paths import paths_of
+from streampca.settings.field_paths import get_steps, parse_conditions, parse_paths, spell_path
+from streampca.settings.plug_ins import BUILT_IN_FORMATS, load_format
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
 _MECHANISMS_WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
-_FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
+_NUMBER_KINDS = "iuf"  # of NumPy's types: integers, unsigned integers and floats
 # Over plain HTTP the secret could be read on the way, except on this machine.
 _HTTPS_OR_LOOPBACK = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"
 
 
-def _numpy_type(name: str) -> np.dtype[Any] | None:
+def _are_positions(field: str) -> bool:
+    """Return whether each path of `field` begins with the position of a cell in a line of CSV."""
+    return all(re.fullmatch("[0-9]+", spell_path(get_steps(path)[:1])) for path in parse_paths(field))
+
+
+def _find_numpy_type(name: str) -> np.dtype[Any] | None:
     """Return the NumPy type with this name, or None if there is none."""
     try:
         return np.dtype(name)
@@ -29,8 +35,11 @@ def _numpy_type(name: str) -> np.dtype[Any] | None:
         return None
 
 
-def region_of(bootstrap_servers: str) -> str | None:
-    """Return the AWS region of MSK brokers: the one in their host names, otherwise that of the environment."""
+def find_aws_region(bootstrap_servers: str) -> str | None:
+    """Return the AWS region that the host names of MSK brokers contain.
+
+    If they contain none, return the region that the environment names, or None.
+    """
     match = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", bootstrap_servers)
     if match:
         return match[1]
@@ -62,14 +71,19 @@ class KafkaSettings(Settings):
     @classmethod
     def _check_servers(cls, servers: str) -> str:
         for server in servers.split(","):
-            host, colon, port = server.strip().rpartition(":")
-            if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+            host, _, port = server.strip().rpartition(":")  # without a colon, host is ""
+            is_port = port.isdecimal() and 0 < int(port) < 65536
+            is_url = "/" in host
+            if not host or not is_port or is_url:
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
 
     @property
     def client(self) -> str:
-        """`kafka_client`; if it is unset, confluent where it can be used, otherwise kafka-python."""
+        """The Kafka client to use.
+
+        If `kafka_client` is unset, it is confluent if that can be used, else kafka-python.
+        """
         if self.kafka_client:
             return self.kafka_client
         is_installed = find_spec("confluent_kafka") is not None
@@ -77,9 +91,14 @@ class KafkaSettings(Settings):
         can_use_confluent = is_installed and self.sasl_mechanism != "GSSAPI"
         return "confluent" if can_use_confluent else "kafka-python"
 
+    @property
+    def client_id(self) -> str:
+        """The name by which brokers' logs, quotas and metrics know the client."""
+        return "streampca"
+
     RULES: ClassVar[Rules] = (
         (lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
-         needs("kafka_client confluent", "confluent-kafka", "worker")),
+         describe_missing_package("confluent-kafka", "worker", needed_by="kafka_client confluent")),
         (lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
          "security_protocol {s.security_protocol} needs sasl_mechanism"),
         (lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
@@ -88,10 +107,10 @@ class KafkaSettings(Settings):
          "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password"),
         (lambda s: s.sasl_mechanism == "OAUTHBEARER" and not s.sasl_token_url, "OAUTHBEARER needs sasl_token_url"),
         (lambda s: s.sasl_mechanism == "OAUTHBEARER" and find_spec("httpx") is None,
-         needs("sasl_mechanism OAUTHBEARER", "httpx", "oauth")),
+         describe_missing_package("httpx", "oauth", needed_by="sasl_mechanism OAUTHBEARER")),
         (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
-         needs("sasl_mechanism AWS_MSK_IAM", "aws-msk-iam-sasl-signer-python", "msk")),
-        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not region_of(s.bootstrap_servers),
+         describe_missing_package("aws-msk-iam-sasl-signer-python", "msk", needed_by="sasl_mechanism AWS_MSK_IAM")),
+        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not find_aws_region(s.bootstrap_servers),
          "sasl_mechanism AWS_MSK_IAM needs the environment variable AWS_REGION: bootstrap_servers name no region"),
         (lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
          "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi"),
@@ -116,9 +135,12 @@ class TopicSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _put_topic_into_defaults(cls, values: dict[str, Any]) -> dict[str, Any]:
-        topic = str(values.get("topic", "<topic>"))  # a missing topic is reported later
-        templates = {name: field.default for name, field in cls.model_fields.items() if "<topic>" in str(field.default)}
-        defaults = {name: template.replace("<topic>", topic) for name, template in templates.items()}
+        """Add the defaults that contain `<topic>` to the given values, with the name of the topic in its place."""
+        topic = str(values.get("topic", "<topic>"))  # a missing topic is reported later; defaults stay as they are
+        defaults = {}
+        for name, field in cls.model_fields.items():
+            if "<topic>" in str(field.default):
+                defaults[name] = field.default.replace("<topic>", topic)
         return defaults | values
 
 
@@ -130,53 +152,88 @@ class DeadLetterSettings(TopicSettings):
     )
 
 
+class LabelSettings(Settings):
+    label: str = Field(
+        "",
+        description="Path to a text in each record, such as pump, that names it beside contributions; empty: none.",
+    )
+
+    @field_validator("label")
+    @classmethod
+    def _check_label(cls, label: str) -> str:
+        if len(parse_paths(label)) > 1:
+            raise ValueError("a record has one label: name one path")
+        return label
+
+
 class FormatSettings(Settings):
     format: str = Field(
         "json",
-        description="Format of values: json, csv, npy, arrow, avro, protobuf, or a NumPy type: float32, >f8, int16, …",
+        description="Format of values: json, csv, npy, arrow, avro, protobuf, a NumPy type (float32, >f8, int16, …), "
+        "or the name of a plug-in.",
     )
     field: str = Field("", description="Where the numbers are: paths such as payload.embedding or temp,hum.")
+    where: str = Field("", description="Which records count: conditions such as type=cpu,__deleted!=true.")
     schema_registry_url: str | None = Field(None, description="URL of the schema registry, for avro and protobuf.")
     schema_registry_login: SecretStr | None = Field(None, description="Login at the schema registry, user:password.")
 
     @field_validator("field")
     @classmethod
     def _check_field(cls, field: str) -> str:
-        paths_of(field)
+        parse_paths(field)
         return field
+
+    @field_validator("where")
+    @classmethod
+    def _check_where(cls, where: str) -> str:
+        parse_conditions(where)
+        return where
 
     @field_validator("format")
     @classmethod
     def _check_format(cls, name: str) -> str:
-        dtype = _numpy_type(name)
-        is_raw = dtype is not None and dtype.kind in "iuf" and dtype.itemsize <= 8
-        if name not in _FORMATS and not is_raw:
-            raise ValueError(f"neither {', '.join(_FORMATS)} nor a NumPy type of numbers of 1 to 8 bytes (>f8, int16)")
+        dtype = _find_numpy_type(name)
+        is_raw = dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8
+        is_built_in = name in BUILT_IN_FORMATS or dtype is not None
+        # This also raises an error if a package offers a format of a built-in name.
+        is_plug_in = load_format(name, is_built_in=is_built_in) is not None
+        if name not in BUILT_IN_FORMATS and not is_raw and not is_plug_in:
+            raise ValueError(
+                f"neither {', '.join(BUILT_IN_FORMATS)} nor a NumPy type of numbers of 1 to 8 bytes (>f8, int16), "
+                "and no installed package offers it"
+            )
         return name
 
     @property
     def format_name(self) -> str:
-        """`format`, with the same name for each spelling of a NumPy type: float64 for f8 and <f8.
+        """The name of the format in checkpoints: `format`, with one name for all spellings of a NumPy type.
 
-        Checkpoints hold this name and are refused under another.
+        For example, f8 and <f8 are float64. A checkpoint with another name is refused.
         """
-        dtype = _numpy_type(self.format)
+        dtype = _find_numpy_type(self.format)
         if dtype is None:
             return self.format
         is_big_endian = dtype.str[0] == ">"
         return dtype.str if is_big_endian else dtype.name  # NumPy's name does not say the byte order
 
     @property
+    def field_with_names(self) -> str:
+        """The setting `field`; "" for CSV, where `field` has positions of cells, and the dimensions have no names."""
+        return "" if self.format == "csv" else self.field
+
+    @property
     def vector_dtype(self) -> str:
-        """Type of decoded vectors: float32 if it holds all numbers of a raw format exactly, otherwise float64."""
-        dtype = _numpy_type(self.format)
-        fits = dtype is not None and np.can_cast(dtype, np.float32)
-        return "float32" if fits else "float64"
+        """Type of decoded vectors: float32 if `format` is a NumPy type whose numbers float32 holds, else float64."""
+        dtype = _find_numpy_type(self.format)
+        float32_is_exact = dtype is not None and np.can_cast(dtype, np.float32)
+        return "float32" if float32_is_exact else "float64"
 
     @field_validator("schema_registry_url")
     @classmethod
     def _check_registry_url(cls, urls: str | None) -> str | None:
-        for url in urls.split(",") if urls else ():
+        if not urls:  # a file may hold ""
+            return urls
+        for url in urls.split(","):
             parts = urlsplit(url.strip())
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("not http://host:port or https://host:port")
@@ -189,14 +246,18 @@ class FormatSettings(Settings):
     def _check_registry_login(cls, login: SecretStr | None) -> SecretStr | None:
         if login is None:
             return None
-        user, colon, password = login.get_secret_value().partition(":")
-        if not (user and colon and password):
+        user, _, password = login.get_secret_value().partition(":")
+        if not user or not password:
             raise ValueError("not user:password")
         return login
 
     RULES: ClassVar[Rules] = (
-        (lambda s: s.field != "" and (s.format == "npy" or _numpy_type(s.format) is not None),
+        (lambda s: s.field != "" and (s.format == "npy" or _find_numpy_type(s.format) is not None),
          "format {s.format} has no fields: leave field unset"),
+        (lambda s: s.where != "" and (s.format == "npy" or _find_numpy_type(s.format) is not None),
+         "format {s.format} has no fields that conditions could be about: leave where unset"),
+        (lambda s: s.format == "csv" and not _are_positions(s.field),
+         "field={s.field}: format csv has no names, write positions of cells, from 0, such as 2,3,4"),
         (lambda s: s.field == "" and s.format == "protobuf", "format protobuf needs field"),
         (lambda s: s.schema_registry_url is None and s.format in ("avro", "protobuf"),
          "format {s.format} needs schema_registry_url"),

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, FilePath
+from pydantic import AfterValidator, BeforeValidator, Field, FilePath, field_validator
 
-from streampca.errors import needs
+from streampca.errors import describe_missing_package
 from streampca.settings import store_url
 from streampca.settings.base import Rules, Settings
 from streampca.settings.kafka import TopicSettings
@@ -25,27 +25,35 @@ class StoreSettings(TopicSettings, LogSettings):
     store: Annotated[
         str,
         BeforeValidator(lambda location: str(location) if isinstance(location, Path) else location),
-        AfterValidator(store_url.checked),
+        AfterValidator(store_url.validate_location),
     ] = Field(
         "streampca-store",
         min_length=1,
-        description="Folder of checkpoints and models, or a bucket: s3://, gs:// or az://bucket/prefix.",
+        description="Folder of checkpoints and models, or a bucket: s3://, gs:// or az://bucket/prefix, "
+        "or the URL of a plug-in.",
     )
 
     RULES: ClassVar[Rules] = (
-        (lambda s: store_url.scheme_of(s.store) is not None and find_spec("obstore") is None,
-         needs("a store at a URL", "obstore", "object-store")),
+        (lambda s: store_url.is_bucket(s.store) and find_spec("obstore") is None,
+         describe_missing_package("obstore", "object-store", needed_by="a store at a URL")),
     )  # fmt: skip
 
 
 class ListeningSettings(Settings):
-    """The address to listen on, TLS, and who may send requests."""
+    """Settings of the HTTP port: the address to listen on, TLS, and who may send requests."""
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on; ::, all of IPv6 and IPv4.")
     tls_folder: Path | None = Field(None, description="Folder with tls.crt and tls.key; unset: no TLS.")
     tokens_file: FilePath | None = Field(
         None, description="Hashed bearer tokens and their scopes; unset: no token is needed."
     )
+
+    @field_validator("host")
+    @classmethod
+    def _check_host(cls, host: str) -> str:
+        if "/" in host:
+            raise ValueError("not the name or address of a host, which is written without http://")
+        return host
 
 
 def is_loopback(host: str) -> bool:

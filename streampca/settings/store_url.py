@@ -1,6 +1,8 @@
-"""URLs of object stores: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`."""
+"""URLs of object stores: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`; and of plug-ins."""
 
 import re
+
+from streampca.settings.plug_ins import load_plug_in
 
 # Environment variables with the credentials, by scheme of the URL.
 CREDENTIALS = {
@@ -9,33 +11,47 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
+_OF_SIDECARS = ("http", "https")  # schemes by which commands know the address of a sidecar
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
 
 
-def scheme_of(location: str) -> str | None:
+def find_scheme(location: str) -> str | None:
     """Return the URL's scheme in lower case, or None if `location` is the path of a folder."""
     match = _SCHEME.match(location)
     return match[1].lower() if match else None
 
 
-def checked(location: str) -> str:
-    """Check the location of a store, and return it: a URL without its last slash, or a folder unchanged.
+def is_bucket(location: str) -> bool:
+    """Return whether `location` is a bucket's URL, and not a folder or a plug-in's URL."""
+    return find_scheme(location) in CREDENTIALS
 
-    Raises `ValueError`. Its sentence does not repeat the URL, which may hold a secret.
+
+def validate_location(location: str) -> str:
+    """Return the location of a store: a bucket's URL without its last slash, or a folder or a plug-in's URL unchanged.
+
+    Raises `ValueError` if the URL is not valid. The error does not repeat the URL, which may hold a secret.
     """
-    scheme = scheme_of(location)
+    scheme = find_scheme(location)
     if scheme is None:
         return location
+    # This also raises an error if a package offers a scheme that streampca uses itself.
+    plug_in = load_plug_in("store", scheme, is_built_in=is_bucket(location) or scheme in _OF_SIDECARS)
+    if plug_in is not None:
+        return location
     if scheme not in CREDENTIALS:
-        raise ValueError("use a folder, or a URL that begins with s3://, gs:// or az://")
-    bucket, _, prefix = location[len(scheme) + 3 :].partition("/")
+        raise ValueError(
+            "use a folder, or a URL that begins with s3://, gs:// or az://, or with the scheme of an installed plug-in"
+        )
+    without_scheme = location[len(f"{scheme}://") :]
+    bucket, _, prefix = without_scheme.partition("/")
     if "@" in location:
         raise ValueError(f"credentials do not belong into the URL: set {CREDENTIALS[scheme]}")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"the name of the bucket is not valid: write {scheme}://bucket/prefix")
-    parts = prefix.rstrip("/").split("/")
-    if not _PREFIX.fullmatch(prefix) or (prefix and any(part in ("", ".", "..") for part in parts)):
+    parts = prefix.rstrip("/").split("/") if prefix else []
+    has_wrong_part = any(part in ("", ".", "..") for part in parts)
+    if not _PREFIX.fullmatch(prefix) or has_wrong_part:
         raise ValueError("the prefix is not valid: use letters, digits, '.', '_', '-' between slashes")
     return f"{scheme}://{bucket}/{prefix}".rstrip("/")

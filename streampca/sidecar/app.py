@@ -11,7 +11,7 @@ from fastapi.security import HTTPBearer
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
-from streampca.process.listening import BearerTokens
+from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
 from streampca.settings.process import is_loopback
@@ -57,7 +57,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     """
     models = Models(store, settings.topic)
     history = HistoryReader(models)
-    served = ServedModels(models, on_load=history.add)
+    served = ServedModels(models, on_load=history.add, max_age_s=settings.model_max_age_s)
     metrics = SidecarMetrics(served, settings.topic, store_metrics or StoreMetrics())
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         try:
             yield
         finally:
-            history.closed.set()
+            history.closed.set()  # ends a request that is reading many models
             await anyio.to_thread.run_sync(served.cache.stop)
 
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -85,13 +85,10 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )
     app.state.model_cache = served.cache
-    # These layers replace the framework's own ones, which would handle errors first.
-    layers = _check_hosts(AsyncExitStackMiddleware(app.router), settings)
-    layers = Middleware(layers, metrics, tokens)
-    app.middleware_stack = GZipMiddleware(layers, **_GZIP)
-    engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
-    for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
-        endpoints(engine).add_to(app)
+    app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)
+    engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.label)
+    for endpoints_class in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
+        endpoints_class(engine).add_to(app)
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, ErrorResponse, NotReadyResponse,
@@ -100,11 +97,24 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     return app
 
 
-def _check_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
-    """Return a layer around the application that refuses requests for hosts which the settings do not allow.
+def _create_layers(
+    router: ASGIApp, metrics: SidecarMetrics, tokens: BearerTokens | None, settings: ServeSettings
+) -> ASGIApp:
+    """Return the router, wrapped in layers. A request passes the layer that is added last here first.
 
-    Without `allowed_hosts`, a sidecar on a loopback address answers only requests for local hosts: a web page elsewhere
-    could read it by DNS rebinding otherwise. A sidecar on another address answers requests for all hosts.
+    These layers replace the framework's own, which would handle errors before `Middleware` does.
+    """
+    app: ASGIApp = AsyncExitStackMiddleware(router)
+    app = _restrict_hosts(app, settings)
+    app = Middleware(app, metrics, tokens)
+    return GZipMiddleware(app, **_GZIP)
+
+
+def _restrict_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
+    """Return the application in a layer that refuses requests whose Host header is not allowed.
+
+    Without the setting `allowed_hosts`, a sidecar on a loopback address allows only local hosts, since pages of other
+    sites could read it by DNS rebinding. A sidecar on another address allows all hosts.
     """
     is_local = is_loopback(settings.host)
     if settings.allowed_hosts is not None:
@@ -113,5 +123,6 @@ def _check_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
         hosts = ["localhost", "127.0.0.1", "[::1]", settings.host]
     else:
         return app
+    # These paths are answered for every host: orchestrators and Prometheus ask by the address of a pod.
     open_paths = PROBES if is_local else {*PROBES, "/metrics"}
     return AllowedHosts(app, allowed_hosts=hosts, open_paths=open_paths)

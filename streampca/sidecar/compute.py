@@ -14,14 +14,13 @@ from streampca.pca.model import Model, Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
 from streampca.sidecar.parsing import Limits, check_rows, pack_records
 from streampca.sidecar.schemas import (
-    ModelResponse,
     ProjectRequest,
     ReconstructRequest,
     ScoreRequest,
     VectorsRequest,
 )
 
-_MAX_COMPARED = 100  # components of each of two models, since the work grows with their square
+_MAX_COMPARED_COMPONENTS = 100  # of each of two models, since the work grows with their square
 
 
 class Answer(NamedTuple):
@@ -29,53 +28,57 @@ class Answer(NamedTuple):
 
     version: int  # of the model
     fields: dict[str, Any]
-    vector_count: int = 0
-    projected: Projected | None = None  # of requests to project or score, for the page
+    vector_count: int = 0  # of the request, for the metrics
+    projected: Projected | None = None  # the vectors that the page displays; None if it displays none
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
-    """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
+    """Return the coordinates of vectors, their squared distances, and the scores that the request asks for."""
     projected = _project_request(published, request, limits)
     coordinates = projected.in_basis(request.basis)
     _check_finite("vectors", coordinates, projected.residual)
-    fields = {"coordinates": coordinates, "residual": projected.residual}
+    answer_fields = {"coordinates": coordinates, "residual": projected.residual}
     if request.fields:
-        fields |= {name: value for name, value in _list_scores(projected).items() if name in request.fields}
-    return _build_answer(published, fields, len(projected.vectors), projected)
+        for name, values in _compute_scores(projected).items():
+            if name in request.fields:
+                answer_fields[name] = values
+    return _build_answer(published, answer_fields, len(projected.vectors), projected)
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
-    """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
+    """Return the scores and p-values of vectors, and as many contributing dimensions as the request asks for."""
     projected = _project_request(published, request, limits)
-    fields = _list_scores(projected)
+    answer_fields = _compute_scores(projected)
     count = min(request.contributions, published.model.dimensions)
-    if count:
-        fields |= _list_contributions(published, projected, count, limits)
-    return _build_answer(published, fields, len(projected.vectors), projected)
+    if count > 0:
+        answer_fields |= _compute_contributions(published, projected, count, limits)
+    return _build_answer(published, answer_fields, len(projected.vectors), projected)
 
 
-def _list_contributions(published: PublishedModel, projected: Projected, count: int, limits: Limits) -> dict[str, Any]:
-    """Return, for T² and for SPE, the `count` dimensions that contribute most to each vector's score, with their names.
+def _compute_contributions(
+    published: PublishedModel, projected: Projected, count: int, limits: Limits
+) -> dict[str, Any]:
+    """Return the `count` dimensions that contribute most to each vector's T² and SPE, and what they contribute.
 
-    Raises `RequestError` if they would make the answer too long.
+    If the dimensions have names, these are returned, too. Raises `RequestError` if the answer would be too long.
     """
     names = published.names
     n = len(projected.vectors)
-    longest_name = max(map(len, names)) if names else 0
-    # Each contribution has two numbers for T² and two for SPE. Four letters of a name count as a number.
-    numbers_each = 4 + longest_name // 4
-    if numbers_each * count * n > limits.numbers:
-        allowed = limits.numbers // (numbers_each * n)
+    longest_name = max(len(name) for name in names) if names else 0
+    # For each vector and each of the `count` places, the answer has four numbers: a dimension and its contribution to
+    # T², and the same for SPE. It also has the names of both dimensions: four letters of a name count as a number.
+    numbers_per_place = 4 + longest_name // 4
+    if numbers_per_place * count * n > limits.numbers:
+        allowed = limits.numbers // (numbers_per_place * n)
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
-    # For each of the scores t2 and spe, two arrays (n, count).
-    dimensions_by_score, contributions_by_score = projected.contributions(count)
-    score_names = contributions_by_score._fields
+    (t2_dimensions, spe_dimensions), contributions = projected.contributions(count)
     fields: dict[str, Any] = {}
-    for score_name, dimensions, contributions in zip(
-        score_names, dimensions_by_score, contributions_by_score, strict=True
+    for score_name, dimensions, values in (  # arrays (n, count)
+        ("t2", t2_dimensions, contributions.t2),
+        ("spe", spe_dimensions, contributions.spe),
     ):
         fields[f"{score_name}_dimensions"] = dimensions
-        fields[f"{score_name}_contributions"] = contributions
+        fields[f"{score_name}_contributions"] = values
         if names:
             fields[f"{score_name}_names"] = [[names[j] for j in row] for row in dimensions.tolist()]
     return fields
@@ -83,42 +86,69 @@ def _list_contributions(published: PublishedModel, projected: Projected, count: 
 
 def _project_request(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:
     """Project the vectors or the records of a request. Raises `RequestError`."""
-    names = published.names
-    d = published.model.dimensions
     _require_one_form(request)
     if request.vectors is not None:
-        return published.project(check_rows(request.vectors, "vectors", d, limits, impute=published.impute))
-    if names is None:
+        field = "vectors"
+        rows = request.vectors
+        column_names = None  # in errors, the columns have numbers
+    elif published.names is None:
         raise invalid("this model has no names of dimensions, so it takes no records: send arrays, in their order")
-    rows = pack_records(request.records or [], names)
-    return published.project(check_rows(rows, "records", d, limits, impute=published.impute, names=names))
+    else:
+        field = "records"
+        rows = pack_records(request.records or [], published.names, impute=published.impute)
+        column_names = published.names
+    vectors = check_rows(
+        rows,
+        field,
+        published.model.dimensions,
+        limits,
+        impute=published.impute,
+        missing_values=published.missing_values,
+        names=column_names,
+    )
+    return published.project(vectors)
 
 
 def _require_one_form(request: VectorsRequest) -> None:
-    """Raise `RequestError` unless the request has its rows in exactly one of the forms that it may have."""
-    forms = [name for name in ("coordinates", "vectors", "records") if hasattr(request, name)]
-    given = [form for form in forms if getattr(request, form) is not None]
+    """Raise `RequestError` unless the request has its rows in exactly one field.
+
+    The fields are `vectors` and `records`; in a request to reconstruct, `coordinates` is a third.
+    """
+    allowed = ["vectors", "records"]
+    if isinstance(request, ReconstructRequest):
+        allowed.insert(0, "coordinates")
+    given = [name for name in allowed if getattr(request, name) is not None]
     if len(given) != 1:
-        raise invalid(f"give one of {', '.join(forms)}")
+        raise invalid(f"give one of {', '.join(allowed)}")
 
 
-def _list_scores(projected: Projected) -> dict[str, Any]:
-    """Return the fields of `SCORES` of projected vectors. If the model has no past scores, p-values are None."""
+def _compute_scores(projected: Projected) -> dict[str, Any]:
+    """Return the scores and the p-values of projected vectors as fields of an answer.
+
+    If the model has no past scores, the p-values are None. Raises `RequestError` if a score exceeds float64.
+    """
     _check_finite("vectors", *projected.scores)
-    p_t2, p_spe, p = projected.p_values or (None, None, None)
-    return projected.scores._asdict() | {"p": p, "p_t2": p_t2, "p_spe": p_spe}
+    p_values = projected.p_values
+    fields: dict[str, Any] = projected.scores._asdict()
+    fields["p"] = p_values.score if p_values else None
+    fields["p_t2"] = p_values.t2 if p_values else None
+    fields["p_spe"] = p_values.spe if p_values else None
+    return fields
 
 
-@np.errstate(all="ignore")
+@np.errstate(all="ignore")  # an overflow makes a number infinite, which `_check_finite` refuses
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
-    """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
+    """Return the vectors that belong to coordinates.
+
+    If the request has vectors, return them as the components reconstruct them, with the squared error of each.
+    """
     model = published.model
-    if request.coordinates is None:
+    if request.coordinates is None:  # the request has vectors or records
         projected = _project_request(published, request, limits)
         fields = {"vectors": reconstruct_projected(projected), "squared_error": projected.residual}
         _check_finite("vectors", projected.residual)
         return _build_answer(published, fields, len(projected.vectors))
-    _require_one_form(request)
+    _require_one_form(request)  # in the other case, `_project_request` does it
     coordinates = check_rows(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
@@ -129,9 +159,9 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     return _build_answer(published, {"vectors": vectors}, len(coordinates))
 
 
-@np.errstate(all="ignore")
+@np.errstate(all="ignore")  # an overflow makes a number infinite, which `_check_finite` refuses
 def reconstruct_projected(projected: Projected) -> Array:
-    """Return vectors (n, d) as the components reconstruct them. Raises `RequestError` if they exceed float64."""
+    """Reconstruct vectors (n, d) from their coordinates. Raises `RequestError` if they exceed float64."""
     vectors = projected.model.reconstruct(projected.coordinates)
     _check_finite("vectors", vectors)
     return vectors
@@ -142,16 +172,16 @@ def _check_finite(name: str, *results: Array) -> None:
     for result in results:
         is_finite = np.isfinite(result)
         if not is_finite.all():
-            row = int(np.argwhere(~is_finite)[0, 0])
+            row = int(np.argwhere(~is_finite)[0, 0])  # of the first number that is not finite
             raise invalid(f"{name}[{row}] holds values too large: the result exceeds the range of float64")
 
 
 def _build_answer(
     published: PublishedModel, fields: dict[str, Any], vector_count: int = 0, projected: Projected | None = None
 ) -> Answer:
-    """Return an answer with the version and then these fields, whose arrays are made encodable.
+    """Return an answer with the version of the model, followed by these fields.
 
-    They get C order, and real numbers become float64.
+    The arrays are brought into the form that the encoder of JSON takes: C order, and float64 for real numbers.
     """
     encodable: dict[str, Any] = {"version": published.version}
     for name, value in fields.items():
@@ -162,30 +192,44 @@ def _build_answer(
     return Answer(version=published.version, fields=encodable, vector_count=vector_count, projected=projected)
 
 
-def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, float]]) -> Answer:
-    """Return everything about a model except its arrays of size d.
+def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, Any]]) -> Answer:
+    """Return the fields of `ModelResponse`: everything about a model except its arrays of size d.
 
-    `drift` says by the name of each pin how far the model has moved from the pinned one.
+    `drift` says how far the model has moved from each pinned model, by the pin's name.
     """
     model = published.model
-    positions = sorted(published.positions.items())
-    # The names and values of these fields are not those of the model's attributes.
-    converted: dict[str, Any] = {
+    stats = published.stats
+    positions = {partition_name(partition): position for partition, position in sorted(published.positions.items())}
+    fields: dict[str, Any] = {
+        "topic": published.topic,
+        "dimensions": model.dimensions,
+        "names": published.names,
+        "explained_variance": model.explained_variance,
+        "explained_variance_ratio": model.explained_variance_ratio,
+        "total_variance": model.total_variance,
+        "subspace_error": published.subspace_error,
+        "axis_errors": published.axis_errors,
+        "weight": model.weight,
+        "loss": stats.loss,
+        "loss_ratio": stats.loss_ratio,
+        "loss_ewma": stats.loss_ewma,
+        "rejected": stats.rejected,
+        "first_timestamp_ms": stats.first_timestamp_ms,
+        "last_timestamp_ms": stats.last_timestamp_ms,
+        "published_at": published.published_at,
+        "settings": published.settings,
         "components": model.n_components,
-        "positions": {partition_name(partition): position for partition, position in positions},
+        "positions": positions,
         "drift": drift,
     }
-    fields: dict[str, Any] = {}
-    for name in ModelResponse.model_fields:
-        if name not in converted:
-            # The other fields are attributes, with the same name, of the first of these objects that has one.
-            holder = next(holder for holder in (published, published.stats, model) if hasattr(holder, name))
-            fields[name] = getattr(holder, name)
-    return _build_answer(published, fields | converted)
+    return _build_answer(published, fields)
 
 
 def describe_components(published: PublishedModel, limits: Limits) -> Answer:
-    """Return the axes, and everything else that a client needs to project by itself."""
+    """Return the axes, and the other arrays that a client needs to project vectors by itself.
+
+    Raises `RequestError` if the axes have too many numbers for JSON.
+    """
     model = published.model
     if model.components.size > limits.numbers:
         raise RequestError(
@@ -196,21 +240,40 @@ def describe_components(published: PublishedModel, limits: Limits) -> Answer:
     return _build_answer(published, fields | {"names": published.names})
 
 
-def encode_components(published: PublishedModel) -> list[memoryview]:
-    """Return the axes (k, d) as the header and the content of an `.npy` file. The content is not copied."""
-    array = np.ascontiguousarray(published.model.components)
-    return [memoryview(npy.encode_header(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]
+def draw_example(published: PublishedModel, chance: np.random.Generator, limits: Limits) -> Answer:
+    """Draw a vector with the mean and the variances of the model. Return it with the model's names, mean and scale.
+
+    Raises `RequestError` if the vector has too many numbers for JSON.
+    """
+    model = published.model
+    if model.dimensions > limits.numbers:
+        raise RequestError(Problem.TOO_LONG_FOR_JSON, f"{model.dimensions} numbers are too many for an example in JSON")
+    coordinates = chance.standard_normal(model.n_components) * np.sqrt(model.explained_variance)
+    noise = chance.standard_normal(model.dimensions) * np.sqrt(model.noise_variance)
+    noise_outside = noise - noise @ model.components.T @ model.components  # only its part orthogonal to the components
+    vector = model.uncentre(coordinates @ model.components + noise_outside)
+    fields = {"vector": vector, "coordinates": coordinates, "mean": model.mean, "scale": model.scale}
+    return _build_answer(published, fields | {"names": published.names})
+
+
+def encode_components(published: PublishedModel) -> list[bytes | memoryview]:
+    """Return the axes (k, d) as the header and the numbers of an `.npy` file. The numbers are not copied."""
+    axes = np.ascontiguousarray(published.model.components)
+    header = npy.encode_header(axes.dtype, axes.shape)
+    return [header, axes.data.cast("B")]
 
 
 def compare_axes(one: Model, other: Model) -> dict[str, Any]:
-    """Return the angles between components with the same number, and the principal angles between the subspaces.
+    """Return the angle between the components of the same number, and the principal angles between the subspaces.
 
-    All are in radians. Up to 100 components of each model are compared, and none if the dimensions differ.
+    All angles are in radians. At most 100 components are compared, and none if the models' dimensions differ.
     """
-    n = min(one.n_components, other.n_components, _MAX_COMPARED)
-    if one.dimensions != other.dimensions:
-        n = 0
-    A = np.asarray(one.components[:n], np.float64)
-    B = np.asarray(other.components[:n], np.float64)
-    between = [principal_angles(A[i : i + 1], B[i : i + 1])[0] for i in range(n)]
-    return {"between": between, "principal": principal_angles(A, B)}
+    can_be_compared = one.dimensions == other.dimensions
+    n = min(one.n_components, other.n_components, _MAX_COMPARED_COMPONENTS) if can_be_compared else 0
+    one_axes = np.asarray(one.components[:n], np.float64)
+    other_axes = np.asarray(other.components[:n], np.float64)
+    between = []
+    for i in range(n):
+        (angle,) = principal_angles(one_axes[i : i + 1], other_axes[i : i + 1])  # two axes have only one angle
+        between.append(angle)
+    return {"between": between, "principal": principal_angles(one_axes, other_axes)}

@@ -17,7 +17,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from streampca.fold.model_file import PublishedModel
-from streampca.process.machine import usable_cores
+from streampca.formats.labels import LabelFinder
+from streampca.process.machine import count_usable_cores
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError
 from streampca.sidecar.metrics import SidecarMetrics
@@ -25,7 +26,7 @@ from streampca.sidecar.middleware import ANONYMOUS
 from streampca.sidecar.parsing import Limits
 from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.sidecar.request import RawRequest, read_request
-from streampca.sidecar.schemas import RowsRequest
+from streampca.sidecar.schemas import RowsRequest, VectorsRequest
 from streampca.sidecar.served_models import ServedModels
 from streampca.stores.model_cache import NotLoadedError
 
@@ -55,24 +56,30 @@ class Engine:
         metrics: SidecarMetrics,
         topic: str,
         max_body_bytes: int,
-        model_max_age_s: float | None,
+        label: str = "",
     ) -> None:
+        """`label` is the setting, the path to the label of a record."""
         self.models = models
         self.metrics = metrics
         self.topic = topic
         self.recent = RecentVectors()
         self._max_body_bytes = max_body_bytes
-        self._model_max_age_s = model_max_age_s
+        self._label_finder = LabelFinder(label) if label else None
         # A JSON body of n bytes holds at most n/2 numbers, and an answer may hold as many.
-        self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, max_body_bytes // 2))
+        self.limits = Limits(rows=_MAX_ROWS, numbers=min(_MAX_NUMBERS, max_body_bytes // 2))
         # Each thread may hold a parsed body and its results. Parsing holds the interpreter's lock, so more threads
         # would take more memory and gain little.
-        self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, usable_cores()))
+        self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, count_usable_cores()))
         # Of several requests for a model that is not loaded, one loads it, and the others then find it in memory.
         self._loads = anyio.CapacityLimiter(1)
 
     async def find(self, version: int | str | None) -> PublishedModel:
-        """Return the model of a version or of a pin; None means the newest. Raises what `ModelCache.get` raises."""
+        """Return the model of this version number, or of the version with this name; None means the newest.
+
+        Users name versions with `streampca pin`. If the model is not in memory, it is read from the store. Raises
+        `NoModelError` if there is no model yet, `UnknownVersionError` or `UnknownPinError` if there is no such version,
+        and `StoreError` or `DamagedFileError` if the model cannot be read.
+        """
         try:
             return self.models.get_loaded(version)
         except NotLoadedError as error:
@@ -88,20 +95,21 @@ class Engine:
         current = self.models.cache.current
         return current.version if current else None
 
-    def reasons_not_ready(self) -> dict[str, str]:
-        """Return why requests should not be sent here, by the kind of failure; {} if the sidecar is ready."""
-        return self.models.reasons_not_ready(self._model_max_age_s)
+    def explain_not_ready(self) -> dict[str, str]:
+        """Return the reasons why requests should not be sent here, by the kind of failure; {} if it is ready."""
+        return self.models.explain_not_ready()
 
     def check_ready(self, request: Request) -> None:
-        """Raise `RequestError` unless requests should be sent here.
+        """If requests should not be sent here, raise `RequestError` with the reasons.
 
-        A client without a token, where one is needed, learns only the kinds of failure.
+        If tokens are required and the request has none, the error names only the kinds of failure.
         """
-        reason_by_kind = self.reasons_not_ready()
+        reason_by_kind = self.explain_not_ready()
         if not reason_by_kind:
             return
-        is_anonymous = getattr(request.state, ANONYMOUS, False)
-        reasons = list(reason_by_kind.keys() if is_anonymous else reason_by_kind.values())
+        is_anonymous = getattr(request.state, ANONYMOUS, False)  # the middleware sets it
+        kinds = list(reason_by_kind)
+        reasons = kinds if is_anonymous else list(reason_by_kind.values())
         raise RequestError(Problem.NOT_READY, f"not ready: {'; '.join(reasons)}", reasons=reasons)
 
     async def answer(
@@ -114,44 +122,55 @@ class Engine:
         respond: Callable[[Parsed, Answer, RawRequest], Response],
         if_quick: bool = False,
     ) -> Response:
-        """Parse, compute and respond in one turn of a thread.
+        """Read a request and return the response. Each protocol has three functions for it.
 
-        With `if_quick`, a request that needs little work is answered on the event loop instead. If the model must be
-        loaded first, the request is parsed a second time afterwards: parsed numbers may take several times as much
-        memory as the body, so they do not stay in memory while the model is loaded.
+        `parse` turns the body into a request, `compute` computes the answer with a model, and `respond` encodes it. All
+        three run in a thread. With `if_quick`, a request that needs little work is answered on the event loop instead.
         """
         raw = await read_request(request, self._max_body_bytes)
 
-        def work(find: Callable[[int | str | None], PublishedModel]) -> Response:
+        def process(published: PublishedModel | None = None) -> Response:
+            """Return the response. Without a given model, use that of the request, or raise `NotLoadedError`."""
             parsed = parse(raw.decompress(self._max_body_bytes), self.limits)
-            answer = compute(find(parsed.version), parsed, self.limits)
+            if published is None:
+                published = self.models.get_loaded(parsed.version)
+            answer = compute(published, parsed, self.limits)
             if answer.projected is not None:
-                self.recent.add(answer.projected.vectors)
+                self.recent.add(answer.projected.vectors, self.find_labels(parsed))
             self.metrics.vectors[operation].inc(answer.vector_count)
             return respond(parsed, answer, raw)
 
         try:
             if if_quick and self._is_quick(raw):
-                return work(self.models.get_loaded)
-            return await self.in_thread(partial(work, self.models.get_loaded))
+                return process()
+            return await self.run_in_thread(process)
         except NotLoadedError as error:
-            published = await self.find(error.version)
-        return await self.in_thread(partial(work, lambda _: published))
+            published = await self.find(error.version)  # loads the model
+        # The request is parsed a second time. Parsed numbers may take several times as much memory as the body, so they
+        # do not stay in memory while the model is loaded.
+        return await self.run_in_thread(partial(process, published))
+
+    def find_labels(self, request: RowsRequest) -> list[str] | None:
+        """Return the labels of the records of a request; None if it has no records, or if no label is set."""
+        if self._label_finder is None or not isinstance(request, VectorsRequest) or request.records is None:
+            return None
+        return [self._label_finder.find(record) for record in request.records]
 
     def _is_quick(self, raw: RawRequest) -> bool:
-        """Return whether projecting takes little time: the body is not compressed, and has little JSON and few numbers.
+        """Return whether a request to project takes little time, as far as its body and the newest model tell.
 
-        The limit is lower if the newest model fills missing entries, which takes more time, or if there is no model.
+        If there is no model yet, or if the newest one fills missing entries, which takes more time, only a short body
+        is quick.
         """
-        current = self.models.cache.current
+        newest = self.models.cache.current
         if raw.is_compressed or raw.json_length > _QUICK_BYTES:
             return False
-        if current is None or current.impute:
+        if newest is None or newest.impute:
             return len(raw.body) <= _QUICK_BYTES
-        return len(raw.body) * current.model.n_components <= _QUICK_WORK
+        return len(raw.body) * newest.model.n_components <= _QUICK_WORK
 
-    async def in_thread(self, work: Callable[[], Returned]) -> Returned:
-        """Do some work in a thread, since it would keep the event loop from other requests."""
+    async def run_in_thread(self, work: Callable[[], Returned]) -> Returned:
+        """Call a function in a thread, and return its result. On the event loop it would delay other requests."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
@@ -166,7 +185,7 @@ class ChunkedResponse(StreamingResponse):
     """A long answer. Other requests get their turn between two chunks."""
 
     def __init__(self, chunks: Iterable[bytes], media_type: str, headers: Mapping[str, str]) -> None:
-        super().__init__((), headers=headers, media_type=media_type)
+        super().__init__((), headers=headers, media_type=media_type)  # without chunks: `__call__` sends them
         self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,7 +193,7 @@ class ChunkedResponse(StreamingResponse):
         # As an optimisation, no task waits for the client to disconnect, as it would in `StreamingResponse`.
         for chunk in self._chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # other requests get their turn
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -184,42 +203,46 @@ def json_response(content: Any, headers: dict[str, str] | None = None) -> Respon
 
 
 def answer_response(answer: Answer, accept: str = "") -> Response:
-    """Return an answer in the form that the client accepts. A NumPy file lacks the fields that are null in JSON."""
+    """Return an answer as JSON, or as a NumPy file if the Accept header `accept` asks for it.
+
+    A NumPy file lacks the fields that are null in JSON.
+    """
     headers = version_header(answer.version)
     if accepts(accept, NPZ):
         buffer = io.BytesIO()
         arrays = {name: value for name, value in answer.fields.items() if value is not None}
         np.savez(buffer, allow_pickle=False, **arrays)
         return bytes_response([buffer.getbuffer()], NPZ, headers)
-    return bytes_response([memoryview(encode_json(answer.fields))], JSON, headers)
+    return bytes_response([encode_json(answer.fields)], JSON, headers)
 
 
-def bytes_response(parts: Sequence[memoryview], media_type: str, headers: dict[str, str]) -> Response:
-    """Return a response with these parts one after the other. If it is large, it is copied chunk by chunk."""
-    size = sum(part.nbytes for part in parts)
+def bytes_response(parts: Sequence[bytes | memoryview], media_type: str, headers: dict[str, str]) -> Response:
+    """Return a response whose body is these parts, one after the other. A large response is sent in chunks."""
+    size = sum(len(part) for part in parts)
     if size <= _CHUNK_BYTES:
         return Response(b"".join(parts), headers=headers, media_type=media_type)
     headers = headers | {"Content-Length": str(size)}
     return ChunkedResponse(_split_into_chunks(parts), media_type, headers)
 
 
-def _split_into_chunks(parts: Iterable[memoryview]) -> Iterator[bytes]:
+def _split_into_chunks(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the parts as chunks of at most 128 KiB."""
     for part in parts:
-        for start in range(0, part.nbytes, _CHUNK_BYTES):
+        for start in range(0, len(part), _CHUNK_BYTES):
             yield bytes(part[start : start + _CHUNK_BYTES])
 
 
 def version_header(version: int | None) -> dict[str, str]:
-    """Return the header that names the version of the model; no header for None."""
+    """Return the header that names the version of the model; without a version, return no header."""
     if version is None:
         return {}
     return {"X-Model-Version": str(version)}
 
 
 def accepts(accept: str, expected: str) -> bool:
-    """Return whether the Accept header lists the expected media type, and not JSON before it."""
+    """Return whether the Accept header `accept` lists the expected media type, and not JSON before it."""
     for part in accept.lower().split(","):
-        media_type = part.split(";")[0].strip()
+        media_type = part.split(";")[0].strip()  # without parameters such as ";q=0.9"
         if media_type in (expected, JSON):
             return media_type == expected
     return False

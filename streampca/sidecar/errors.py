@@ -16,15 +16,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from streampca.errors import DamagedFileError, StoreError
-from streampca.process.listening import MissingScopeError, NoTokenError, UnknownTokenError
+from streampca.errors import DamagedFileError, EarlierFormatError, StoreError
+from streampca.process.bearer_tokens import MissingScopeError, NoTokenError, UnknownTokenError
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.stores.model_cache import NoModelError, UnknownVersionError
 from streampca.stores.pins import UnknownPinError
 
 PROBLEM_JSON = "application/problem+json"
 _PLAIN_JSON_PATHS = ("/v2", "/invocations", "/ping")  # beginnings of the paths whose errors are plain JSON
-_MAX_DESCRIBED = 20  # mistakes that one error describes
+_MAX_MISTAKES = 20  # that one error describes
 
 
 class Problem(Enum):
@@ -45,7 +45,7 @@ class Problem(Enum):
     UNSUPPORTED_TYPE = 415, "Content-Type or Content-Encoding is not supported."
     INVALID_REQUEST = 422, "A field, a parameter or a number is wrong; `detail` says which."
     INTERNAL = 500, "A bug of the sidecar; its log has the traceback."
-    DAMAGED_MODEL = 500, "The version's file is damaged."
+    DAMAGED_MODEL = 500, "The version's file is damaged, or too old for this release."
     NO_MODEL = 503, "No model has been published yet."
     NOT_READY = 503, "Requests should not be sent here; `reasons` lists why."
     STORE_UNREADABLE = 503, "The store cannot be read."
@@ -88,7 +88,10 @@ class RequestError(Exception):
         headers: Mapping[str, str] | None = None,
         **members: Any,
     ) -> None:
-        """`limit` is the one of `metrics.LIMITS` that the request reached. `members` are more fields of the answer."""
+        """`limit` is the name in `metrics.LIMITS` of the limit that the request has exceeded; None if it exceeds none.
+
+        `members` are more fields of the answer.
+        """
         super().__init__(detail)
         self.problem = problem
         self.limit = limit
@@ -107,7 +110,7 @@ def too_large(detail: str, limit: str) -> RequestError:
 
 
 def error_response(error: RequestError, scope: Scope, metrics: SidecarMetrics) -> Response:
-    """Return the answer to a request that fails, and count the limit that it reached, if any."""
+    """Return the answer to a request that failed. If it has exceeded a limit, count that."""
     if error.limit is not None:
         metrics.limits[error.limit].inc()
     problem = error.problem
@@ -122,13 +125,14 @@ def error_response(error: RequestError, scope: Scope, metrics: SidecarMetrics) -
     )
 
 
-_PROBLEMS: dict[type[Exception], Problem] = {
+_PROBLEM_BY_ERROR: dict[type[Exception], Problem] = {
     NoModelError: Problem.NO_MODEL,
     UnknownVersionError: Problem.UNKNOWN_VERSION,
     UnknownPinError: Problem.UNKNOWN_VERSION,
     StoreError: Problem.STORE_UNREADABLE,
     DamagedFileError: Problem.DAMAGED_MODEL,
-    ClientDisconnect: Problem.MALFORMED_BODY,  # nobody receives it
+    EarlierFormatError: Problem.DAMAGED_MODEL,
+    ClientDisconnect: Problem.MALFORMED_BODY,  # the client does not receive it any more
     NoTokenError: Problem.NO_TOKEN,
     UnknownTokenError: Problem.UNKNOWN_TOKEN,
     MissingScopeError: Problem.MISSING_SCOPE,
@@ -136,7 +140,7 @@ _PROBLEMS: dict[type[Exception], Problem] = {
 
 
 def to_request_error(error: Exception, scope: Scope) -> RequestError:
-    """Return an error that can be answered, for any error that a request raised; an unexpected one is `INTERNAL`."""
+    """Convert any error that a request raised to a `RequestError`. An unexpected error becomes `Problem.INTERNAL`."""
     match error:
         case RequestError():
             return error
@@ -153,17 +157,17 @@ def to_request_error(error: Exception, scope: Scope) -> RequestError:
             return RequestError(
                 Problem.WRONG_METHOD, f"{scope['path']} does not support {scope['method']}", headers=error.headers
             )
-        case HTTPException():
+        case HTTPException():  # 404: the framework raises no other
             return RequestError(Problem.UNKNOWN_PATH, f"there is nothing at {scope['path']}; see /docs")
-    for kind, problem in _PROBLEMS.items():
-        if isinstance(error, kind):
+    for error_type, problem in _PROBLEM_BY_ERROR.items():
+        if isinstance(error, error_type):
             return RequestError(problem, str(error), headers=getattr(error, "headers", None))
     return RequestError(Problem.INTERNAL, "internal error; the server's log has the traceback")
 
 
 def describe_mistakes(mistakes: Iterable[Any]) -> str:
-    """Describe the first mistakes that pydantic found in one sentence."""
-    first = list(mistakes)[:_MAX_DESCRIBED]
+    """Describe in one sentence the first mistakes that pydantic found."""
+    first = list(mistakes)[:_MAX_MISTAKES]
     return "; ".join(f"{_name_field(mistake['loc'])}: {mistake['msg']}" for mistake in first)
 
 

@@ -65,60 +65,70 @@ class SidecarMetrics(Collector):
             "streampca_request_duration_seconds", "Duration of requests, by route and status code.", ["route", "code"],
             registry=self.registry, buckets=_DURATION_BUCKETS_S,
         )  # fmt: skip
-        # As an optimisation, labels are looked up once: the lookup takes longer than the observation.
+        # Called with a route and a status code. The cache is an optimisation: `labels` takes longer than `observe`.
         self.durations = cache(durations.labels)
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
     def text(self, accept: str, names: Sequence[str] = ()) -> tuple[bytes, str]:
-        """Return the metrics with these names, or all without names, and their content type.
+        """Return the text of the metrics with these names, and its content type. Without names, return all metrics.
 
-        `accept` is the Accept header of the scraper, which may ask for a newer format.
+        `accept` is the Accept header of the scraper, which may ask for a newer format of the text.
         """
         encode, content_type = choose_encoder(accept)
         registry = self.registry.restricted_registry(names) if names else self.registry
         return encode(registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the model in use. As long as there is none, they have no samples."""
-        used = self._models.cache.current
+        """Yield the metrics of the model in use. Until a model is published, the metrics have no samples."""
+        in_use = self._models.cache.current
         for name, text, attribute in _GAUGES:
-            value = attrgetter(attribute)(used) if used else None
+            value = attrgetter(attribute)(in_use) if in_use else None
             yield GaugeMetricFamily(name, text, value)
         yield GaugeMetricFamily(
-            "streampca_model_age_seconds", "Time since the model in use was published.", self._models.age_s()
+            "streampca_model_age_seconds",
+            "Time since this sidecar found the model in use.",
+            self._models.compute_age_s(),
         )
-        yield _component_family(
+        yield _create_component_gauge(
             "streampca_model_explained_variance_ratio",
             "Share of the variance along each component, counted from 1.",
-            used.model.explained_variance_ratio if used else None,
+            in_use.model.explained_variance_ratio if in_use else None,
         )
-        yield _component_family(
+        yield _create_component_gauge(
             "streampca_model_axis_error_radians",
             "Estimated standard error of each component's axis, counted from 1.",
-            used.axis_errors if used else None,
+            in_use.axis_errors if in_use else None,
         )
         for field, text in _DRIFT.items():
-            drifts = {name: drift[field] for name, drift in self._models.drifts.items()}
-            yield _add_samples(GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"]), drifts)
+            gauge = GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"])
+            value_by_pin = {pin: drift[field] for pin, drift in self._models.drifts.items()}
+            yield _add_samples(gauge, value_by_pin)
+        outdated = GaugeMetricFamily(
+            "streampca_drift_outdated", "1 if the pinned model no longer fits the stream, else 0.", labels=["pin"]
+        )
+        is_outdated_by_pin = {pin: float(len(drift["outdated"]) > 0) for pin, drift in self._models.drifts.items()}
+        yield _add_samples(outdated, is_outdated_by_pin)
         failures = CounterMetricFamily(
-            "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, store or bug.",
+            "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, unreadable, store or bug.",
             labels=["cause"],
         )  # fmt: skip
-        counts = {cause: self._models.cache.failures[cause] for cause in ("damaged", "store", "bug")}
-        yield _add_samples(failures, counts)
+        count_by_cause = {
+            cause: self._models.cache.failures[cause] for cause in ("damaged", "unreadable", "store", "bug")
+        }
+        yield _add_samples(failures, count_by_cause)
 
 
-def _component_family(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
-    """Return a metric with a sample for each component, without samples for None."""
-    family = GaugeMetricFamily(name, text, labels=["component"])
+def _create_component_gauge(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
+    """Return a metric with a sample for each component. If the values are None, it has no samples."""
+    gauge = GaugeMetricFamily(name, text, labels=["component"])
     if values is None:
-        return family
-    return _add_samples(family, {str(number): float(value) for number, value in enumerate(values, start=1)})
+        return gauge
+    return _add_samples(gauge, {str(number): float(value) for number, value in enumerate(values, start=1)})
 
 
-def _add_samples(family: Family, values: Mapping[str, float]) -> Family:
-    """Add a sample for each value of the label, and return the family."""
+def _add_samples(metric: Family, values: Mapping[str, float]) -> Family:
+    """Add a sample for each value, labelled by its key, and return the metric."""
     for label, value in values.items():
-        family.add_metric([label], value)
-    return family
+        metric.add_metric([label], value)
+    return metric

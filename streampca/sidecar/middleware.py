@@ -15,7 +15,7 @@ import structlog
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streampca.process.listening import BearerTokens, Scope as TokenScope
+from streampca.process.bearer_tokens import BearerTokens, Scope as TokenScope
 from streampca.sidecar.errors import Problem, RequestError, error_response, to_request_error
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import SMALL_BYTES, has_large_body
@@ -27,7 +27,7 @@ SLOT_WITHIN_S = 1.0  # a large request that waits longer for a slot is refused
 # and the computations, the process then needs 420 of its 512 MiB.
 LARGE_REQUESTS = 4
 
-# Name of a request's state: whether a probe sent no valid token, although a sidecar with tokens could check one.
+# An attribute of a request's state: true if it is a probe without a valid token, and the sidecar requires tokens.
 ANONYMOUS = "anonymous"
 PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
 _OPEN_PATHS = {"/openapi.json", "/version", "/v2", *PROBES}
@@ -66,7 +66,7 @@ class _UnreadAnswerError(Exception):
 
 
 class Middleware:
-    """Checks the token, limits large requests, answers errors, and measures each request from headers to last byte.
+    """Checks tokens, limits large requests, turns errors into answers, and measures requests from headers to last byte.
 
     As an optimisation, one layer does all of it: calling one more layer takes longer than any of these tasks.
     """
@@ -78,7 +78,7 @@ class Middleware:
         self._slots = asyncio.Semaphore(LARGE_REQUESTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # "lifespan": startup and shutdown
             return await self._app(scope, receive, send)
         if not scope["path"].startswith("/"):
             scope = _split_absolute_target(scope)
@@ -92,38 +92,41 @@ class Middleware:
             if self._tokens:
                 _check_token(self._tokens, scope, headers)
             _refuse_cross_site(scope["path"], headers)
-            if has_large_body(headers):
+            if has_large_body(headers):  # only a few large requests are in memory at once; each of them holds a slot
                 await answer.take_slot(SLOT_WITHIN_S)
             await self._app(scope, receive, answer.send)
-        except _UnreadAnswerError:
-            # Nothing more is sent. The server then closes the connection, since the answer is not complete.
+        except _UnreadAnswerError:  # the client did not read its answer in time, so the server closes the connection
             self._metrics.limits["read_time"].inc()
         except Exception as error:
             if answer.status is not None:  # it is too late to answer with an error
                 raise
-            request_error = to_request_error(error, scope)
-            is_bug = request_error.problem is Problem.INTERNAL
-            if not is_bug:
-                # The traceback and the error refer to each other, so without this the request, which the traceback
-                # holds, would stay in memory until the next garbage collection.
-                error.__traceback__ = None
-            response = error_response(request_error, scope, self._metrics)
-            await response(scope, receive, answer.send)
-            if is_bug:  # the server logs it
-                raise
+            is_bug = await self._send_error(error, scope, receive, answer)
+            if is_bug:
+                raise  # the server logs it with its traceback
         finally:
             answer.release_slot()
-            # Unknown paths, and files of the pages, have no route. With their paths as labels, clients could create any
-            # number of time series.
-            route = getattr(scope.get("route"), "path", None) or "other"
-            self._metrics.durations(route, answer.status or 500).observe(time.perf_counter() - started_at)
+            duration_s = time.perf_counter() - started_at
+            # If no answer has begun, the request is counted with the status 500.
+            self._metrics.durations(_name_route(scope), answer.status or 500).observe(duration_s)
+
+    async def _send_error(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> bool:
+        """Answer a request with the error that it has raised. Return whether the error is a bug."""
+        request_error = to_request_error(error, scope)
+        is_bug = request_error.problem is Problem.INTERNAL
+        if not is_bug:
+            # The error and its traceback refer to each other. Without this, the request, to which the traceback refers,
+            # would stay in memory until the next garbage collection.
+            error.__traceback__ = None
+        response = error_response(request_error, scope, self._metrics)
+        await response(scope, receive, answer.send)
+        return is_bug
 
 
 class _Answer:
     """Sends the answer to one request, and holds the request's slot if its body or its answer is large."""
 
     def __init__(self, send: Send, request_id: bytes, slots: asyncio.Semaphore) -> None:
-        """`request_id` is the client's own. If it is missing or not valid, the request gets a new one."""
+        """`request_id` is from the client. If it is empty or not valid, a random id replaces it."""
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = secrets.token_hex(8).encode()
         self.request_id = request_id
@@ -134,7 +137,7 @@ class _Answer:
         self._headers = [*_SECURITY_HEADERS, (b"x-request-id", request_id)]
 
     async def take_slot(self, within_s: float) -> None:
-        """Take a slot, unless the request has one. Raises `MemoryError` if none becomes free in time."""
+        """Take a slot, unless the request has one. Raises `MemoryError` if no slot becomes free in this time."""
         if self._has_slot:
             return
         try:
@@ -153,8 +156,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             await self._begin(message)
         elif message.get("body") and not message.get("more_body"):
-            # This is the whole body of a short answer, and sending it does not wait for the client. So it needs no
-            # timeout, which would cost time.
+            # A short answer, whose body is one message: it is sent without waiting for the client. As an optimisation,
+            # no timeout is set.
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_WITHIN_S):
@@ -170,15 +173,24 @@ class _Answer:
         headers = list(message.get("headers", ()))
         size = int(dict(headers).get(b"content-length", b"0"))
         if size > SMALL_BYTES:
-            await self.take_slot(0)
+            await self.take_slot(0)  # raises if no slot is free now
         self.status = message["status"]
         message["headers"] = headers + self._headers
 
 
-def _split_absolute_target(scope: Scope) -> Scope:
-    """Return the scope of a request whose target is a whole URL, as proxies send it, with path and Host from the URL.
+def _name_route(scope: Scope) -> str:
+    """Return the path of a request's route for the metrics, such as "/v1/models/{version}".
 
-    The URL precedes a Host header (RFC 9112, section 3.2.2).
+    Unknown paths, and files of the pages, have no route, so they are all "other". With their paths as labels, clients
+    could create any number of time series.
+    """
+    return getattr(scope.get("route"), "path", "other")
+
+
+def _split_absolute_target(scope: Scope) -> Scope:
+    """Return the scope of a request whose target is a whole URL, as proxies send it, with the path and host of the URL.
+
+    The host of the URL replaces the Host header (RFC 9112, section 3.2.2).
     """
     target = urlsplit(scope["raw_path"].decode("ascii"))
     headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
@@ -187,21 +199,21 @@ def _split_absolute_target(scope: Scope) -> Scope:
 
 
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-    """Raise an error if the request needs a token and has none with the scope of its path.
+    """Raise an error unless the request has the token that its path requires.
 
-    A probe needs no token. Its state says whether it has one, since only then its answer has details.
+    A probe needs no token, but its answer has no details without one. So its state says whether it is anonymous.
     """
     path = scope["path"]
     authorization = headers.get(b"authorization", b"").decode("latin-1")
-    token_scope = _required_scope(path)
+    token_scope = _find_required_scope(path)
     if token_scope is not None:
-        tokens.check(token_scope, authorization)
+        tokens.require_scope(token_scope, authorization)
     elif path in PROBES:
-        state = scope.setdefault("state", {})
-        state[ANONYMOUS] = not tokens.has(authorization)
+        request_state = scope.setdefault("state", {})
+        request_state[ANONYMOUS] = not tokens.knows(authorization)
 
 
-def _required_scope(path: str) -> TokenScope | None:
+def _find_required_scope(path: str) -> TokenScope | None:
     """Return the scope that a token must have for this path; None if the path needs no token."""
     if path.startswith("/metrics"):  # not ==, since the route also matches "/metrics\n"
         return "metrics"
@@ -211,7 +223,10 @@ def _required_scope(path: str) -> TokenScope | None:
 
 
 def _refuse_cross_site(path: str, headers: Mapping[bytes, bytes]) -> None:
-    """Raise `RequestError` if a browser sends the request for a page of another site, which could read the answer."""
+    """Raise `RequestError` if a browser sends the request for a page of another site. That page could read the answer.
+
+    Files of our pages and probes are answered all the same, since they reveal nothing.
+    """
     is_cross_site = headers.get(b"sec-fetch-site") == b"cross-site"
     if is_cross_site and not _is_page_file(path) and path not in PROBES:
         raise RequestError(Problem.CROSS_SITE, "a page of another site may not send requests: let its own server do it")

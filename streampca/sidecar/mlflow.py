@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse
 
-from streampca.errors import listed
+from streampca.errors import list_names
 from streampca.fold.model_file import PublishedModel
 from streampca.sidecar import compute
 from streampca.sidecar.engine import JSON, Endpoints, answer_response
@@ -71,27 +71,26 @@ class Invocation(ProjectRequest):
 
 
 def parse(raw: RawRequest, limits: Limits) -> Invocation:
-    """Parse a body, which has the rows in one of the protocol's forms. Raises `RequestError`."""
+    """Parse a body, whose rows are in the field of one of the protocol's forms. Raises `RequestError`."""
+    raw.require_json()
     content = parse_json_object(raw.body, limits)
-    given = [content[form] for form in _FORMS if content.get(form) is not None]
-    if len(given) != 1:
+    tables = [content[form] for form in _FORMS if content.get(form) is not None]
+    if len(tables) != 1:
         raise invalid(f"the body must have one of {', '.join(_FORMS)}")
-    rows, columns = _read_table(given[0])
+    rows, columns = _read_table(tables[0])
     has_records = isinstance(rows, list) and len(rows) > 0 and isinstance(rows[0], dict)
     row_field = "records" if has_records else "vectors"
     params = content.get("params") or {}
     if not isinstance(params, dict):
         raise invalid("params must be an object")
     check_names("parameter", params, ProjectQuery.model_fields)
-    return validate(Invocation, params | {row_field: rows, "columns": columns}, strict=True, context=raw.body)
+    return validate(Invocation, params | {row_field: rows, "columns": columns}, strict=True)
 
 
 def _read_table(table: Any) -> tuple[Any, Any]:
-    """Return the rows of a table and the names of its columns, or None without names. Raises `RequestError`.
-
-    Only `dataframe_split` is an object, with both; the other forms are the rows.
-    """
-    if not isinstance(table, dict):
+    """Return the rows of a table, and the names of its columns; None if it has no names. Raises `RequestError`."""
+    is_split = isinstance(table, dict)  # the form `dataframe_split`; in the other forms, the table is its rows
+    if not is_split:
         return table, None
     if "data" not in table:
         raise invalid("dataframe_split must have data")
@@ -99,23 +98,26 @@ def _read_table(table: Any) -> tuple[Any, Any]:
 
 
 def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -> compute.Answer:
-    """Return the coordinates. If the model and the columns have names, each dimension gets the column of its name.
+    """Return the coordinates of vectors. Columns with names may be in another order than the model's dimensions.
 
-    Columns may also be numbers, which pandas gives to columns without names. They are then in the model's order.
+    Raises `RequestError` if the names are not those of the model's dimensions.
     """
     names = published.names
-    columns = invocation.columns
+    columns = invocation.columns or []
     vectors = invocation.vectors
-    if names and columns and vectors is not None and all(isinstance(column, str) for column in columns):
+    # pandas numbers columns without names. Such columns are in the model's order.
+    has_column_names = len(columns) > 0 and all(isinstance(column, str) for column in columns)
+    if names and has_column_names and vectors is not None:
         has_other_width = len(vectors) > 0 and vectors.shape[1] != len(columns)
         if sorted(columns) != sorted(names) or has_other_width:
-            raise invalid(f"the columns are {listed(columns)}, and the model's dimensions {listed(names)}")
-        column_by_name = {name: j for j, name in enumerate(columns)}
-        invocation.vectors = vectors[:, [column_by_name[name] for name in names]]
+            raise invalid(f"the columns are {list_names(columns)}, and the model's dimensions {list_names(names)}")
+        index_by_name = {name: index for index, name in enumerate(columns)}
+        indices = [index_by_name[name] for name in names]
+        invocation.vectors = vectors[:, indices]
     return compute.project(published, invocation, limits)
 
 
 def respond(_: Invocation, answer: compute.Answer, raw: RawRequest) -> Response:
-    """Return the response with the coordinates of each vector as a row."""
+    """Return the response, which has only the coordinates of each vector."""
     predictions = compute.Answer(version=answer.version, fields={"predictions": answer.fields["coordinates"]})
     return answer_response(predictions)

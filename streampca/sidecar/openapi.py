@@ -31,19 +31,24 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def describe_content(schema: type[BaseModel], media_type: str, *binary_types: str) -> dict[str, Any]:
-    """Describe a body with this schema, which `add_schemas` adds, or with one of these binary media types."""
-    described = {"schema": {"$ref": _SCHEMAS + schema.__name__}}
-    return {"content": {media_type: described} | dict.fromkeys(binary_types, _BINARY)}
+    """Describe a body: either text of this media type and schema, or bytes of one of the binary media types.
+
+    The schema is only referred to by its name; `add_schemas` adds it to the document.
+    """
+    content: dict[str, Any] = {media_type: {"schema": {"$ref": _SCHEMAS + schema.__name__}}}
+    for binary_type in binary_types:
+        content[binary_type] = _BINARY
+    return {"content": content}
 
 
 def describe_request(
     schema: type[BaseModel], *binary_types: str, query: type[BaseModel] | None = None
 ) -> dict[str, Any]:
-    """Describe the body and the query of a request, for `openapi_extra`."""
-    fields = query.model_json_schema()["properties"] if query else {}
+    """Describe the body of a request, and its query if it has one, for FastAPI's option `openapi_extra`."""
+    parameters = query.model_json_schema()["properties"] if query else {}
     return {
         "requestBody": {"required": True, **describe_content(schema, "application/json", *binary_types)},
-        "parameters": [{"name": name, "in": "query", "schema": fields[name]} for name in fields],
+        "parameters": [{"name": name, "in": "query", "schema": described} for name, described in parameters.items()],
     }
 
 
@@ -53,7 +58,7 @@ def describe_binary_answer(media_type: str) -> Responses:
 
 
 def describe_errors(media_type: str = PROBLEM_JSON) -> Responses:
-    """Describe the errors of an endpoint."""
+    """Describe the answers of an endpoint that are errors."""
     content = describe_content(ErrorResponse, media_type)
     return {
         "4XX": {"description": "A wrong or too large request, or an unknown version."} | content,
@@ -62,11 +67,12 @@ def describe_errors(media_type: str = PROBLEM_JSON) -> Responses:
 
 
 def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
-    """Add schemas that FastAPI does not know, and the examples, to the document that it generates."""
-    generate = app.openapi
+    """Extend `app.openapi`, which generates the document: add schemas that FastAPI does not know, and the examples."""
+    generate = app.openapi  # FastAPI's own method
+    # The first result, a reference to each schema, is not needed.
     _, added = models_json_schema([(schema, "validation") for schema in schemas], ref_template=_SCHEMAS + "{model}")
 
-    def openapi() -> dict[str, Any]:
+    def generate_extended() -> dict[str, Any]:
         document = generate()
         document["components"]["schemas"] |= added["$defs"]
         examples = json.loads(EXAMPLES.read_bytes())
@@ -75,12 +81,13 @@ def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
                 _add_summary_and_examples(operation, examples.get(path, {}))
         return document
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = generate_extended  # type: ignore[method-assign]
 
 
 def _add_summary_and_examples(operation: dict[str, Any], example: Mapping[str, Any]) -> None:
-    """Add the first sentence of an operation's description as its summary, and example request and answer."""
-    first_sentence = operation["description"].split(". ")[0].splitlines()[0]
+    """Add a summary, which is the first sentence of the description, and the examples of request and answer, if any."""
+    first_line = operation["description"].splitlines()[0]
+    first_sentence = first_line.split(". ")[0]
     operation["summary"] = first_sentence.rstrip(".")
     content = operation["responses"]["200"].get("content", {})
     if example:

@@ -13,16 +13,19 @@ from pydantic import BaseModel, ValidationError, ValidationInfo
 
 from streampca.formats import npy
 from streampca.formats.errors import VectorError, quote_names, type_name
-from streampca.formats.json import loads, may_hold_booleans
+from streampca.formats.json import loads
 from streampca.formats.judge import first_not_finite
-from streampca.formats.numbers import NumberPacker, decode_text
+from streampca.formats.numbers import NumberPacker
+from streampca.formats.text import decode_text
 from streampca.pca.arrays import Array
+from streampca.pca.missing_values import NO_MISSING_VALUES, MissingValues
 from streampca.sidecar.errors import Problem, RequestError, describe_mistakes, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
-_ROW_FIELDS = ("vectors", "coordinates")
+_NUMBERS_PER_VALUE = 3  # an array, an object or a field of JSON needs up to as much memory as this many numbers
+_MAX_OTHER_VALUES = 100  # arrays, objects and fields in a JSON body, beside the rows
 
 
 class Limits(NamedTuple):
@@ -33,26 +36,29 @@ class Limits(NamedTuple):
 
 
 def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
-    """Return the request that body and query describe. Raises `RequestError`."""
-    if raw.media_type == BYTES:
+    """Parse the body and the query parameters into a request of `schema`. Raises `RequestError`.
+
+    `query` is the schema of the query parameters.
+    """
+    if raw.media_type == BYTES:  # without `dtype=float32` or `dtype=float64`
         example = next(iter(RAW))
         raise RequestError(
             Problem.UNSUPPORTED_TYPE, f"{BYTES} does not say which numbers: send Content-Type: {example}"
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    row_field = parameters.pop("of", None)
+    row_field = parameters.pop("of", None)  # the field whose rows a binary body holds
     if raw.media_type in BINARY:
-        row_fields = [name for name in schema.model_fields if name in _ROW_FIELDS]
-        if len(row_fields) == 1:
-            row_field = row_fields[0]
+        has_choice = "coordinates" in schema.model_fields  # only a request to reconstruct has rows of either kind
+        if not has_choice:
+            row_field = "vectors"
         if row_field is None:
-            choices = " or ".join(f"?of={name}" for name in row_fields)
-            raise invalid(f"say in the query what the body holds: {choices}")
+            raise invalid("say in the query what the body holds: ?of=vectors or ?of=coordinates")
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
+    raw.require_json(*BINARY)
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
-    return validate(schema, parameters | content, strict=True, context=raw.body)
+    return validate(schema, parameters | content, strict=True)
 
 
 def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
@@ -60,11 +66,13 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
 
     Raises `RequestError`, also for a body whose Python objects would need too much memory.
     """
-    if len(body) > SMALL_BYTES and _estimate_values(body) > limits.numbers + 3 * (limits.rows + 100):
-        raise too_large(
-            f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows",
-            "numbers",
-        )
+    if len(body) > SMALL_BYTES:
+        max_other_values = limits.rows + _MAX_OTHER_VALUES  # each row is an array
+        if _estimate_numbers(body) > limits.numbers + _NUMBERS_PER_VALUE * max_other_values:
+            raise too_large(
+                f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows",
+                "numbers",
+            )
     try:
         content = loads(body)
     except VectorError as error:
@@ -74,101 +82,126 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     return content
 
 
-def _estimate_values(body: bytes) -> int:
-    """Return about how many numbers need as much memory as the values of this JSON, which is not parsed yet.
+def _estimate_numbers(json_text: bytes) -> int:
+    """Estimate how many numbers need as much memory as the Python objects of a JSON text, without parsing it.
 
-    A number needs some 40 bytes as a Python object, and an array, an object or a field up to three times as much.
     Numbers are counted by their commas, arrays and objects by opening brackets and braces, and fields by their colons.
+    A number needs some 40 bytes, and each of the others up to three times as much.
     """
-    letters = np.frombuffer(body, np.uint8)
+    letters = np.frombuffer(json_text, np.uint8)
     numbers = np.count_nonzero(letters == ord(","))
-    larger_values = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
-    return int(numbers + 3 * larger_values)
+    other_values = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
+    return int(numbers + _NUMBERS_PER_VALUE * other_values)
 
 
 def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> None:
-    """Raise `RequestError` for the first unknown name.
+    """Raise `RequestError` for the first name that is not allowed. `kind` says what the names are, such as "field".
 
-    Pydantic would find it, too, but would make an error object for each of a million unknown names.
+    Pydantic would also find it, but would make an error object for each of a million unknown names.
     """
     for name in content:
         if name not in allowed:
             raise invalid(f"unknown {kind} {name[:80]!r}; known: {', '.join(allowed)}")
 
 
-def validate(
-    schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False, context: bytes | None = None
-) -> Schema:
-    """Return the content as an object of the schema. `context` is the JSON text that it was parsed from.
+def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False) -> Schema:
+    """Return the content as an object of the schema. Raises `RequestError`.
 
-    Raises `RequestError`.
+    With `strict`, the content is from JSON, and its types must be right. Without, a text such as "3" may be a number.
     """
+    context = "JSON" if strict else None  # tells `parse_version_or_pin` whether a text may be a number
     try:
-        return schema.model_validate(content, strict=strict or None, context=context)
+        # False would override the fields that are strict by themselves.
+        return schema.model_validate(content, strict=True if strict else None, context=context)
     except ValidationError as error:
         raise invalid(describe_mistakes(error.errors(include_url=False, include_input=False))) from None
 
 
 def validate_rows(value: Any, info: ValidationInfo) -> Array:
-    """Validate rows for pydantic: pack lists of numbers, whose JSON text is the context. An array stays as it is."""
+    """Validate rows for pydantic: make an array of lists of numbers, and return an array as it is."""
     if isinstance(value, np.ndarray):
         return value
-    return pack_rows(value, info.field_name or "rows", info.context)
+    return pack_rows(value, info.field_name or "rows")
 
 
-def pack_rows(value: Any, name: str, text: bytes | None = None) -> Array:
-    """Return lists of numbers, which were parsed from this JSON text, as an array (n, width). Raises `RequestError`.
+def pack_rows(value: Any, name: str) -> Array:
+    """Return lists of numbers as an array (n, width).
 
     All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing. A
-    row may also be a text, as in records: a JSON array, or numbers in base64. `check_rows` finds the type of these
-    numbers by their size.
+    row may also be a text, as in records: a JSON array, or numbers in base64. Raises `RequestError`.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
-    rows = [_decode_row(row, f"{name}[{i}]") if isinstance(row, str) else row for i, row in enumerate(value)]
+    rows = []
+    for i, row in enumerate(value):
+        is_text = isinstance(row, str)
+        rows.append(_decode_row(row, f"{name}[{i}]") if is_text else row)
     first = rows[0] if rows else None
-    if isinstance(first, bytes):
-        if any(not isinstance(row, bytes) or len(row) != len(first) for row in rows):
-            raise invalid(f"{name}: all texts need the same number of bytes, in base64")
-        return np.frombuffer(b"".join(rows), f"V{len(first)}")
+    if isinstance(first, bytes):  # the rows are texts in base64
+        return _join_bytes(rows, name)
     width = len(first) if isinstance(first, list) else 0
-    packer = NumberPacker(width, impute=True)
-    refuse_booleans = text is None or may_hold_booleans(text)
-    packed = [_pack_row(packer, row, refuse_booleans, f"{name}[{i}]") for i, row in enumerate(rows)]
+    packer = NumberPacker(width, impute=True)  # null becomes NaN
+    packed = [_pack_row(packer, row, f"{name}[{i}]") for i, row in enumerate(rows)]
     return np.frombuffer(b"".join(packed)).reshape(len(rows), width)
 
 
+def _join_bytes(rows: Sequence[Any], name: str) -> Array:
+    """Return rows of bytes as an array (n,), whose items are the bytes of a row. Raises `RequestError`.
+
+    Whether a row has numbers of 4 or of 8 bytes follows from the model, which is not known yet. `check_rows` finds it.
+    """
+    row_bytes = len(rows[0])
+    have_same_length = all(isinstance(row, bytes) and len(row) == row_bytes for row in rows)
+    if not have_same_length:
+        raise invalid(f"{name}: all texts need the same number of bytes, in base64")
+    return np.frombuffer(b"".join(rows), f"V{row_bytes}")
+
+
 def _decode_row(row: str, label: str) -> Any:
-    """Return the numbers in a text, as a list or as bytes. Raises `RequestError`."""
+    """Return the numbers in a text: a list from a JSON array, or bytes from base64. Raises `RequestError`."""
     try:
-        return decode_text(row) or []
+        decoded = decode_text(row)
     except VectorError as error:
         raise invalid(f"{label}: {error}") from None
+    return decoded or []  # an empty text is b"" in base64: a row without numbers, like an empty list
 
 
-def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Array:
-    """Return the numbers with these names in each record, (n, d). Raises `RequestError`."""
-    packer = NumberPacker(len(names), impute=True)
+def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, impute: bool) -> Array:
+    """Return the numbers with these names in each record as an array (n, d). Raises `RequestError`.
+
+    With `impute`, a record may lack names, but not all of them.
+    """
+    packer = NumberPacker(len(names), impute=True)  # null becomes NaN, which `check_rows` refuses if it is not allowed
     labels = [repr(name) for name in names]
     packed = []
     for i, record in enumerate(records):
         try:
-            row = [record[name] for name in names]
-            packed.append(packer.pack(row, refuse_booleans=True, labels=labels))
-        except KeyError as missing:
-            raise invalid(f"records[{i}] has no {missing}: there is {quote_names(record)}") from None
+            packed.append(packer.pack(_read_record(record, names, impute=impute), labels=labels))
+        except KeyError as error:
+            missing_name = error.args[0]
+            raise invalid(f"records[{i}] has no {missing_name!r}: there is {quote_names(record)}") from None
         except VectorError as error:
             raise invalid(f"records[{i}]: {error}") from None
     return np.frombuffer(b"".join(packed)).reshape(len(records), len(names))
 
 
-def _pack_row(packer: NumberPacker, row: Any, refuse_booleans: bool, label: str) -> bytes:
+def _read_record(record: Mapping[str, Any], names: Sequence[str], *, impute: bool) -> list[Any]:
+    """Return the values of these names. If the record may lack one, its value is None, else `KeyError` is raised."""
+    may_lack_names = impute and any(name in record for name in names)
+    if may_lack_names:
+        return [record.get(name) for name in names]
+    return [record[name] for name in names]
+
+
+def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
+    """Return the numbers of a row as bytes. Raises `RequestError`; its text names the row by the label."""
     if not isinstance(row, list):
         is_number = type(row) in (int, float)
         hint = "; write a single vector as [[…]]" if is_number else ""
         raise invalid(f"{label} must be an array of numbers, not {type_name(row)}{hint}")
+    entry_label = label + "[{}]"  # the packer replaces {} by the index of the entry
     try:
-        return packer.pack(row, refuse_booleans=refuse_booleans, entry=f"{label}[{{}}]")
+        return packer.pack(row, entry=entry_label)
     except VectorError as error:
         if error.reason == "wrong_length":
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
@@ -176,9 +209,9 @@ def _pack_row(packer: NumberPacker, row: Any, refuse_booleans: bool, label: str)
 
 
 def _parse_binary(raw: RawRequest, name: str) -> Array:
-    """Return the rows of a binary body (n, width). Raises `RequestError`.
+    """Return the rows of a binary body as an array (n, width). Raises `RequestError`.
 
-    For a media type of `RAW` return all numbers (n · width,); `check_rows` cuts them into rows.
+    A body without a header becomes a flat array: the width follows from the model, which is not known yet.
     """
     if raw.media_type in RAW:
         dtype = np.dtype(RAW[raw.media_type])
@@ -195,22 +228,21 @@ def _parse_binary(raw: RawRequest, name: str) -> Array:
 
 
 def check_rows(
-    rows: Array, name: str, width: int, limits: Limits, *, impute: bool = False, names: Sequence[str] | None = None
+    rows: Array,
+    name: str,
+    width: int,
+    limits: Limits,
+    *,
+    impute: bool = False,
+    missing_values: MissingValues = NO_MISSING_VALUES,
+    names: Sequence[str] | None = None,
 ) -> Array:
     """Return the rows (n, width) as float32 or float64. Raises `RequestError` if a limit is exceeded or a row is wrong.
 
-    All numbers must be finite. With `impute`, entries may be missing (NaN), but not all entries of a row. Errors name
-    the columns by `names`.
+    Missing values become NaN. All numbers must be finite. With `impute`, entries may be missing (NaN), but not all
+    entries of a row. Errors name the columns by `names`.
     """
-    if rows.dtype.kind == "V":  # bytes from base64
-        if rows.itemsize not in (4 * width, 8 * width):
-            raise invalid(f"{name}[0] has {rows.itemsize} bytes, not {width} numbers of 4 or 8 bytes")
-        bytes_per_number = rows.itemsize // width
-        rows = rows.view(f"<f{bytes_per_number}")
-    if rows.ndim == 1:
-        if rows.size % width:
-            raise invalid(f"{name}: {rows.size} numbers are not a whole number of rows of {width}")
-        rows = rows.reshape(-1, width)
+    rows = _cut_into_rows(rows, name, width)
     if len(rows) > limits.rows:
         raise too_large(f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer", "rows")
     if rows.size > limits.numbers:
@@ -221,22 +253,50 @@ def check_rows(
         return np.empty((0, width))
     if rows.shape[1] != width:
         raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
-    if not np.isfinite(rows).all():
-        _refuse_bad(rows, name, names, impute=impute)
     is_single = rows.dtype.newbyteorder("=") == np.float32
-    return rows.astype(np.float32 if is_single else np.float64, copy=False)
+    given: Array = rows.astype(np.float32 if is_single else np.float64, copy=False)
+    vectors = missing_values.to_nan(given)
+    if not np.isfinite(vectors).all():
+        _refuse_wrong_rows(vectors, given, name, names, impute=impute)
+    return vectors
 
 
-def _refuse_bad(rows: Array, name: str, names: Sequence[str] | None, *, impute: bool) -> None:
-    """Raise `RequestError` for the first entry that is not finite and may not be missing, or for an empty row."""
-    missing = np.isnan(rows)
-    bad = first_not_finite(rows, impute=impute)
-    if bad is not None:
-        i, j = bad
-        value = "null or NaN (this model was learned with missing=refuse)" if missing[i, j] else rows[i, j]
+def _cut_into_rows(rows: Array, name: str, width: int) -> Array:
+    """Return the rows of an array that was parsed without the model, each with `width` numbers.
+
+    A flat array of numbers is cut into rows. An array of bytes, which come from base64, has one row of 4- or 8-byte
+    floats in each item. An array with two axes stays as it is. Raises `RequestError` if the rows would not be whole.
+    """
+    has_bytes = rows.dtype.kind == "V"
+    if has_bytes:
+        if rows.itemsize not in (4 * width, 8 * width):
+            raise invalid(f"{name}[0] has {rows.itemsize} bytes, not {width} numbers of 4 or 8 bytes")
+        bytes_per_number = rows.itemsize // width
+        rows = rows.view(f"<f{bytes_per_number}")
+    if rows.ndim == 1:
+        if rows.size % width:
+            raise invalid(f"{name}: {rows.size} numbers are not a whole number of rows of {width}")
+        rows = rows.reshape(-1, width)
+    return rows
+
+
+def _refuse_wrong_rows(rows: Array, given: Array, name: str, names: Sequence[str] | None, *, impute: bool) -> None:
+    """Raise `RequestError` for the first entry that is not allowed, or else for a row without a number.
+
+    Infinite entries are not allowed, and missing entries (NaN) only with `impute`. `given` (n, d) are the rows before
+    missing values became NaN.
+    """
+    is_missing = np.isnan(rows)  # also where `given` has a number that means "missing"
+    wrong_entry = first_not_finite(rows, impute=impute)
+    if wrong_entry is not None:
+        i, j = wrong_entry
+        value = str(given[i, j])
+        if is_missing[i, j]:
+            cause = "null or NaN" if np.isnan(given[i, j]) else f"{value}, one of missing_values"
+            value = f"{cause} (this model was learned with missing=refuse)"
         column = j if names is None else repr(names[j])
         raise invalid(f"{name}[{i}][{column}] must be a finite number, not {value}")
-    is_empty = missing.all(axis=1)
+    is_empty = is_missing.all(axis=1)
     if is_empty.any():
         first_empty = int(is_empty.argmax())
         raise invalid(f"{name}[{first_empty}] has no number")

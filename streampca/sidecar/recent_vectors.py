@@ -1,68 +1,92 @@
 """Keeps the vectors of recent requests in memory, so that the page can display them along the components of a model.
 
 The vectors themselves are never returned. Of each vector the page gets two coordinates, a squared distance and a
-p-value, and of the most unusual vectors the dimensions that contribute most to their scores.
+p-value, and of the most unusual vectors the dimensions that contribute most to their scores, and the label.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.labels import NO_LABEL
 from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Projected
 from streampca.sidecar.errors import invalid
 
 _MAX_VECTORS = 500
 _MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
-_MOST_UNUSUAL = 5  # vectors whose contributions are listed
-_CONTRIBUTIONS = 3  # of each of these vectors
+_DESCRIBED_VECTORS = 5  # the most unusual ones
+_DESCRIBED_DIMENSIONS = 3  # of each of these vectors, those that contribute most
+
+
+class _Request(NamedTuple):
+    """The vectors of one request."""
+
+    vectors: Array  # (n, d)
+    labels: Sequence[str]  # of the vectors
+    time_s: float  # since 1970
+
+
+class _Snapshot(NamedTuple):
+    """The kept vectors at one moment."""
+
+    vectors: Array  # (n, d)
+    labels: NDArray[Any]  # (n,), texts
+    times_s: F64  # (n,), since 1970
 
 
 class RecentVectors:
     """The vectors of the last requests, all with the same number of dimensions. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._requests: deque[tuple[Array, float]] = deque()  # vectors of each request, and its seconds since 1970
+        self._requests: deque[_Request] = deque()  # the oldest first; all have the same d
         self._count = 0  # of vectors
         self._lock = threading.Lock()
 
-    def add(self, vectors: Array) -> None:
-        """Add vectors (n, d) and drop the oldest. If the earlier vectors have another d, all of them are dropped."""
+    def add(self, vectors: Array, labels: Sequence[str] | None = None) -> None:
+        """Add the vectors (n, d) of a request, and their n labels; None: they have none.
+
+        Old requests are dropped as long as the later ones have enough vectors without them. If the earlier vectors have
+        another d, all of them are dropped.
+        """
         n, d = vectors.shape
-        limit = _max_vectors(d)
-        last = vectors
+        limit = _compute_limit(d)
+        labels = [NO_LABEL] * n if labels is None else labels
         if n > limit:
-            last = vectors[n - limit :].copy()  # without the copy, the whole array would stay in memory
+            labels = labels[n - limit :]
+            vectors = vectors[n - limit :].copy()  # without the copy, the whole array would stay in memory
         with self._lock:
-            if self._requests and self._requests[0][0].shape[1] != d:
+            if self._requests and self._requests[0].vectors.shape[1] != d:
                 self._requests.clear()
                 self._count = 0
-            self._requests.append((last, time.time()))
-            self._count += len(last)
-            # Drop the oldest request as long as the later ones have enough vectors. The last one is dropped, too, if a
-            # single vector is too long, so that the limit is 0.
-            while self._requests and self._count - len(self._requests[0][0]) >= limit:
-                oldest, _ = self._requests.popleft()
-                self._count -= len(oldest)
+            self._requests.append(_Request(vectors=vectors, labels=labels, time_s=time.time()))
+            self._count += len(vectors)
+            # If even a single vector is too long, the limit is 0, and all requests are dropped.
+            while self._requests and self._count - len(self._requests[0].vectors) >= limit:
+                oldest = self._requests.popleft()
+                self._count -= len(oldest.vectors)
 
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
-        """Return the vectors along components x and y, which are counted from 1, the oldest first.
+        """Return what the page displays of the vectors: coordinates along components x and y, distances and p-values.
 
+        Components are counted from 1. The oldest vector comes first, and vectors whose results overflow are left out.
         Raises `RequestError` if the model does not have one of the components.
         """
         model = published.model
-        for name, component in (("x", x), ("y", y)):
+        for axis, component in (("x", x), ("y", y)):
             if not 1 <= component <= model.n_components:
-                raise invalid(f"{name} must be a component of the model, 1 to {model.n_components}, not {component}")
-        vectors, times_s = self._snapshot(model.dimensions)
+                raise invalid(f"{axis} must be a component of the model, 1 to {model.n_components}, not {component}")
+        vectors, labels, times_s = self._snapshot(model.dimensions)
         projected = published.project(vectors)
         is_finite = np.isfinite(projected.residual) & np.isfinite(projected.coordinates).all(axis=1)
         projected = projected.rows(is_finite)
+        labels = labels[is_finite]
         times_s = times_s[is_finite]
         return {
             "version": published.version,
@@ -70,45 +94,50 @@ class RecentVectors:
             "at": times_s,
             "residual": np.asarray(projected.residual, np.float64),
             "p": projected.p,
-            "worst": _describe_most_unusual(projected, times_s, published.names),
+            "worst": _describe_most_unusual(projected, labels, times_s, published.names),
         }
 
-    def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
-        """Return the vectors (n, d) and their times (n,), the oldest first; none if they have another d."""
+    def _snapshot(self, dimensions: int) -> _Snapshot:
+        """Return the vectors with d dimensions, the oldest first. If the kept vectors have another d, return none."""
         with self._lock:
             requests = list(self._requests)
-        if not requests or requests[0][0].shape[1] != dimensions:
-            return np.empty((0, dimensions)), np.empty(0)
-        vectors = np.concatenate([vectors for vectors, _ in requests])
-        times_s = np.repeat([time_s for _, time_s in requests], [len(vectors) for vectors, _ in requests])
-        limit = _max_vectors(dimensions)
-        return vectors[-limit:], times_s[-limit:]
+        if not requests or requests[0].vectors.shape[1] != dimensions:
+            return _Snapshot(vectors=np.empty((0, dimensions)), labels=np.empty(0, object), times_s=np.empty(0))
+        vectors = np.concatenate([request.vectors for request in requests])
+        counts = [len(request.vectors) for request in requests]
+        times_s = np.repeat([request.time_s for request in requests], counts)  # one for each vector
+        # Requests are kept or dropped as a whole, so there may be more vectors than are wanted.
+        limit = _compute_limit(dimensions)
+        labels = np.array([label for request in requests for label in request.labels], object)
+        return _Snapshot(vectors=vectors[-limit:], labels=labels[-limit:], times_s=times_s[-limit:])
 
 
-def _describe_most_unusual(projected: Projected, times_s: F64, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Describe the vectors with the highest scores, with the dimensions that contribute most to their distance."""
+def _describe_most_unusual(
+    projected: Projected, labels: NDArray[Any], times_s: F64, names: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """Describe the vectors with the highest scores, and the dimensions that contribute most to their distance (SPE)."""
     score = projected.scores.score
     p = projected.p
-    most_unusual = np.argsort(-score, kind="stable")[:_MOST_UNUSUAL]
-    dimensions_by_score, contributions_by_score = projected.rows(most_unusual).contributions(_CONTRIBUTIONS)
-    _, spe_dimensions = dimensions_by_score
-    spe_contributions = contributions_by_score.spe
+    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]
+    # The first result would be the dimensions that contribute most to T².
+    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
     described = []
-    for i, dimensions, contributions in zip(
-        most_unusual, spe_dimensions.tolist(), spe_contributions.tolist(), strict=True
-    ):
+    for rank, i in enumerate(most_unusual):  # i: the index of the vector among all vectors
+        dimensions = spe_dimensions[rank].tolist()
         squared_distance = float(projected.residual[i]) or 1.0  # at a distance of 0, the contributions are 0, too
         described.append(
             {
                 "at": float(times_s[i]),
+                "label": labels[i],
                 "score": float(score[i]),
                 "p": None if p is None else float(p[i]),
                 "dimensions": [names[j] for j in dimensions] if names else dimensions,
-                "shares": [contribution / squared_distance for contribution in contributions],
+                "shares": [contribution / squared_distance for contribution in contributions.spe[rank].tolist()],
             }
         )
     return described
 
 
-def _max_vectors(dimensions: int) -> int:
+def _compute_limit(dimensions: int) -> int:
+    """Return how many vectors are kept: at most 500, and fewer if these would take too much memory."""
     return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))

@@ -18,10 +18,15 @@ BYTES = "application/octet-stream"
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
 BINARY = (NPY, *RAW)
 
+# Media types of JSON, beside those that end with +json. The empty one stands for a request without the header, and curl
+# and fetch send the last two if the user has not set the header.
+_JSON = ("application/json", "", "application/x-www-form-urlencoded", "text/plain")
+
 # Header of the Open Inference Protocol: how many bytes of JSON come before the bytes of the tensors.
 LENGTH = "Inference-Header-Content-Length"
 
 _COMPRESSED = (b"gzip", b"deflate")
+_GZIP_OR_ZLIB = 32  # a flag of zlib: the body's first bytes say in which of the two formats it is
 _DIGITS = re.compile("[0-9]{1,18}")
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
@@ -33,7 +38,7 @@ class RawRequest:
     """A request after its body was read, and before it is parsed."""
 
     body: bytes
-    media_type: str = ""  # any that is not in BINARY means JSON
+    media_type: str = ""  # without parameters, except for those of RAW
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
@@ -43,24 +48,40 @@ class RawRequest:
 
     @property
     def json_length(self) -> int:
-        """Number of bytes of JSON at the beginning of the body. Raises `RequestError` for a wrong header."""
+        """Number of bytes of JSON at the beginning of the body, by the header `LENGTH`.
+
+        Without the header, the whole body is JSON. Raises `RequestError` if the header is wrong.
+        """
         if self.media_type in BINARY:
             return 0
         length = self.header(LENGTH.lower().encode())
-        if length and not (_DIGITS.fullmatch(length) and int(length) <= len(self.body)):
+        if not length:
+            return len(self.body)
+        if not _DIGITS.fullmatch(length) or int(length) > len(self.body):
             raise RequestError(
                 Problem.MALFORMED_BODY,
                 f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}",
             )
-        return int(length) if length else len(self.body)
+        return int(length)
+
+    def require_json(self, *others: str) -> None:
+        """Raise `RequestError` unless the media type is JSON. `others` are media types that the error names as well."""
+        if self.media_type not in _JSON and not self.media_type.endswith("+json"):
+            readable = ", ".join(["application/json", *others])
+            raise RequestError(
+                Problem.UNSUPPORTED_TYPE, f"Content-Type {self.media_type[:80]} is not read here: send {readable}"
+            )
 
     def decompress(self, max_bytes: int) -> "RawRequest":
-        """Return the request with its body decompressed. Raises `RequestError` if that has more than `max_bytes`."""
+        """Return the request with its body decompressed. A body that is not compressed stays as it is.
+
+        Raises `RequestError` if the body is damaged, or if it has more than `max_bytes` once it is decompressed.
+        """
         if not self.is_compressed:
             return self
-        decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        decoder = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_OR_ZLIB)
         try:
-            plain = decoder.decompress(self.body, max_bytes + 1)
+            plain = decoder.decompress(self.body, max_bytes + 1)  # one byte more shows that the body is too long
         except zlib.error as error:
             raise RequestError(
                 Problem.MALFORMED_BODY, f"the body is not what its Content-Encoding says: {error}"
@@ -85,11 +106,12 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
             Problem.UNSUPPORTED_TYPE,
             f"Content-Encoding {encoding.decode('latin-1')} is not supported: use gzip, deflate or none",
         )
-    if _declared_bytes(headers) > max_bytes:
+    if _parse_content_length(headers) > max_bytes:
         raise _too_long(max_bytes)
-    media_type = headers.get(b"content-type", b"").decode("latin-1").lower().replace(" ", "").replace('"', "")
+    content_type = headers.get(b"content-type", b"").decode("latin-1").lower()
+    media_type = content_type.replace(" ", "").replace('"', "")
     if media_type not in RAW:
-        media_type, _, _ = media_type.partition(";")
+        media_type, _, _ = media_type.partition(";")  # without parameters
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             body = await _read_body(request, max_bytes)
@@ -101,20 +123,21 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
             headers={"Connection": "close"},
         ) from None
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
+    # The values of a repeated parameter become one list with commas.
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
     return RawRequest(body, media_type, query, headers)
 
 
 def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether the body may be large: by its declared length, or since it is chunked or compressed."""
+    """Return whether the body is declared to be long, or may be long since it is compressed or declares no length."""
     is_compressed = headers.get(b"content-encoding", b"").lower() in _COMPRESSED
-    return is_compressed or b"transfer-encoding" in headers or _declared_bytes(headers) > SMALL_BYTES
+    return is_compressed or b"transfer-encoding" in headers or _parse_content_length(headers) > SMALL_BYTES
 
 
-def _declared_bytes(headers: Mapping[bytes, bytes]) -> int:
-    """Return the length of the body by its headers, or 0 if they do not tell it."""
-    digits = headers.get(b"content-length", b"0")  # the server refuses anything else
-    return int(digits[:20])  # Python refuses to convert thousands of digits; 20 are enough to exceed every limit
+def _parse_content_length(headers: Mapping[bytes, bytes]) -> int:
+    """Return the length of the body by the header Content-Length, or 0 without the header."""
+    digits = headers.get(b"content-length", b"0")  # the server refuses a header that is not digits
+    return int(digits[:20])  # Python does not convert thousands of digits; 20 are enough to exceed every limit
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

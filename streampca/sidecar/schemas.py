@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
 
 from streampca.pca.arrays import Array
+from streampca.pca.drift import Cause
 from streampca.pca.model import Basis
 from streampca.settings.pins import PIN_NAME, parse_version_or_pin
 from streampca.sidecar.parsing import validate_rows
@@ -34,7 +35,9 @@ PathVersion = Annotated[
 AnyVersion = Annotated[PathVersion, WithJsonSchema({"anyOf": [*_VERSION_OR_PIN, {"type": "null"}]})]
 
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
-_RECORDS = "The vectors as objects, in place of `vectors`: a number for each of the model's names; others are ignored."
+_RECORDS = (
+    "The vectors as objects, in place of `vectors`: a number for each name of the model; other names are ignored."
+)
 _COORDINATES = "The k coordinates of each vector, in the order of the vectors."
 
 Version = Annotated[int, Field(ge=0, description="Version of the model used: the number of messages it has learned.")]
@@ -61,7 +64,7 @@ P = Annotated[
     list[float],
     Field(
         description="Share of recent messages that score at least as high, each scored before it was learned: `p` by "
-        "score, `p_t2` and `p_spe` by one of its parts. Null if the model has no past scores."
+        "`score`, `p_t2` by `t2`, and `p_spe` by `spe`. Null if the model has no past scores."
     ),
 ]
 
@@ -83,7 +86,7 @@ class RowsRequest(BaseModel):
 
 
 class VectorsRequest(RowsRequest):
-    """Vectors, as arrays or as records, one of the two."""
+    """Vectors, either as arrays or as records."""
 
     vectors: VectorsArray | None = Field(None, description=_VECTORS)
     records: list[dict[str, Any]] | None = Field(None, description=_RECORDS)
@@ -107,7 +110,7 @@ class ProjectRequest(VectorsRequest, ProjectQuery):
 
 
 class ProjectResponse(VersionResponse):
-    """Coordinates of vectors in the basis of a model; scores only as far as `fields` names them."""
+    """Coordinates of vectors in the basis of a model, and the scores that `fields` of the request names."""
 
     coordinates: Rows = Field(description=_COORDINATES)
     residual: SquaredDistances
@@ -127,7 +130,7 @@ class ReconstructQuery(RowsRequest):
 
 
 class ReconstructRequest(VectorsRequest):
-    """Coordinates or vectors to reconstruct, one of the two."""
+    """Either coordinates or vectors to reconstruct."""
 
     basis: CoordinatesBasis = "principal"
     coordinates: Annotated[RowsArray, _describe_rows("number")] | None = Field(None, description=_COORDINATES)
@@ -138,7 +141,7 @@ class ReconstructResponse(VersionResponse):
 
     vectors: Rows = Field(description="Vectors, each of the model's d dimensions, in the data's units.")
     squared_error: list[float] | None = Field(
-        None, description="Of each vector, in the units of a `residual`; absent for coordinates."
+        None, description="Squared error of each vector, in the units of `residual`; absent if coordinates were sent."
     )
 
 
@@ -146,7 +149,7 @@ class ScoreQuery(RowsRequest):
     """Options of scoring."""
 
     contributions: Annotated[int, Field(ge=0)] = Field(
-        0, description="Number of dimensions to name for each vector, those that contribute most; at most d."
+        0, description="How many dimensions to return for each vector: those that contribute most; at most d."
     )
 
 
@@ -166,12 +169,19 @@ class ScoreResponse(VersionResponse):
     t2_dimensions: list[list[int]] | None = Field(
         None, description="Dimensions, counted from 0, that contribute most to T²; only if `contributions` is given."
     )
-    t2_names: list[list[str]] | None = Field(None, description="Their names, if the model has names.")
-    t2_contributions: Rows | None = Field(None, description="What they contribute; all d sum to T².")
-    spe_dimensions: list[list[int]] | None = Field(None, description="Those that contribute most to `spe`.")
-    spe_names: list[list[str]] | None = Field(None, description="Their names, if the model has names.")
+    t2_names: list[list[str]] | None = Field(None, description="Names of `t2_dimensions`, if the model has names.")
+    t2_contributions: Rows | None = Field(
+        None, description="Contributions of `t2_dimensions`; those of all d dimensions sum to T²."
+    )
+    spe_dimensions: list[list[int]] | None = Field(None, description="Dimensions that contribute most to `spe`.")
+    spe_names: list[list[str]] | None = Field(None, description="Names of `spe_dimensions`, if the model has names.")
     spe_contributions: Rows | None = Field(
-        None, description="What they contribute, with the deviation's sign; the absolute values of all d sum to it."
+        None,
+        description="Contributions of `spe_dimensions`, with the sign of the deviation; the absolute values of all d "
+        "dimensions sum to `spe`.",
+    )
+    labels: list[str] | None = Field(
+        None, description="Labels of `records`, if `contributions` and the setting `label` are given; empty: none."
     )
 
 
@@ -195,7 +205,10 @@ class DriftResponse(BaseModel):
     )
     newest_explained_variance_ratio: float = Field(description="The same along the newest model's own axes.")
     mean_shift_ratio: float | None = Field(
-        description="Squared shift of the mean, by the pinned total variance; null if that is 0."
+        description="Squared shift of the mean, divided by the pinned model's total variance; null if that is 0."
+    )
+    outdated: list[Cause] = Field(
+        description="What has moved so far that the pinned model no longer fits the stream; empty if it fits."
     )
 
 
@@ -207,19 +220,19 @@ class ModelResponse(VersionResponse):
     names: list[str] | None = Field(description="Names of the dimensions, in order; null: they have none.")
     components: PositiveInt = Field(description="k, the number of axes.")
     explained_variance: list[float] = Field(
-        description="Variance along each axis, in descending order; in standard deviations, squared, if `settings` "
-        "say `standardize`. So are all other variances, losses and residuals."
+        description="Variance along each axis, in descending order. If `settings` have `standardize`, all variances, "
+        "losses and residuals are in squared standard deviations."
     )
     explained_variance_ratio: list[float] = Field(description="The same as a share of the total variance.")
     total_variance: float
     subspace_error: float | None = Field(
         description="Estimated sampling error of the axes' subspace: the expected sum of the squared sines of the "
-        "angles to that of the stream's distribution, from 0 to k. Null with fewer than four partitions."
+        "angles between it and the subspace of the stream's distribution, 0 to k. Null with fewer than four partitions."
     )
     axis_errors: list[float] | None = Field(
         description="Estimated standard error of each axis: an angle in radians, at most π/2."
     )
-    weight: float = Field(description="Effective number of messages: their count, less what has been forgotten.")
+    weight: float = Field(description="Effective number of messages: with a half-life, older messages count for less.")
     loss: float | None = Field(description="Mean squared residual, each message scored before it was learned.")
     loss_ratio: float | None = Field(description="The loss divided by the mean squared norm.")
     loss_ewma: float | None = Field(description="The loss ratio over the last 1000 messages or so.")

@@ -1,91 +1,142 @@
-"""The models that a sidecar serves, by version or by the name of a pin, and whether it is ready to serve."""
+"""The models that a sidecar serves, by version or by the name of a pin, and whether it is ready to serve.
 
+A pin is a name that users give to a version. The drift of the newest model is how far it has moved from a pinned one.
+"""
+
+import math
 import time
 from collections.abc import Callable
+from typing import Any
+
+import structlog
 
 from streampca.fold.model_file import PublishedModel
-from streampca.pca.drift import drift
+from streampca.pca.drift import measure_drift
+from streampca.sidecar.model_age import ModelAge
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.stores.pins import Pins, pinned_version
+from streampca.stores.pins import Pins, look_up_pin
+from streampca.stores.process_status import ProcessStatuses
+
+log = structlog.get_logger()
 
 # A listing shows only the names of pins. Their versions are read less often: each request to a bucket costs money.
 _READ_PINS_EVERY_S = 9.0
 
 
 class ServedModels:
-    """A cache of models, with the pins of the topic and how far the newest model has moved from each."""
+    """A cache of models, with the pins of the topic and the drift of the newest model from each pinned model."""
 
     def __init__(
         self,
         models: Models,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
+        max_age_s: float | None = None,  # None: no limit
     ) -> None:
-        """Each model that is read is passed to `on_load`, in the thread that reads it."""
-        self.cache = ModelCache(models, clock, on_load, after_poll=self._refresh_pins)
+        """`on_load` is called with each model that was read, in the thread that read it.
+
+        If the newest model becomes older than `max_age_s`, the sidecar is not ready, unless workers report that the
+        model has every record.
+        """
+        self.cache = ModelCache(models, clock, on_load, after_poll=self._refresh)
+        self._age = ModelAge(ProcessStatuses(models.store, models.topic), clock, max_age_s or math.inf)
         self.pins: dict[str, int] = {}  # name → version
-        self.drifts: dict[str, dict[str, float]] = {}  # name → version of the pin, and the fields of its `Drift`
-        self.compared: PublishedModel | None = None  # the model whose drift from the pinned ones `drifts` holds
+        self.drifts: dict[str, dict[str, Any]] = {}  # name of the pin → the fields of `schemas.DriftResponse`
+        self.gone_pins: dict[str, int] = {}  # those of `pins` whose version was deleted
+        self.compared_model: PublishedModel | None = None  # the newest model when `drifts` was computed
         self._clock = clock
         self._pin_names: list[str] = []  # in the listing of the store when the pins were last read
-        self._pins_due = 0.0  # when the pins are read again even if their names are the same
+        self._reread_pins_at = 0.0  # when the pins are read again even if their names are the same
 
     def get_loaded(self, version: int | str | None) -> PublishedModel:
-        """Return the model of a version or of a pin; None means the newest.
+        """Return the model of this version number, or of the version pinned by this name; None means the newest.
 
-        Raises `NotLoadedError` if it is not in memory.
+        Raises `NotLoadedError` if the model is not in memory, and `UnknownPinError` if no version has the name.
         """
         if isinstance(version, str):
-            version = pinned_version(version, self.pins)
+            version = look_up_pin(version, self.pins)
         return self.cache.get_loaded(version)
 
-    def age_s(self) -> float | None:
-        """Return the seconds since the newest loaded model was published; None if there is none."""
-        current = self.cache.current
-        return None if current is None else max(0.0, self._clock() - current.published_at)
+    def compute_age_s(self) -> float | None:
+        """Return the seconds since the model in use was found in the store; None if no model is in use."""
+        return None if self.cache.current is None else self._clock() - self.cache.current_since
 
-    def reasons_not_ready(self, max_age_s: float | None) -> dict[str, str]:
-        """Return why this sidecar should get no requests, by the kind of failure; {} if it is ready."""
+    def explain_not_ready(self) -> dict[str, str]:
+        """Return the reasons why this sidecar should get no requests, by the kind of failure; {} if it is ready."""
         reasons: dict[str, str] = {}
         if self.cache.store_error:
             reasons["store"] = f"the store cannot be read: {self.cache.store_error}"
-        age = self.age_s()
-        if age is None:
-            reasons["no model"] = self.cache.why_none()
-        elif max_age_s is not None and age > max_age_s:
-            reasons["old model"] = f"the newest model was published {age:.0f} s ago, more than {max_age_s:g} s"
+        age_s = self.compute_age_s()
+        if age_s is None:
+            reasons["no model"] = self.cache.explain_no_model()
+            return reasons
+        why_too_old = self._age.explain_too_old(age_s)
+        if why_too_old:
+            reasons["old model"] = why_too_old
         return reasons
 
-    def _refresh_pins(self, listed: Models) -> None:
-        """Read the pins, and compare the newest model with the pinned ones, if they may have changed.
+    def list_unreadable(self) -> list[str]:
+        """Return a sentence about each version that cannot be read, and about each pin whose version was deleted."""
+        unreadable = dict(self.cache.readable.unreadable)  # copied, since a thread changes it
+        sentences = [f"version {version} cannot be read: {model.cause}" for version, model in unreadable.items()]
+        for name, version in self.gone_pins.items():
+            sentences.append(f"{name} pins version {version}, which is gone")
+        return sentences
 
-        The pins are read if the listing has other names, if there is a newer model, or if they were read some time ago.
+    def _refresh(self, listed: Models) -> None:
+        """After a poll, refresh the pinned models and the age of the newest model.
+
+        `listed` are the models as the poll has listed them.
         """
         newest = self.cache.current
-        if newest is None:
-            return
+        if newest is not None:
+            self._refresh_pins(newest, listed)
+            self._age.refresh(newest, age_s=self._clock() - self.cache.current_since)
+
+    def _refresh_pins(self, newest: PublishedModel, listed: Models) -> None:
+        """Read the pins if they may have changed. If they have, or a newer model is in use, compute the drifts again.
+
+        The listing of the store shows only the names of the pins. If these have not changed, the versions are read only
+        for a newer model and every few seconds.
+        """
         pins = Pins(listed.store, listed.topic)
         names = pins.names()
-        is_newer = newest is not self.compared
-        is_due = is_newer or self._clock() >= self._pins_due
-        if names == self._pin_names and not (names and is_due):
+        is_newer_model = newest is not self.compared_model
+        is_due = is_newer_model or self._clock() >= self._reread_pins_at
+        have_names_changed = names != self._pin_names
+        may_versions_differ = len(names) > 0 and is_due
+        if not have_names_changed and not may_versions_differ:
             return
-        before = self.pins
+        earlier_pins = self.pins
         self.pins = pins.all() if names else {}
         self.cache.pinned = frozenset(self.pins.values())
-        if is_newer or self.pins != before:
-            self.compared = None  # if reading a pinned model raises, the next poll tries again
-            self.drifts = self._compare_with_pinned(newest)
-        self.compared = newest
+        lacks_drift = len(self.drifts) < len(self.pins)  # the missing model may be readable now
+        if is_newer_model or self.pins != earlier_pins or lacks_drift:
+            self.compared_model = None  # if reading a pinned model raises, the next poll tries again
+            self.drifts = self._compute_drifts(newest)
+        self.compared_model = newest
         self._pin_names = names
-        self._pins_due = self._clock() + _READ_PINS_EVERY_S
+        self._reread_pins_at = self._clock() + _READ_PINS_EVERY_S
 
-    def _compare_with_pinned(self, newest: PublishedModel) -> dict[str, dict[str, float]]:
-        """Return the drift of the newest model from each pinned one that can be read and has as many dimensions."""
-        drifts: dict[str, dict[str, float]] = {}
+    def _compute_drifts(self, newest: PublishedModel) -> dict[str, dict[str, Any]]:
+        """Return how far the newest model has moved from each pinned model, by the pin's name.
+
+        Pinned models that cannot be read, or that have another number of dimensions, are left out. Pins whose version
+        was deleted are logged once.
+        """
+        drifts: dict[str, dict[str, Any]] = {}
+        gone: dict[str, int] = {}
         for name, version in self.pins.items():
-            pinned = self.cache.readable(version, self.cache.get)
+            pinned = self.cache.get_if_readable(version)
             if pinned is not None and pinned.model.dimensions == newest.model.dimensions:
-                drifts[name] = {"version": version, **drift(pinned.model, newest.model)._asdict()}
+                drift = measure_drift(pinned.model, newest.model)
+                # `causes` are empty if the pinned model still fits the stream.
+                drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.causes}
+            # A file that cannot be read is listed as unreadable. Otherwise it was deleted.
+            elif pinned is None and version not in self.cache.readable.unreadable:
+                gone[name] = version
+        if gone and gone != self.gone_pins:
+            log.warning("pinned models are gone", pins=gone)
+        self.gone_pins = gone
         return drifts

@@ -7,13 +7,14 @@ from functools import partial
 import structlog
 
 from streampca.errors import StoreBusyError
-from streampca.process.http_server import Connection, create_server, serve
-from streampca.process.listening import address_of, listen, server_context
+from streampca.process.http_server import KeepAliveConnection, create_server, serve
+from streampca.process.listening import format_address, listen
 from streampca.process.metrics import StoreMetrics
-from streampca.process.start import started
+from streampca.process.start import prepare_process
+from streampca.process.tls_certificate import create_tls_context
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
-from streampca.stores.base import Store, topics_in
+from streampca.stores.base import Store, list_topics
 from streampca.stores.models import Models
 
 log = structlog.get_logger()
@@ -25,52 +26,56 @@ _FILES_PER_CONNECTION = 2  # a connection that is answered needs one; the rest i
 
 
 def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; requests in flight get 5 s to finish.
+    """Serve until SIGTERM or SIGINT. Then running requests get 5 s to finish.
 
     Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read, and the error
     of a thread that has died. A busy store does not end the start.
     """
     with suppress(StoreBusyError):
-        Models(store, settings.topic).versions()
-    with started() as process:  # it installs the tracer, which FastAPI looks for when the app is created
+        Models(store, settings.topic).versions()  # raises if the store cannot be read
+    with prepare_process() as process:  # it installs the tracer, which FastAPI looks for when the app is created
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)
         server = create_server(
             app,
-            server_context(settings.tls_folder),
+            create_tls_context(settings.tls_folder),
             _limit_files() // _FILES_PER_CONNECTION,
-            http=Connection,
+            http=KeepAliveConnection,
             lifespan="on",
             log_level="warning",
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_FINISH_WITHIN_S,
         )
-        stop = partial(setattr, server, "should_exit", True)
-        process.threads.notify = stop
+
+        def stop(*_: object) -> None:
+            server.should_exit = True
+
+        process.threads.notify = stop  # called when a thread has died
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
-        log.info("serving", url=f"{scheme}://{address_of(listening)}", topic=settings.topic)
-        # Our signal handlers precede uvicorn's own ones: it raises the signal again after its shutdown, which would
-        # otherwise end the process with the signal's status.
-        process.run(partial(serve, server, listening), lambda signal: stop())
+        log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
+        # After its shutdown, uvicorn restores the signal handlers that were installed before its own, and raises the
+        # signal again. Python's own handlers would then end the process with the signal's status. So `process` installs
+        # its handlers first.
+        process.run(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
 
 def _warn_if_empty(store: Store, topic: str) -> None:
-    """Log a warning if the store does not exist yet or has nothing of the topic: its settings may be wrong."""
+    """Log a warning if the store does not exist yet or has no files of the topic: the settings may be wrong."""
     with suppress(StoreBusyError):
         location = store.missing()
         if location:
             log.warning("store does not exist yet", path=location)
             return
-        topics = topics_in(store, "models", "checkpoints")
+        topics = list_topics(store, "models", "checkpoints")
         if topic not in topics:
             log.warning("topic is not in the store yet", topic=topic, topics=topics)
 
 
 def _limit_files() -> int:
-    """Limit how many files and connections the process may open, and return that number."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = min(soft, _MAX_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    return files
+    """Limit how many files and connections the process may have open, and return the limit."""
+    system_limit, highest_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = min(system_limit, _MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, highest_limit))
+    return limit

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.responses import PlainTextResponse
 
+from streampca.fold.model_file import PublishedModel
 from streampca.sidecar import compute, schemas
 from streampca.sidecar.engine import (
     NPZ,
@@ -26,8 +27,8 @@ from streampca.sidecar.openapi import (
     describe_errors,
     describe_request,
 )
-from streampca.sidecar.parsing import parse
-from streampca.sidecar.request import BINARY, NPY
+from streampca.sidecar.parsing import Limits, parse
+from streampca.sidecar.request import BINARY, NPY, RawRequest
 
 VersionQuery = Annotated[
     schemas.AnyVersion, Query(description="Version of the model, or a pin's name; the newest if absent.")
@@ -51,54 +52,83 @@ class V1Endpoints(Endpoints):
     def add_to(self, app: FastAPI) -> None:
         """Add the endpoints to the application."""
         errors = describe_errors()
-        for operation, request, query, response in (
-            (compute.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
-            (compute.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse),
-            (compute.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
-        ):
+        for path, endpoint, request, query, response in (
+            ("/v1/project", self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
+            (
+                "/v1/reconstruct", self.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery,
+                schemas.ReconstructResponse,
+            ),
+            ("/v1/score", self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
+        ):  # fmt: skip
             app.router.add_api_route(
-                f"/v1/{operation.__name__}",
-                partial(self._answer_rows, operation, partial(parse, schema=request, query=query)),
-                name=operation.__name__, description=operation.__doc__, tags=["vectors"], methods=["POST"],
+                path, endpoint, tags=["vectors"], methods=["POST"],
                 response_model=response, responses=errors | describe_binary_answer(NPZ),
                 openapi_extra=describe_request(request, *BINARY, query=query), route_class_override=PlainRoute,
             )  # fmt: skip
-        for path, endpoint, response_model in (
-            ("/model", self.model, schemas.ModelResponse),
-            ("/model/components", self.components, schemas.ComponentsResponse),
-            ("/models", self.models, schemas.ModelsResponse),
-            ("/models/{version}", self.model_version, schemas.ModelResponse),
+        for path, model_endpoint, response_model, responses in (
+            ("/v1/model", self.model, schemas.ModelResponse, errors),
+            ("/v1/model/components", self.components, schemas.ComponentsResponse, errors | describe_binary_answer(NPY)),
+            ("/v1/models", self.models, schemas.ModelsResponse, errors),
+            ("/v1/models/{version}", self.model_version, schemas.ModelResponse, errors),
         ):
-            has_binary_form = endpoint == self.components
-            responses = errors | describe_binary_answer(NPY) if has_binary_form else errors
-            app.get(f"/v1{path}", tags=["model"], response_model=response_model, responses=responses)(endpoint)
+            app.get(path, tags=["model"], response_model=response_model, responses=responses)(model_endpoint)
         tags: list[str | Enum] = ["operations"]
         app.get("/healthz", tags=tags, response_model=schemas.HealthResponse)(self.healthz)
         not_ready: Responses = {503: {"description": "Not ready.", **describe_content(NotReadyResponse, PROBLEM_JSON)}}
         app.get("/readyz", tags=tags, response_model=schemas.ReadyResponse, responses=not_ready)(self.readyz)
         app.get("/metrics", tags=tags, response_class=PlainTextResponse)(self.metrics)
 
-    async def _answer_rows(self, operation: Any, parse_body: Any, request: Request) -> Response:
-        """Apply a function of `compute` to the rows of a request. Small projections are quick."""
+    async def project(self, request: Request) -> Response:
+        """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
         return await self._engine.answer(
             request,
-            operation=operation.__name__,
-            parse=parse_body,
-            compute=operation,
-            respond=lambda _, answer, raw: answer_response(answer, raw.header(b"accept")),
-            if_quick=operation is compute.project,
+            operation="project",
+            parse=partial(parse, schema=schemas.ProjectRequest, query=schemas.ProjectQuery),
+            compute=compute.project,
+            respond=respond,
+            if_quick=True,
         )
+
+    async def reconstruct(self, request: Request) -> Response:
+        """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
+        return await self._engine.answer(
+            request,
+            operation="reconstruct",
+            parse=partial(parse, schema=schemas.ReconstructRequest, query=schemas.ReconstructQuery),
+            compute=compute.reconstruct,
+            respond=respond,
+        )
+
+    async def score(self, request: Request) -> Response:
+        """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
+        return await self._engine.answer(
+            request,
+            operation="score",
+            parse=partial(parse, schema=schemas.ScoreRequest, query=schemas.ScoreQuery),
+            compute=self._compute_score,
+            respond=respond,
+        )
+
+    def _compute_score(
+        self, published: PublishedModel, request: schemas.ScoreRequest, limits: Limits
+    ) -> compute.Answer:
+        """Return the scores of vectors and, beside the contributions to them, the labels of records."""
+        answer = compute.score(published, request, limits)
+        labels = self._engine.find_labels(request) if request.contributions else None
+        return answer if labels is None else answer._replace(fields=answer.fields | {"labels": labels})
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
         published = await self._engine.find(version)
         models = self._engine.models
-        drift = models.drifts if published is models.compared else {}  # only the newest model is compared with pins
-        pins = "".join(f"-{name}-{moved['version']}" for name, moved in drift.items())
+        is_compared = published is models.compared_model  # only the newest model is compared with the pinned ones
+        drift_by_pin = models.drifts if is_compared else {}
+        # The answer changes when a pin is added, moved or removed, so the ETag has all of them.
+        pins = "".join(f"-{name}-{drift['version']}" for name, drift in drift_by_pin.items())
         etag = f'"{published.version}-{published.published_at:.3f}{pins}"'
         if etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": etag})
-        response = answer_response(compute.describe_model(published, drift))
+        response = answer_response(compute.describe_model(published, drift_by_pin))
         response.headers["ETag"] = etag
         return response
 
@@ -107,9 +137,11 @@ class V1Endpoints(Endpoints):
         engine = self._engine
         published = await engine.find(version)
         if not accepts(request.headers.get("accept", ""), NPY):
-            return await engine.in_thread(
-                lambda: answer_response(compute.describe_components(published, engine.limits))
-            )
+
+            def respond_in_json() -> Response:
+                return answer_response(compute.describe_components(published, engine.limits))
+
+            return await engine.run_in_thread(respond_in_json)
         headers = version_header(published.version)
         headers["Content-Disposition"] = f'attachment; filename="components-{published.version}.npy"'
         return bytes_response(compute.encode_components(published), NPY, headers)
@@ -140,3 +172,8 @@ class V1Endpoints(Endpoints):
         names = request.query_params.getlist("name[]")
         text, content_type = self._engine.metrics.text(request.headers.get("accept", ""), names)
         return Response(text, headers={"Content-Type": content_type})
+
+
+def respond(_: Any, answer: compute.Answer, raw: RawRequest) -> Response:
+    """Return the response in the form that the request's Accept header asks for."""
+    return answer_response(answer, raw.header(b"accept"))

@@ -33,7 +33,7 @@ class TopicDescription(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """An offset that the group has committed, with a text of the member that has committed it."""
+    """An offset that the group has committed, with the text that the member has stored with it."""
 
     offset: int
     metadata: str = ""
@@ -82,7 +82,7 @@ class Source(Protocol):
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         """Commit offsets to the group, for lag tools and `committed`, with `metadata` of at most 4096 bytes.
 
-        If it fails, that is logged and otherwise ignored.
+        A failure is only logged.
         """
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
@@ -95,7 +95,7 @@ class Source(Protocol):
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         """Ask for the offset of each partition's first record with this timestamp or a later one.
 
-        A partition without such a record gives its end, where committed records end; so do all if `time_ms` is None.
+        For a partition without such a record, and if `time_ms` is None, return the end of its committed records.
         Raises `TimeoutError` if no broker answers within some seconds, `SourceError` if waiting cannot fix the error.
         """
 
@@ -128,16 +128,16 @@ class DeadLetters:
 
 
 class TransactionFailedError(Exception):
-    """The transaction was not committed, or nobody knows: the offsets that the group has committed tell."""
+    """The transaction was not committed, or this is unknown. The group's committed offsets tell which."""
 
 
 class RecordRefusedError(TransactionFailedError):
     """A record of the transaction was refused, and would be refused again: it must be changed, or left out."""
 
     def __init__(self, message: str, code: int, size: int = 0) -> None:
-        """`code` is the error's in Kafka's protocol. `size` is the record's (`record_size`) if the record is too large.
+        """`code` is the code of the error in Kafka's protocol.
 
-        If the reason is another one, `size` is 0.
+        If the record is too large, `size` is its size in bytes, as `record_size` counts it; else `size` is 0.
         """
         super().__init__(message)
         self.code = code
@@ -178,9 +178,9 @@ class Transactions(Protocol):
         """Return the options of the topic for outputs, at most some minutes old; empty if no broker ever told them."""
 
     def recover(self) -> None:
-        """End the transaction that has failed, or that an earlier process with the same id has left open.
+        """End the transaction that has failed, or that an earlier process with the same transactional id has left open.
 
-        It must also be called before the first transaction. Raises `TimeoutError` while the brokers do not answer.
+        Must also be called before the first transaction. Raises `TimeoutError` while the brokers do not answer.
         """
 
     def send(self, records: Iterable[OutgoingFields]) -> None:

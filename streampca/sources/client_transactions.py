@@ -1,6 +1,7 @@
-"""Transactions and dead letters, as far as they are the same for both clients.
+"""What the transactions of both Kafka clients share: when a producer is opened and given up, and what errors mean.
 
-A module of each client says how its own producer is opened, used, and given up.
+If a transaction fails, its producer is given up. The next producer has the same transactional id, by which a broker
+knows it and ends what the old producer has left open.
 """
 
 import contextlib
@@ -9,62 +10,57 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-import structlog
-
 from streampca.errors import NoBrokerError, SourceError
-from streampca.formats.record import Record
-from streampca.settings.commands import ConsumerSettings, ProduceSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import (
     Admin,
     Committed,
-    DeadLetters,
-    Header,
     OutgoingFields,
     RecordRefusedError,
     TransactionFailedError,
     Transactions,
 )
-from streampca.sources.client_connection import BrokerErrors, ClientConnection
-from streampca.sources.dead_letters import dead_letter_headers, read_own_time
-from streampca.sources.record_times import REFUSED_TIME
+from streampca.sources.broker_errors import (
+    INVALID_RECORD,
+    INVALID_TRANSACTION_TIMEOUT,
+    LOGIN_FAILED,
+    NO_KEY,
+    NOT_ALLOWED,
+    TOO_LARGE,
+    UNSUPPORTED_VERSION,
+    BrokerErrors,
+)
+from streampca.sources.topic_options import is_compacted
 
 ABORT_S = 2.0
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 
-# Codes of errors in Kafka's protocol:
-_EVERY_TRANSACTION_REFUSED = {29, 30, 31, 35, 50, 53, 58}  # missing rights, limits
-_TOO_LARGE = {10, 18}
-_INVALID = {32, 87}  # a record would be refused in any transaction, such as for its timestamp
+# Codes of errors that any transaction would meet: the user lacks a right, or brokers do not take the settings.
+_ANY_TRANSACTION_REFUSED = NOT_ALLOWED | {UNSUPPORTED_VERSION, INVALID_TRANSACTION_TIMEOUT, LOGIN_FAILED}
 
 _SMALLER_BY = 8  # if a batch was too large, the next batches are smaller by this factor
-_CONFIGS_S = 120.0  # then a topic's options are read again: an operator may change them while we run
-_POLL_S = 0.5
-
-log = structlog.get_logger()
+_REREAD_CONFIGS_AFTER_S = 120.0  # an operator may change a topic's options while we run
 
 
-class Undelivered(NamedTuple):
-    """A record of a transaction that was not delivered."""
+class Failure(NamedTuple):
+    """The client's error of a record that was not delivered, or of a transaction."""
 
     error: Exception
-    topic: str
-    size: int  # bytes, as `record_size` counts them; 0: unknown
+    topic: str  # the record's; of a transaction, the topic of outputs
+    size: int = 0  # the record's in bytes, as `record_size` counts them; 0: unknown, or a transaction
+    has_key: bool = True  # whether the record has a key; also true of a transaction
 
 
 class ClientTransactions(Transactions, ABC):
-    """See `streampca.sources.base.Transactions`.
-
-    If a transaction fails, its producer is given up. The next producer has the same transactional id, by which a broker
-    knows it and ends what the old producer has left open.
-    """
+    """See `streampca.sources.base.Transactions`."""
 
     begin_s = 5.0  # time limits
     commit_s = 10.0
-    admin: type[Any]  # the client's `Admin`
+    admin_class: type[Any]  # the client's `Admin`
     client_error: type[Exception]  # what the client raises
-    # A record that is larger than this is sent in a batch of its own. A broker refuses a batch as a whole, so if the
-    # refused record is smaller, another one in its batch may be too large. 0: every record that fails was alone.
+    # A record that is larger than this is sent in a batch of its own. If brokers refuse a smaller record as too large,
+    # perhaps another record of its batch is: they refuse batches as a whole. With 0, the client itself sends each
+    # refused record again in a batch of its own.
     batch_bytes = 0
 
     def __init__(
@@ -75,9 +71,10 @@ class ClientTransactions(Transactions, ABC):
         timeout_s: float,
         source: Any = None,
     ) -> None:
-        """`topics` exist, and will be written to; the first is that of outputs. Raises `SourceError`.
+        """The transactions write to `topics`; the first one is the topic of outputs.
 
         If a transaction stays open for `timeout_s`, brokers abort it. Without a source, no offsets are committed.
+        Raises `SourceError` if a topic does not exist, or no broker answers.
         """
         self._settings = settings
         self._topics = topics
@@ -88,29 +85,32 @@ class ClientTransactions(Transactions, ABC):
         self._producer: Any = None  # None before the first one, and after one was given up
         self._configs: Mapping[str, str] = {}  # options of the first topic
         self._reread_configs_at = 0.0  # by time.monotonic
-        self._undelivered: list[Undelivered] = []  # records of this transaction
-        self._next_batch_bytes = self.batch_bytes  # the most `batch_bytes` of the next producer
+        self._failures: list[Failure] = []  # of records of this transaction, as the client has reported them
+        self._next_batch_bytes = self.batch_bytes  # limit of `batch_bytes` of the next producer
         for topic in topics:
             self._count_partitions(topic)  # raises if the topic does not exist
 
     @abstractmethod
-    def _start(self) -> None:
+    def _start_producer(self) -> None:
         """Set `_producer`, then let it end the transactions of earlier producers with the same transactional id."""
 
     @abstractmethod
     def _send(self, producer: Any, records: Iterable[OutgoingFields]) -> None:
-        """Add records to the transaction. If a record cannot be sent, call `_fail`."""
+        """Add records to the transaction. If the client refuses a record, call `_fail`."""
 
     @abstractmethod
     def _commit(self, producer: Any, offsets: Mapping[int, Committed], membership: Any) -> None:
-        """Commit the transaction with a group member's offsets. If a record was not delivered, call `_fail`."""
+        """Commit the transaction with the offsets of a group member. If a record was not delivered, call `_fail`.
+
+        `membership` is the group's metadata of this member; None without a source.
+        """
 
     @abstractmethod
     def _abort(self, producer: Any) -> None:
         """Abort the open transaction; raises `client_error`."""
 
     @abstractmethod
-    def _give_up(self, producer: Any) -> None:
+    def _close_producer(self, producer: Any) -> None:
         """Close the producer without sending what is left."""
 
     @abstractmethod
@@ -124,22 +124,27 @@ class ClientTransactions(Transactions, ABC):
             raise TimeoutError(str(error)) from None
 
     def topic_configs(self) -> Mapping[str, str]:
+        """Return the options of the topic for outputs, which are read again every two minutes."""
         if time.monotonic() >= self._reread_configs_at:
             with contextlib.suppress(SourceError), self._open_admin(self._topics[0]) as admin:
-                self._configs = admin.topic_configs() or self._configs  # empty without the right to read them
-            self._reread_configs_at = time.monotonic() + _CONFIGS_S
+                configs = admin.topic_configs()
+                if configs:  # {}: brokers do not tell them now, so the last ones are kept
+                    self._configs = configs
+            self._reread_configs_at = time.monotonic() + _REREAD_CONFIGS_AFTER_S
         return self._configs
 
     def recover(self) -> None:
+        """If no producer is open, start one, which ends the transaction that an earlier producer has left open."""
         if self._producer is not None:
             return
         try:
-            self._start()  # ends what an earlier producer has left open
+            self._start_producer()
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
             self._drop_producer()
-            if refusal := self._refusal(error, self._topics[0]):
+            refusal = self._find_refusal(Failure(error, self._topics[0]))
+            if refusal is not None:
                 raise refusal from None
             _, text = self._code_and_text(error)
             raise TimeoutError(f"no transaction can begin: {text}") from None
@@ -148,6 +153,7 @@ class ClientTransactions(Transactions, ABC):
         self._send(self._begin_unless_open(), records)
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
+        """Commit the records that were sent, and these offsets of the source's group."""
         producer = self._begin_unless_open()
         membership = None
         if self._source is not None:
@@ -158,10 +164,11 @@ class ClientTransactions(Transactions, ABC):
         try:
             self._commit(producer, offsets, membership)
         except self.client_error as error:
-            self._fail(error, self._topics[0])
+            self._fail(Failure(error, self._topics[0]))
         self._open = False
 
     def abort(self) -> None:
+        """Abort the open transaction, if there is one; never raises."""
         if self._producer is None or not self._open:
             return
         self._open = False
@@ -175,7 +182,7 @@ class ClientTransactions(Transactions, ABC):
         self._drop_producer()
 
     def _open_admin(self, topic: str) -> contextlib.closing[Admin]:
-        return contextlib.closing(self.admin(self._settings, topic))
+        return contextlib.closing(self.admin_class(self._settings, topic))
 
     def _count_partitions(self, topic: str) -> int:
         with self._open_admin(topic) as admin:
@@ -189,129 +196,71 @@ class ClientTransactions(Transactions, ABC):
             try:
                 self._producer.begin_transaction()
             except self.client_error as error:
-                self._fail(error, self._topics[0])
+                self._fail(Failure(error, self._topics[0]))
             self._open = True
-            self._undelivered = []
+            self._failures = []
         return self._producer
 
-    def _fail(self, error: Exception, topic: str, size: int = 0) -> NoReturn:
-        """Give the producer up, and raise why the transaction failed.
+    def _fail(self, failure: Failure) -> NoReturn:
+        """Give the producer up, and raise the error of the transaction.
 
-        `error` is of a record to this topic, with its size if it is known, or of the transaction. If brokers refused
-        one of the records that were not delivered before, that is raised instead.
+        If a record of it was refused before, the refusal is raised: `failure` is perhaps only its consequence.
         """
         self._drop_producer()
-        for failed in [*self._undelivered, Undelivered(error, topic, size)]:
-            if refusal := self._refusal(*failed):
+        for possible_cause in [*self._failures, failure]:
+            refusal = self._find_refusal(possible_cause)
+            if refusal is not None:
                 raise refusal from None
-        _, text = self._code_and_text(error)
+        _, text = self._code_and_text(failure.error)
         raise TransactionFailedError(text) from None
 
-    def _refusal(self, error: Exception, topic: str, size: int = 0) -> SourceError | RecordRefusedError | None:
-        """Return what to raise for an error that waiting cannot fix; None if the next transaction may succeed.
+    def _find_refusal(self, failure: Failure) -> SourceError | RecordRefusedError | None:
+        """Return the error to raise for a failure that waiting cannot fix; None if the next transaction may succeed.
 
-        The error is of a record to this topic, or of the transaction. `size` is 0 if the record's size is unknown.
+        `RecordRefusedError` means that a transaction without this record may succeed.
         """
-        code, text = self._code_and_text(error)
-        refusal = BrokerErrors(self._settings, topic).explain(code, text)
-        if code in _TOO_LARGE | _INVALID:
-            self._reread_configs_at = 0.0  # the topic's options may have changed
-        if code in _INVALID:
-            return RecordRefusedError(str(refusal), code)
-        if code in _TOO_LARGE:
-            if self.batch_bytes and size <= self.batch_bytes:
-                # Another record of its batch may have been too large: the next batches are smaller.
-                self._next_batch_bytes = self.batch_bytes // _SMALLER_BY
-                return None
-            is_output = topic == self._topics[0]
-            return RecordRefusedError(str(refusal), code, size) if size and is_output else refusal
-        return refusal if code in _EVERY_TRANSACTION_REFUSED else None
+        code, text = self._code_and_text(failure.error)
+        # One record without a key is enough: a broker also refuses the records that were sent with it.
+        has_key = all(other.has_key for other in [*self._failures, failure] if other.topic == failure.topic)
+        error = BrokerErrors(self._settings, failure.topic).explain(code, text, has_key=has_key)
+        if code in TOO_LARGE | INVALID_RECORD:
+            self._reread_configs_at = 0.0  # the topic's limits may have changed
+        if code == NO_KEY and not has_key and self._is_compacted(failure.topic):
+            return error  # another timestamp would not help
+        if code in INVALID_RECORD:
+            return RecordRefusedError(str(error), code)
+        if code in TOO_LARGE:
+            return self._find_too_large(failure, code, error)
+        return error if code in _ANY_TRANSACTION_REFUSED else None
+
+    def _find_too_large(
+        self, failure: Failure, code: int, error: SourceError
+    ) -> SourceError | RecordRefusedError | None:
+        """Return the error to raise for a record that was refused as too large.
+
+        Return None if another record of its batch may be the large one. The next producer then sends smaller batches.
+        """
+        # With `batch_bytes` 0 the client sends each record of a refused batch again alone, before it reports a failure.
+        is_sent_again_alone = self.batch_bytes == 0
+        # A record that is larger than a batch may be is never batched with others.
+        was_alone_in_batch = is_sent_again_alone or failure.size > self.batch_bytes
+        if not was_alone_in_batch:
+            self._next_batch_bytes = self.batch_bytes // _SMALLER_BY  # of the next producer
+            return None
+        is_output = failure.topic == self._topics[0]
+        if is_output and failure.size:  # 0: the size is unknown
+            return RecordRefusedError(str(error), code, failure.size)
+        return error
+
+    def _is_compacted(self, topic: str) -> bool:
+        """Return whether a topic is compacted; False if no broker tells."""
+        with contextlib.suppress(SourceError), self._open_admin(topic) as admin:
+            return is_compacted(admin.topic_configs())
+        return False
 
     def _drop_producer(self) -> None:
         """Give the producer up, and what it has not sent."""
         if self._producer is not None:
-            self._give_up(self._producer)
+            self._close_producer(self._producer)
         self._producer = None
         self._open = False
-
-
-class ClientProducer(DeadLetters, ABC):
-    """Writes records to one topic, such as dead letters, and keeps them until the brokers have acknowledged them."""
-
-    _connection: ClientConnection
-
-    def __init__(
-        self,
-        settings: ConsumerSettings | ProduceSettings,
-        topic: str,
-        room_timeout_s: float = 5.0,
-        *,
-        is_idempotent: bool,
-    ) -> None:
-        """If the client's queue is full of records without acknowledgement, a new record waits for `room_timeout_s`.
-
-        An idempotent producer never writes a record twice, but it may fail if brokers were away for long. Another
-        producer waits for brokers without limit, and may write a record twice.
-        """
-        self._settings = settings
-        self._topic = topic
-        self._room_timeout_s = room_timeout_s
-        self._is_idempotent = is_idempotent
-        self._is_clock_reported = False
-
-    @abstractmethod
-    def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait until all records are acknowledged, and return how many are not. Raises `SourceError` if one is refused.
-
-        It may return earlier, once some are acknowledged.
-        """
-
-    @abstractmethod
-    def produce(
-        self,
-        value: bytes | None,
-        partition: int | None = None,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-    ) -> None:
-        """Send a record, without waiting for an answer; without a partition, its key decides. Raises `SourceError`."""
-
-    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
-        self.produce(record.value, partition=None, key=record.key, headers=headers)
-
-    def _time_to_resend_with(self, code: int | None, headers: Sequence[Header]) -> int | None:
-        """Return the time with which a refused dead letter is sent again: that of the record that it was made of.
-
-        None if it is not sent again: it was not refused for its time (`code`), or the record's time is unknown.
-        """
-        time_ms = read_own_time(headers)
-        if code not in REFUSED_TIME or time_ms < 0:
-            return None
-        if not self._is_clock_reported:
-            log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
-            self._is_clock_reported = True
-        return time_ms
-
-    def partitions(self) -> frozenset[int]:
-        """Return the topic's partitions."""
-        return self._connection.partitions()
-
-    def raise_refused(self) -> None:
-        """Raise `SourceError` if a record is known to be refused; never waits."""
-        self._wait_for_acknowledgements(0)
-
-    def flush(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            left_s = max(deadline - time.monotonic(), 0)
-            unacknowledged = self._wait_for_acknowledgements(min(_POLL_S, left_s))
-            if not unacknowledged:
-                break
-            self._connection.watch()
-            if time.monotonic() >= deadline:
-                with contextlib.suppress(TimeoutError):
-                    self._connection.topic_id()  # raises what waiting cannot fix: a deleted topic, a refused login
-                # `streampca produce`, which does not send dead letters, replaces this message.
-                raise TimeoutError(f"{unacknowledged} dead letters are not acknowledged yet")
-        self._connection.watch()

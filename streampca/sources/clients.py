@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
-from streampca.errors import StreampcaError
+from streampca.errors import SourceError, StreampcaError
 from streampca.settings.commands import ConsumerSettings, DeadLettersSettings, ProduceSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Admin, DeadLetters, OutgoingFields, RecordRefusedError, Source, Transactions
-from streampca.sources.client_connection import BrokerErrors
-from streampca.sources.client_transactions import ClientProducer, ClientTransactions
-from streampca.sources.record_times import RecordTimes
+from streampca.sources.broker_errors import BrokerErrors
+from streampca.sources.client_producer import ClientProducer
+from streampca.sources.client_transactions import ClientTransactions
+from streampca.sources.record_times import TimestampReplacer
+from streampca.sources.topic_options import CLEANUP_POLICY, is_compacted
 from streampca.sources.topic_reader import TopicReader
 
 # A person waits for a replay, so it may wait longer for brokers than a member does. If a replay is killed, the brokers
@@ -34,17 +36,18 @@ class ReplayProducer:
     """Sends the records of dead letters again, in transactions.
 
     When it is created, the brokers end the open transaction of any other producer with the same transactional id.
-    Methods raise what those of `Transactions` raise. Then readers of committed records see nothing of the transaction;
-    but if `send` failed while it was committing, they may see all of it.
+    Methods raise what the methods of `Transactions` raise. Readers of committed records then see nothing of the
+    transaction; but if `send` failed while it was committing, they may see all of it.
     """
 
     def __init__(self, topic: str, transactions: ClientTransactions) -> None:
+        """Give brokers more time than a member does, and end the open transaction of any other replay."""
         transactions.begin_s = _REPLAY_TIMEOUT_S / 2
         transactions.commit_s = _REPLAY_TIMEOUT_S
         transactions.recover()
         self._transactions = transactions
-        self._timestamps = RecordTimes(topic, transactions)
-        self.replaced = 0  # records that were sent with the time of sending in place of their own
+        self._timestamps = TimestampReplacer(topic, transactions)
+        self.replaced = 0  # records that were sent with the time of sending in place of their own time
         self.partitions = transactions.partitions(topic)
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
@@ -54,15 +57,15 @@ class ReplayProducer:
         """
         records = list(records)
         while True:
-            sendable, replaced = self._timestamps.sendable(records)
+            sendable, replaced = self._timestamps.replace(records)
             try:
                 self._transactions.send(sendable)
-                self._transactions.commit({})
+                self._transactions.commit({})  # without offsets, since a replay has no group
                 break
             except RecordRefusedError as error:
-                self._timestamps.retry(error)  # raises if another try does not help
+                self._timestamps.begin_next_try(error)  # raises if another try does not help
                 self._transactions.recover()
-        self._timestamps.tries = 0
+        self._timestamps.begin_first_try()
         self.replaced += replaced
 
     def close(self) -> None:
@@ -70,15 +73,18 @@ class ReplayProducer:
         self._transactions.close()
 
 
-def client_and_other(settings: KafkaSettings) -> str:
-    """Describe the client in use, for the log, and how its speed compares with the other one's."""
+def describe_client(settings: KafkaSettings) -> str:
+    """Return the name of the client in use, and how much faster or slower the other client is, for the log."""
     if settings.client == "confluent":
         return "confluent; kafka-python (kafka_client=kafka-python) is several times slower"
     return "kafka-python; confluent (kafka_client=confluent) is several times as fast"
 
 
 def _client_classes(settings: KafkaSettings) -> _ClientClasses:
-    """Import the classes for the client in use. The other client is not imported: kafka-python would be patched."""
+    """Import and return the classes for the client in use.
+
+    Our modules for the other client are not imported: importing those for kafka-python would patch that client.
+    """
     if settings.client == "confluent":
         from streampca.sources.confluent.admin import ConfluentAdmin
         from streampca.sources.confluent.source import ConfluentSource
@@ -112,36 +118,54 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
     with closing(create_admin(settings, topic)) as admin:
         description = admin.require_topic()
     if not description.is_writable:
-        raise BrokerErrors(settings, topic).not_authorized(f"writing to topic {topic}")
-    return len(description.in_sync)
+        raise BrokerErrors(settings, topic).authorization_error(f"writing to topic {topic}")
+    return len(description.in_sync)  # one entry for each partition
+
+
+def require_letters_kept(settings: KafkaSettings, topic: str) -> bool:
+    """Raise `SourceError` if a dead-letter topic is compacted, which would delete letters with equal keys.
+
+    Otherwise, return whether brokers have told its options: without the right DescribeConfigs, they do not.
+    """
+    with closing(create_admin(settings, topic)) as admin:
+        configs = admin.topic_configs()
+    if is_compacted(configs):
+        raise SourceError(
+            f"dead-letter topic {topic} at {settings.bootstrap_servers} is compacted ({CLEANUP_POLICY}="
+            f"{configs[CLEANUP_POLICY]}), so that of letters with the same key only the last is kept; set "
+            f"{CLEANUP_POLICY}=delete for it, or name another topic"
+        )
+    return CLEANUP_POLICY in configs
 
 
 def create_client(settings: ConsumerSettings) -> Source:
-    """Create a member of the consumer group, which joins the group at its first poll. Raises `SourceError`."""
+    """Create a member of the consumer group. It joins the group when it polls first. Raises `SourceError`."""
     return _client_classes(settings).source(settings)
 
 
 def could_save(settings: ConsumerSettings, waits_for: str) -> bool:
-    """Return whether a new client could do what a member's save waits for.
+    """Return whether brokers would accept a save now. If so, a save that does not end is the fault of this process.
 
-    It could if brokers answer it, and each partition of the topic to be written has a leader and enough replicas.
+    Brokers accept a save if they answer a new client, and each partition of the topic has a leader and enough replicas
+    in sync. `waits_for` says what the save waits for: for dead letters, their topic counts.
     """
     topic = settings.topic
     if waits_for == "dead letters" and settings.dead_letter_topic:
         topic = settings.dead_letter_topic
     with suppress(StreampcaError), closing(create_admin(settings, topic)) as admin:
-        in_sync = admin.require_topic().in_sync.values()
+        replicas_in_sync = admin.require_topic().in_sync.values()  # of each partition; 0 if it has no leader
         needed = int(admin.topic_configs().get("min.insync.replicas", 1))
-        return min(in_sync) >= needed
-    return False
+        return min(replicas_in_sync) >= needed
+    return False  # a request has failed
 
 
 def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     """Open a reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
         log_ends = admin.log_ends()
-    outside_of_groups = {"topic": topic, "group_instance_id": None}
-    settings_without_group = ConsumerSettings.model_construct(**dict(settings) | outside_of_groups)
+    # `ConsumerSettings` itself has no group, unlike its subclasses. `model_construct` does not check the fields again.
+    fields = dict(settings) | {"topic": topic, "group_instance_id": None}
+    settings_without_group = ConsumerSettings.model_construct(**fields)
     return TopicReader(create_client(settings_without_group), topic, log_ends)
 
 
@@ -156,17 +180,18 @@ def create_producer(settings: ProduceSettings) -> ClientProducer:
 
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
-    """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
+    """Create the writer of dead letters. Without a dead-letter topic, nobody uses it. Raises `SourceError`."""
     if settings.dead_letter_topic is None:
         return DeadLetters()
     return _client_classes(settings).producer(settings, settings.dead_letter_topic, is_idempotent=False)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
-    """Create transactions for a source that `create_client` has created with the same settings. Raises `SourceError`.
+    """Create transactions that commit the offsets of `source`, a client with the same settings. Raises `SourceError`.
 
-    `topics` will be written to, the first one with outputs.
+    They write to `topics`. The first one is the topic of outputs.
     """
+    # A static member has the same transactional id after a restart, so it ends the transaction that it has left open.
     member_id = settings.group_instance_id or uuid.uuid4().hex
     return _client_classes(settings).transactions(
         settings,

@@ -15,6 +15,8 @@ from typing import NamedTuple, TypeAlias
 from streampca.formats.record import Record
 from streampca.sources.base import Header, Headers, Outgoing
 
+ADDED_BYTES = 64 * 1024  # more than a dead letter's headers add to its record
+
 _ERROR_HEADERS = [  # the last headers of a dead letter, in this order
     f"__connect.errors.{name}"
     for name in ("topic", "partition", "offset", "exception.class.name", "exception.message", "timestamp")
@@ -33,9 +35,9 @@ Each partition's records come in order, and the same ones at every call.
 def dead_letter_headers(topic: str, partition: int, record: Record, reason: str, message: str) -> Headers:
     """Return the headers of a dead letter: the record's own, then where it comes from and why it was rejected.
 
-    A dead letter has the time of sending as its timestamp, from which retention counts. If this machine's clock is
-    wrong, a topic refuses that time; then the letter is sent with the time of its record (`read_own_time`).
+    The record's timestamp is a header, because the letter itself has the time of sending.
     """
+    # In the order of `_ERROR_HEADERS`:
     values = (topic, str(partition), str(record.offset), reason, message, str(record.timestamp))
     headers = list(record.headers)
     for name, value in zip(_ERROR_HEADERS, values, strict=True):
@@ -56,13 +58,15 @@ class Origin(NamedTuple):
 
 
 def read_origin(headers: Sequence[Header]) -> Origin | None:
-    """Read the origin of a dead letter from its headers; None if they are not the headers of a dead letter."""
-    own_headers = headers[: -len(_ERROR_HEADERS)]
-    error_headers = headers[-len(_ERROR_HEADERS) :]
+    """Return the origin of a dead letter from its headers; None if they are not the headers of a dead letter."""
+    count = len(_ERROR_HEADERS)
+    own_headers = headers[:-count]
+    error_headers = headers[-count:]
     if [name for name, _ in error_headers] != _ERROR_HEADERS:
         return None
     try:
-        topic, partition, offset, reason, message, timestamp = ((value or b"").decode() for _, value in error_headers)
+        texts = [(value or b"").decode() for _, value in error_headers]
+        topic, partition, offset, reason, message, timestamp = texts  # in the order of `_ERROR_HEADERS`
         return Origin(
             topic=topic,
             partition=int(partition),
@@ -72,12 +76,15 @@ def read_origin(headers: Sequence[Header]) -> Origin | None:
             timestamp=int(timestamp),
             headers=list(own_headers),
         )
-    except ValueError:
+    except ValueError:  # a header is not text, or not a number
         return None
 
 
 def read_own_time(headers: Sequence[Header]) -> int:
-    """Read the time of a rejected record (milliseconds since 1970) from its dead letter's headers; -1 if unknown."""
+    """Return the timestamp of a rejected record, in milliseconds since 1970, from the headers of its dead letter.
+
+    Return -1 if it is unknown, or if these are not the headers of a dead letter.
+    """
     origin = read_origin(headers)
     return -1 if origin is None else origin.timestamp
 
@@ -85,9 +92,9 @@ def read_own_time(headers: Sequence[Header]) -> int:
 class LetterStatus(StrEnum):
     """Whether a replay sends a dead letter's record."""
 
-    WAITING = "waiting"  # it does
-    REPLAYED = "replayed"  # it does not, since an earlier replay has sent it
-    REPEATED = "repeated"  # it does not: an earlier letter is of the same record, which a worker rejected again
+    WAITING = "waiting"  # yes
+    REPLAYED = "replayed"  # no: an earlier replay has sent it
+    REPEATED = "repeated"  # no: an earlier letter is of the same record, which was rejected again
 
 
 class DeadLetter(NamedTuple):
@@ -102,12 +109,17 @@ class DeadLetter(NamedTuple):
     def to_replay(self, dead_letter_topic: str) -> Outgoing:
         """Return the rejected record as a replay sends it.
 
-        Two headers are added: how often the record was replayed, and where its dead letter lies.
+        Two headers are added: how often the record was replayed, and where its dead letter lies. If it was replayed
+        before, they replace those of the last replay.
         """
         origin = self.origin
-        counts = [value or b"" for name, value in origin.headers if name == _REPLAYS_HEADER]
-        earlier_replays = int(counts[-1]) if counts and counts[-1].isdigit() else 0
-        kept = [(name, value) for name, value in origin.headers if name not in (_REPLAYS_HEADER, _LETTER_HEADER)]
+        earlier_replays = 0
+        other_headers = []
+        for name, value in origin.headers:
+            if name == _REPLAYS_HEADER:
+                earlier_replays = int(value) if value and value.isdigit() else 0
+            elif name != _LETTER_HEADER:
+                other_headers.append((name, value))
         place = f"{dead_letter_topic}/{self.partition}/{self.offset}"
         return Outgoing(
             topic=origin.topic,
@@ -115,7 +127,7 @@ class DeadLetter(NamedTuple):
             value=self.record.value,
             key=self.record.key,
             headers=[
-                *kept,
+                *other_headers,
                 (_REPLAYS_HEADER, str(earlier_replays + 1).encode()),
                 (_LETTER_HEADER, place.encode()),
             ],
@@ -127,34 +139,34 @@ class DeadLetterTopic:
     """All dead letters of a topic, as it is now."""
 
     def __init__(self, read: ReadTopic) -> None:
-        """Reads the topic once, to find all replay notes. Raises `SourceError`."""
+        """Read the topic once, to find which letters were replayed. Raises `SourceError`."""
         self._read = read
-        self.others = 0  # records that are neither dead letters nor replay notes
+        self.other_records = 0  # neither dead letters nor replay notes
         self._replayed: set[tuple[int, int]] = set()  # partition and offset of each replayed letter
         for partition, record in read():
             offsets = read_replay_note(record)
-            if offsets is not None:
+            if offsets is not None:  # the record is a replay note
                 self._replayed.update((partition, offset) for offset in offsets)
             elif read_origin(record.headers) is None:
-                self.others += 1
+                self.other_records += 1
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Read all letters, each partition's in order."""
-        seen: set[bytes] = set()  # hashes of the records that earlier letters were made of
+        """Yield all letters; those of one partition come in order."""
+        earlier_hashes: set[bytes] = set()  # of the rejected records of all letters so far
         for partition, record in self._read():
             origin = read_origin(record.headers)
-            if origin is None:
+            if origin is None:  # not a dead letter
                 continue
-            # Key and value are compared, too: a topic that was created again has other records at its offsets.
+            # Key and value are hashed, too: a topic that was created again has other records at its offsets.
             content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
             content_hash = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
             if (partition, record.offset) in self._replayed:
                 status = LetterStatus.REPLAYED
-            elif content_hash in seen:
+            elif content_hash in earlier_hashes:
                 status = LetterStatus.REPEATED
             else:
                 status = LetterStatus.WAITING
-            seen.add(content_hash)
+            earlier_hashes.add(content_hash)
             yield DeadLetter(partition=partition, offset=record.offset, record=record, origin=origin, status=status)
 
 

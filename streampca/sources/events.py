@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streampca.formats.codec import LARGE_BATCH, Codec
-from streampca.formats.record import Batch, Record, values_of
+from streampca.formats.record import Batch, Record, count_value_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Lost:
 class Records:
     """The next records of one partition in the order of their offsets.
 
-    `next` is the position after them. If offsets hold no record that a reader sees, `next` may lie behind these
-    offsets, also if there are no records at all. `end` is the partition's high watermark, so records of an unfinished
-    transaction count as lag.
+    `next` is the position after them. Offsets without a record that a reader sees, such as those of aborted
+    transactions, are passed, so an event may have no records and only a new `next`. `end` is the partition's high
+    watermark, so records of an unfinished transaction count as lag.
     """
 
     partition: int
@@ -44,7 +44,7 @@ class Records:
 
     @property
     def nbytes(self) -> int:
-        return sum(len(value) for value in values_of(self.records) if value is not None)
+        return count_value_bytes(self.records)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class Vectors(Batch):
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """Records that cannot be decoded now, although nothing may be wrong with them, such as without the registry."""
+    """Records that cannot be decoded now, for example because the schema registry is away."""
 
     partition: int
     position: int  # offset of the first of these records
@@ -67,22 +67,22 @@ class Undecoded:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The log does not hold the position any more, or not yet. No records are returned until `Source.seek` is called.
+    """The log does not hold the position of a partition. No records are returned before `Source.seek` is called.
 
     If the log was cut and has grown again, it holds other records than those that were read. Then `diverged` is an
-    offset from which on they differ; they may differ from an earlier offset on, which not every client reports.
+    offset at which they differ. They may also differ at earlier offsets, which not every client reports.
     """
 
     partition: int
     position: int
-    earliest: int  # offsets of the log
-    latest: int
+    earliest: int  # first offset of the log
+    latest: int  # its end
     diverged: int | None = None  # None: the log was not seen to hold other records
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """A source's state in the cluster."""
+    """Whether a source is connected, and a member of its group."""
 
     connected: bool  # a broker has answered recently
     member: bool  # the group is stable and counts us in, with partitions or without
@@ -94,15 +94,15 @@ Event = Assigned | Revoked | Lost | Records | OutOfRange
 
 
 def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
-    """Decode the records of one event; while the schema registry is away, return `Undecoded`.
+    """Decode the records of one event. While the schema registry is away, return `Undecoded`.
 
-    When the vectors have become large, it stops early: `next` is then the offset of the first record that is left.
-    Raises `SourceError` if the registry refuses access. Any thread may call it.
+    If the vectors need much memory, only the first records are decoded, and `next` is the offset of the first record
+    that was not decoded. Raises `SourceError` if the registry refuses access. Any thread may call this function.
     """
     records = event.records
     try:
         batch = codec.decode_batch(records, event.next, LARGE_BATCH)
-    except TimeoutError as error:
+    except TimeoutError as error:  # the registry is away
         return Undecoded(
             partition=event.partition,
             position=records[0].offset,

@@ -12,14 +12,13 @@ from urllib.parse import parse_qsl
 import structlog
 
 from streampca.errors import RETRY_MAY_HELP, NoBrokerError, SourceError
-from streampca.settings.kafka import KafkaSettings, region_of
-from streampca.sources.client_connection import one_line
+from streampca.settings.kafka import KafkaSettings, find_aws_region
+from streampca.sources.broker_errors import one_line
 
 _TIMEOUT_S = 3.0
 _RETRY_AFTER_S = 2.0
-_RENEWED_AT = 0.5  # share of a token's lifetime after which it is renewed; librdkafka asks for a new one at 0.8
-# If a token cannot be renewed, clients get it until it would expire within this time. The rest is for brokers whose
-# clocks differ.
+_RENEW_AFTER = 0.5  # share of a token's lifetime after which it is renewed; librdkafka asks for a new token at 0.8
+# A token that expires within this time is not given to clients, since the clocks of some brokers may be ahead.
 _LEAST_LEFT_S = 60.0
 # A client may keep an old token for this long: librdkafka asks again ten seconds after a failure.
 _KEPT_BY_CLIENTS_S = 20.0
@@ -36,77 +35,77 @@ class OAuthTokens:
         self._request = request
         self._lock = threading.Lock()
         # All times are in seconds since 1970.
-        self._token = ""  # the last one; "" before the first
-        self._expiry = 0.0  # of the token
-        self._ask_at = 0.0  # when to request the next one
+        self._token = ""  # the newest token; "" before the first
+        self._expiry = 0.0  # of the newest token
+        self._request_at = 0.0  # when to request the next token
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        self._replaced_ends: deque[float] = deque(maxlen=_MOST_REPLACED)  # until when each replaced token was used
+        self._ends_of_old_tokens: deque[float] = deque(maxlen=_MOST_REPLACED)  # until when each token could be used
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether a client may still use an expired token, so that a broker refuses it only for the moment.
+        """Whether a client may still use an expired token. If a broker refuses it then, a later token will help.
 
-        A client keeps its token until it asks for another one, also if that could not be obtained. But if the token
-        server refuses the login, no other token will come, and waiting does not help.
+        A client keeps its token until it asks for the next one, and longer if it then gets none. But if the token
+        server refuses the login, no later token will come.
         """
         now = time.time()
+        is_newest_expired = bool(self._token) and now >= self._expiry
         is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
-        is_expired = bool(self._token) and now >= self._expiry
-        if is_login_refused and is_expired:
+        if is_newest_expired and is_login_refused:
             return False
-        has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
-        has_just_ended = any(ended_at <= now < ended_at + _KEPT_BY_CLIENTS_S for ended_at in self._replaced_ends)
-        return is_expired or has_just_failed or has_just_ended
+        has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S  # the clients got no new token
+        is_old_token_kept = any(end <= now < end + _KEPT_BY_CLIENTS_S for end in self._ends_of_old_tokens)
+        return is_newest_expired or has_just_failed or is_old_token_kept
 
     def current(self) -> tuple[str, float]:
-        """Return a token and its expiry, in seconds since 1970. If the token is old, request a new one before.
+        """Return a token and its expiry, in seconds since 1970. If it is time, request a new token first.
 
-        Raises `NoBrokerError` if no token can be obtained now, and `SourceError` if the login is refused and the last
-        token has expired.
+        If the request fails, the token that is there is returned as long as it can be used. Otherwise raises
+        `SourceError` if the login is refused, and `NoBrokerError` if a later request may succeed.
         """
         with self._lock:
-            if time.time() >= self._ask_at:
-                self._ask(time.time())
+            if time.time() >= self._request_at:
+                self._renew(time.time())
             if self._failure is not None:
                 left_s = self._expiry - time.time()
                 if left_s <= 0:
                     raise self._failure
-                if left_s < _LEAST_LEFT_S:  # for some brokers it has expired; a later request may succeed
+                if left_s < _LEAST_LEFT_S:  # brokers whose clocks are ahead refuse it; a later request may succeed
                     raise NoBrokerError(str(self._failure))
             return self._token, self._expiry
 
-    def _ask(self, now: float) -> None:
-        """Request a token and plan when to renew it. If the request fails, keep the error and plan another try."""
+    def _renew(self, now: float) -> None:
+        """Request a token, and decide when to request the next one. If the request fails, keep its error."""
         try:
             token, expiry = self._request()
         except SourceError as error:
-            if self._token and self._failure is None:
+            if self._token and self._failure is None:  # the first failure after a success
                 log.warning("no new token, waiting", error=str(error))
             self._failure = error
             self._failed_at = now
-            self._ask_at = now + _RETRY_AFTER_S
+            self._request_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # The old token can be used until it expires. If it has expired already, clients had no other one until now.
-            self._replaced_ends.append(max(self._expiry, now))
+            # The old token can be used until it expires. If it has expired already, clients have kept it until now.
+            self._ends_of_old_tokens.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry
         self._failure = None
-        self._ask_at = now + _RENEWED_AT * (expiry - now)
+        self._request_at = now + _RENEW_AFTER * (expiry - now)
 
 
 def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
-    """Return the tokens of the login in the settings, once it has one; None if the login needs no tokens.
+    """Return the tokens of the login in the settings; None if the login needs no tokens.
 
-    Raises what `OAuthTokens.current` raises.
+    Requests a token, unless there is one. Raises `NoBrokerError` or `SourceError` if there is none.
     """
     secret = settings.sasl_password
     if settings.sasl_mechanism == "AWS_MSK_IAM":
-        tokens = _shared_tokens(_sign_for_msk, region_of(settings.bootstrap_servers))
+        tokens = _share_tokens(_sign_for_msk, find_aws_region(settings.bootstrap_servers))
     elif settings.sasl_mechanism == "OAUTHBEARER" and secret:
         login = (settings.sasl_token_url, settings.sasl_username, secret.get_secret_value())
-        tokens = _shared_tokens(_request_token, *login)
+        tokens = _share_tokens(_request_token, *login)
     else:
         return None
     tokens.current()
@@ -114,15 +113,15 @@ def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
 
 
 @functools.cache
-def _shared_tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
-    """Return the tokens of a login: always the same object, so that all clients of the process share them."""
+def _share_tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
+    """Return the tokens of a login. The cache makes all clients with this login share them."""
     return OAuthTokens(functools.partial(request, *login))
 
 
 def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
     """Request a token for client credentials (RFC 6749, section 4.4), and return it with its expiry.
 
-    The query of the URL is sent in the form.
+    Parameters in the query of the URL are sent in the body, as a token endpoint expects them.
     """
     import httpx
 
@@ -135,9 +134,10 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
         raise NoBrokerError(
             f"no token endpoint answers at {endpoint} ({one_line(error)}); check sasl_token_url"
         ) from None
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # raised if the answer holds no token
         issued = answer.json()
         return str(issued["access_token"]), asked_at + float(issued["expires_in"])
+    # Here the answer holds no token: it is an error, perhaps with a reason in its JSON.
     reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
     status = f"{answer.status_code} {reason[1]}" if reason else str(answer.status_code)
     text = f"the token endpoint {endpoint} gives no token ({status})"
@@ -153,7 +153,7 @@ def _sign_for_msk(region: str) -> tuple[str, float]:
     try:
         token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(region)
     except Exception as error:  # botocore fails in many ways
-        is_without_credentials = isinstance(error, AttributeError)  # of the signer, which does not test for this
+        is_without_credentials = isinstance(error, AttributeError)  # the signer uses credentials that are None
         cause = "there are none" if is_without_credentials else one_line(error)
         raise NoBrokerError(f"AWS_MSK_IAM needs credentials of AWS ({cause}): see AWS's credential chain") from None
     return token, expiry_ms / 1000

@@ -1,4 +1,4 @@
-"""The size of a record as a broker compares it with its topic's `max.message.bytes`: that of a batch of it alone."""
+"""The size that a broker compares with a topic's `max.message.bytes`: that of a batch with this record alone."""
 
 from streampca.formats.layout import varint
 from streampca.sources.base import Headers
@@ -9,19 +9,23 @@ _FIXED_FIELDS = 3  # bytes of a record: attributes, and the differences to the b
 
 
 def record_size(value: bytes | None, key: bytes | None, headers: Headers) -> int:
-    """Return the bytes of an uncompressed record, without the header that sending may add (`record_times`)."""
-    headers = [header for header in headers if header[0] != HEADER]
-    size = _FIXED_FIELDS + _field_size(key) + _field_size(value) + _length_size(len(headers))
-    for name, content in headers:
-        size += _field_size(name.encode()) + _field_size(content)
-    return _BATCH_HEADER + _length_size(size) + size
+    """Return how many bytes a batch has that holds only this record, without compression.
+
+    The header that `record_times` may add is not counted.
+    """
+    counted_headers = [(name, content) for name, content in headers if name != HEADER]
+    record_bytes = _FIXED_FIELDS + _field_size(key) + _field_size(value) + _length_size(len(counted_headers))
+    for name, content in counted_headers:
+        record_bytes += _field_size(name.encode()) + _field_size(content)
+    return _BATCH_HEADER + _length_size(record_bytes) + record_bytes
 
 
 def _field_size(data: bytes | None) -> int:
-    """Return the bytes of a field and of the length before it; None has only a length, -1, in one byte."""
+    """Return how many bytes a field has, with the length before it. None has only a length, −1, in one byte."""
     return 1 if data is None else _length_size(len(data)) + len(data)
 
 
 def _length_size(length: int) -> int:
-    """Return the bytes of a length that is not negative: Kafka writes signed numbers, of which zigzag doubles these."""
-    return len(varint(2 * length))
+    """Return in how many bytes Kafka writes a length: as a signed number of variable size, in zigzag encoding."""
+    zigzag = 2 * length  # of a number that is not negative
+    return len(varint(zigzag))

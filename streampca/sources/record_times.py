@@ -19,17 +19,14 @@ from numpy.typing import NDArray
 
 from streampca.errors import SourceError
 from streampca.sources.base import OutgoingFields, RecordRefusedError, Transactions
+from streampca.sources.broker_errors import INVALID_RECORD
 from streampca.sources.dead_letters import read_own_time
 
 HEADER = "streampca.timestamp"  # of a record with the time of sending: its own time, in milliseconds, as decimal text
 
-# Codes of errors in Kafka's protocol: invalid timestamp, and invalid record. The clients report the second code if the
-# record was sent in one request with others.
-REFUSED_TIME = {32, 87}
-
-_FOREVER = 2**63 - 1  # milliseconds
+_NO_LIMIT_MS = 2**63 - 1
 _DELETED_SOON_MS = 5 * 60_000  # brokers look for records to delete every five minutes by default
-_TIME_OF_SENDING = -1  # in place of a timestamp
+_TIME_OF_SENDING = -1  # in place of a timestamp: the client sets it when it sends the record
 
 log = structlog.get_logger()
 
@@ -41,100 +38,124 @@ class KeptTimes(NamedTuple):
     after_ms: int
 
 
-# Limits of each try beside the topic's. The last try, which follows these, has no limits: it sends records' own times.
-_LIMITS_OF_TRIES = (
-    KeptTimes(_FOREVER, _FOREVER),
-    KeptTimes(before_ms=3_600_000, after_ms=0),
-    KeptTimes(before_ms=-1, after_ms=0),  # keeps no timestamp
-)
+_ALL_TIMES = KeptTimes(before_ms=_NO_LIMIT_MS, after_ms=_NO_LIMIT_MS)
+_LAST_HOUR = KeptTimes(before_ms=3_600_000, after_ms=0)
+_NO_TIMES = KeptTimes(before_ms=-1, after_ms=0)  # from 1 ms after now to now: no timestamp lies between them
+# Each try keeps the timestamps within its limits, if the topic keeps them, too: the first try all, the second one those
+# of the last hour, the third one none. The try after these is the last one. It sends the records' own times, whatever
+# the topic keeps.
+_LIMITS_OF_TRIES = (_ALL_TIMES, _LAST_HOUR, _NO_TIMES)
 
 
-def kept_times(configs: Mapping[str, str]) -> KeptTimes:
-    """Return which timestamps a topic with these options keeps. An option that is unknown sets no limit."""
+def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
+    """Return which timestamps a topic with these options keeps. An option that is missing sets no limit."""
     if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps, and refuses none
-        return KeptTimes(_FOREVER, _FOREVER)
+        return _ALL_TIMES
     numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
-    before = numbers.get("message.timestamp.before.max.ms", _FOREVER)
-    after = numbers.get("message.timestamp.after.max.ms", _FOREVER)
-    # Kafka before 4 has this limit of both. From 3.6 on, it counts only where the other limits are not set.
-    of_both = numbers.get("message.timestamp.difference.max.ms", _FOREVER)
-    if before == _FOREVER:
-        before = of_both
-    if after == _FOREVER:
-        after = of_both
+    before = numbers.get("message.timestamp.before.max.ms", _NO_LIMIT_MS)
+    after = numbers.get("message.timestamp.after.max.ms", _NO_LIMIT_MS)
+    # Kafka before 4 has one limit for both directions. From 3.6 on, it counts only where the other limits are not set.
+    difference = numbers.get("message.timestamp.difference.max.ms", _NO_LIMIT_MS)
+    if before == _NO_LIMIT_MS:
+        before = difference
+    if after == _NO_LIMIT_MS:
+        after = difference
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
-        retention = numbers.get("retention.ms", _FOREVER)  # "-1", which is not decimal, stands for ever
+        retention = numbers.get("retention.ms", _NO_LIMIT_MS)  # "-1", which is not decimal, stands for ever
         # A record that would be deleted within five minutes counts as deleted already. If the topic keeps records for
-        # less than ten minutes, half of this time takes the place of five minutes.
+        # less than ten minutes, half of this time counts instead of five minutes.
         soon = min(_DELETED_SOON_MS, retention // 2)
         before = min(before, retention - soon)
-    return KeptTimes(before, after)
+    return KeptTimes(before_ms=before, after_ms=after)
 
 
-class RecordTimes:
-    """Replaces timestamps in records for one topic, by its rules and its brokers' refusals.
+class TimestampReplacer:
+    """Replaces timestamps that a topic does not keep, and more of them in each further try of a transaction.
 
-    A caller sends what `sendable` returns. If that is refused, it calls `retry` and starts again; if it is committed,
-    it sets `tries` to 0.
+    A caller sends what `replace` returns. If a broker refuses it, the caller calls `begin_next_try` and starts again.
+    When the transaction is committed, it calls `begin_first_try`.
     """
 
     def __init__(self, topic: str, transactions: Transactions, clock: Callable[[], float] = time.time) -> None:
         self._topic = topic
         self._transactions = transactions
         self._clock = clock
-        self.tries = 0  # tries of the transaction that have failed
+        self._failed_tries = 0  # of the transaction
         self._is_logged = False
 
-    def sendable(
+    def replace(
         self, records: Sequence[OutgoingFields], timestamps: NDArray[np.int64] | None = None
     ) -> tuple[Sequence[OutgoingFields], int]:
         """Return the records with timestamps that the topic keeps, and how many timestamps were replaced.
 
-        `timestamps` are an optimisation: they include all timestamps of the records. If the topic keeps all of them, no
-        record is looked at.
-        """
-        is_last_try = self.tries == len(_LIMITS_OF_TRIES)
-        if is_last_try:
-            return [_with_own_time(record) for record in records], 0
-        now = int(self._clock() * 1000)
-        by_topic = kept_times(self._transactions.topic_configs())
-        by_try = _LIMITS_OF_TRIES[self.tries]
-        earliest = now - min(by_topic.before_ms, by_try.before_ms)
-        latest = now + min(by_topic.after_ms, by_try.after_ms)
-        if timestamps is not None:
-            keeps_all = earliest <= timestamps.min(initial=now) and timestamps.max(initial=now) <= latest
-            if keeps_all:
-                return records, 0
-        sendable = [_with_kept_time(record, earliest, latest) for record in records]
-        replaced = [own[-1] for own, kept in zip(records, sendable, strict=True) if kept is not own]  # timestamps
-        if replaced and not self._is_logged:
-            log.warning(
-                "timestamps replaced", topic=self._topic, header=HEADER, first=min(replaced), last=max(replaced)
-            )
-            self._is_logged = True
-        return sendable, len(replaced)
+        After each failed try, more timestamps count as not kept: in the third try all of them. The last try sends
+        each record with its own timestamp and replaces none, so its count is 0.
 
-    def retry(self, error: RecordRefusedError) -> None:
-        """Replace more timestamps in the next try. If that cannot help, raise `SourceError`."""
-        self.tries += 1
-        if error.code not in REFUSED_TIME or self.tries > len(_LIMITS_OF_TRIES):
+        `timestamps` is an array with the timestamps of all records, and perhaps more of them. It is an optimisation: if
+        the topic keeps all of these, the records are not looked at.
+        """
+        is_last_try = self._failed_tries == len(_LIMITS_OF_TRIES)
+        if is_last_try:
+            return [_restore_own_time(record) for record in records], 0
+        now_ms = int(self._clock() * 1000)
+        kept_by_topic = read_kept_times(self._transactions.topic_configs())
+        kept_in_try = _LIMITS_OF_TRIES[self._failed_tries]
+        earliest_ms = now_ms - min(kept_by_topic.before_ms, kept_in_try.before_ms)
+        latest_ms = now_ms + min(kept_by_topic.after_ms, kept_in_try.after_ms)
+        if timestamps is not None:  # it may be empty, so `now_ms` counts as one of them
+            is_none_too_early = earliest_ms <= timestamps.min(initial=now_ms)
+            is_none_too_late = timestamps.max(initial=now_ms) <= latest_ms
+            if is_none_too_early and is_none_too_late:
+                return records, 0
+        sendable = []
+        replaced_ms = []
+        for record in records:
+            kept = _keep_or_replace_time(record, earliest_ms, latest_ms)
+            sendable.append(kept)
+            if kept is not record:  # its timestamp was replaced
+                timestamp_ms = record[-1]
+                replaced_ms.append(timestamp_ms)
+        if replaced_ms:
+            self._log_first(replaced_ms)
+        return sendable, len(replaced_ms)
+
+    def _log_first(self, replaced_ms: Sequence[int]) -> None:
+        """Log the first time that timestamps are replaced; `replaced_ms` are their own times."""
+        if not self._is_logged:
+            first_ms = min(replaced_ms)
+            last_ms = max(replaced_ms)
+            log.warning("timestamps replaced", topic=self._topic, header=HEADER, first=first_ms, last=last_ms)
+            self._is_logged = True
+
+    def begin_first_try(self) -> None:
+        """A transaction was committed: in the next one, replace only timestamps that the topic does not keep."""
+        self._failed_tries = 0
+
+    def begin_next_try(self, error: RecordRefusedError) -> None:
+        """A record was refused: replace more timestamps in the next try. If that cannot help, raise `SourceError`."""
+        self._failed_tries += 1
+        if error.code not in INVALID_RECORD or self._failed_tries > len(_LIMITS_OF_TRIES):
             raise SourceError(str(error)) from None
 
 
-def _with_own_time(record: OutgoingFields) -> OutgoingFields:
-    """Return a dead letter with the time of its record; another record has its own time already."""
-    topic, partition, value, key, headers, timestamp = record
-    return topic, partition, value, key, headers, read_own_time(headers) if timestamp < 0 else timestamp
+def _restore_own_time(record: OutgoingFields) -> OutgoingFields:
+    """Return a dead letter with the time of its rejected record. Any other record has its own time already."""
+    topic, partition, value, key, headers, timestamp_ms = record
+    is_dead_letter = timestamp_ms < 0  # only dead letters have the time of sending
+    own_time_ms = read_own_time(headers) if is_dead_letter else timestamp_ms
+    return topic, partition, value, key, headers, own_time_ms
 
 
-def _with_kept_time(record: OutgoingFields, earliest: int, latest: int) -> OutgoingFields:
-    """Return the record itself if its timestamp lies between these times, or is the time of sending.
+def _keep_or_replace_time(record: OutgoingFields, earliest_ms: int, latest_ms: int) -> OutgoingFields:
+    """If a record's timestamp is the time of sending, or lies between these times, return the record itself.
 
-    Else return it with the time of sending, and its own time in the header.
+    Otherwise, return a record with the time of sending as its timestamp, and its own time in a header.
     """
-    topic, partition, value, key, headers, timestamp = record
-    if timestamp < 0 or earliest <= timestamp <= latest:
+    topic, partition, value, key, headers, timestamp_ms = record
+    has_time_of_sending = timestamp_ms < 0
+    if has_time_of_sending or earliest_ms <= timestamp_ms <= latest_ms:
         return record
-    others = [header for header in headers if header[0] != HEADER]
-    return topic, partition, value, key, [*others, (HEADER, b"%d" % timestamp)], _TIME_OF_SENDING
+    other_headers = [(name, content) for name, content in headers if name != HEADER]
+    new_headers = [*other_headers, (HEADER, b"%d" % timestamp_ms)]
+    return topic, partition, value, key, new_headers, _TIME_OF_SENDING

@@ -4,16 +4,16 @@ import time
 from contextlib import closing
 from typing import Any
 
-from streampca.errors import NoBrokerError, SettingsError, SourceError, naming_the_extra
+from streampca.errors import NoBrokerError, SettingsError, SourceError, explain_missing_extra
 from streampca.formats import schema_of, writer_of
 from streampca.formats.base import Layout, Writer
 from streampca.formats.schemas import Schemas, WriterSchema, frame_of
 from streampca.process import watchdog
 from streampca.settings.kafka import FormatSettings
-from streampca.sources.client_connection import one_line
+from streampca.sources.broker_errors import one_line
 
 _TIMEOUT_S = 3.0  # of a request, which decoding waits for
-_FAILING_S = 300.0  # an id that cannot be read for this long, while the registry answers, counts as unknown
+_UNKNOWN_AFTER_S = 300.0  # a schema that cannot be read for this long, while the registry answers, is unknown
 
 # HTTP statuses:
 _NOT_FOUND = 404
@@ -22,7 +22,7 @@ _TRY_LATER = (408, 429)
 
 
 def create_schemas(settings: FormatSettings) -> Schemas | None:
-    """Create the client of the registry in the settings; None if the format needs no registry.
+    """Return a client of the registry in the settings; None if the format needs no registry.
 
     Raises `SettingsError` if the package of the client is not installed.
     """
@@ -39,11 +39,12 @@ def create_writer(
 ) -> Writer:
     """Create the writer of a topic's values. If the format has schemas, register one as `<topic>-value`.
 
-    Without `registers`, only ask the registry whether it would accept the schema. Raises `SettingsError` if a package
-    is not installed, `NoBrokerError` while the registry is away, and `SourceError` if it refuses the schema.
+    If `registers` is False, only ask the registry whether it would accept the schema. Raises `SettingsError` if a
+    package is not installed, `NoBrokerError` while the registry is away, and `SourceError` if it refuses the schema.
     """
-    frame = b""  # before each value
-    if schema := schema_of(format, layout):
+    frame = b""  # the bytes before each value, which name its schema; none without a registered schema
+    schema = schema_of(format, layout)
+    if schema is not None:
         subject = f"{topic}-value"
         try:
             with closing(SchemaRegistry(settings)) as registry:
@@ -54,7 +55,7 @@ def create_writer(
                     )
                 if registers:
                     frame = frame_of(registry.register(subject, schema))
-        except (_RefusedError, KeyError) as error:
+        except (_RefusedError, KeyError) as error:  # first, since `_RefusedError` is a `TimeoutError`, too
             raise SourceError(str(error)) from None
         except TimeoutError as error:
             raise NoBrokerError(str(error)) from None
@@ -62,22 +63,19 @@ def create_writer(
 
 
 class _RefusedError(TimeoutError):
-    """The registry refuses a request, for another reason than the login.
-
-    It is a `TimeoutError`, since a later request may succeed.
-    """
+    """The registry refuses a request, but not because of the login. A later request may succeed."""
 
 
 class SchemaRegistry:
     """See `streampca.formats.schemas.Schemas`."""
 
     def __init__(self, settings: FormatSettings) -> None:
-        with naming_the_extra("a schema registry", "avro"):
+        with explain_missing_extra("avro", needed_by="a schema registry"):
             from confluent_kafka import schema_registry
         self._url = settings.schema_registry_url
         self._error_class = schema_registry.SchemaRegistryError
         self._schema_class = schema_registry.Schema
-        self._failing_since: dict[int | str, float] = {}  # by schema id or GUID, time.monotonic of its first failure
+        self._failing_since: dict[int | str, float] = {}  # id or GUID of a schema → time.monotonic of its first failure
         configuration: dict[str, Any] = {
             "url": self._url,
             "timeout": _TIMEOUT_S,
@@ -91,27 +89,36 @@ class SchemaRegistry:
             raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
     def get(self, schema_id: int | str) -> WriterSchema:
+        """Ask the registry for a schema, with the schemas that it refers to. `schema_id` is an id or a GUID."""
         get_schema = self._client.get_schema if isinstance(schema_id, int) else self._client.get_schema_by_guid
         references: dict[str, str] = {}
         try:
             schema = self._call(get_schema, schema_id)
             self._add_references(schema, references)
-        except SourceError as error:  # access is refused
-            # If the registry answers another request, only this schema is refused, and access may be granted later.
-            if self._answers():
-                raise TimeoutError(str(error)) from None
-            raise
-        except TimeoutError as error:
-            # The caller will ask for this id again, and its partition waits. But if the registry answers other
-            # requests, and refuses this one or fails at it for minutes, the id is at fault: it counts as unknown.
-            now = time.monotonic()
-            failing_since = self._failing_since.setdefault(schema_id, now)
-            fails_for_long = now - failing_since > _FAILING_S
-            if (fails_for_long or isinstance(error, _RefusedError)) and self._answers():
-                raise KeyError(schema_id) from None
-            raise
+        except (SourceError, TimeoutError) as error:
+            raise self._judge_failure(schema_id, error) from None
         self._failing_since.pop(schema_id, None)
         return WriterSchema(kind=schema.schema_type, text=schema.schema_str, references=references)
+
+    def _judge_failure(self, schema_id: int | str, error: SourceError | TimeoutError) -> Exception:
+        """Return the error to raise after a request for a schema has failed.
+
+        After `TimeoutError` the partition waits, and the caller asks again. After `KeyError` the schema counts as
+        unknown. `SourceError` ends the process.
+        """
+        now = time.monotonic()
+        is_access_refused = isinstance(error, SourceError)
+        if not is_access_refused:
+            failing_since = self._failing_since.setdefault(schema_id, now)
+            fails_for_long = now - failing_since > _UNKNOWN_AFTER_S
+            if not fails_for_long and not isinstance(error, _RefusedError):  # the schema may be good
+                return error
+        if not self._answers():  # the registry is away, or refuses the login
+            return error
+        # The registry answers other requests, so something is wrong with this schema alone.
+        if is_access_refused:
+            return TimeoutError(str(error))  # access may be granted later
+        return KeyError(schema_id)
 
     def _answers(self) -> bool:
         """Return whether the registry answers a request that needs no schema."""
@@ -122,11 +129,18 @@ class SchemaRegistry:
         return True
 
     def register(self, subject: str, schema: WriterSchema) -> int:
-        """Register a schema under the subject, unless it is registered there, and return its id. Raises as `_call`."""
+        """Register a schema under the subject, unless it is registered there, and return its id.
+
+        Raises what `_call` raises.
+        """
         return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 
     def accepts(self, subject: str, schema: WriterSchema) -> bool:
-        """Return whether the subject has no schema, or its newest schema is compatible. Raises as `_call`."""
+        """Return whether a schema may be registered under a subject.
+
+        It may if the subject has no schema yet, or its newest schema is compatible. Raises `SourceError`,
+        `_RefusedError` and `TimeoutError` like `_call`.
+        """
         try:
             schema_to_test = self._schema_class(schema.text, schema.kind)
             return bool(self._call(self._client.test_compatibility, subject, schema_to_test))
@@ -138,15 +152,18 @@ class SchemaRegistry:
         self._client.close()
 
     def _add_references(self, schema: Any, references: dict[str, str]) -> None:
-        """Add the texts of the schemas that a schema refers to, by name; each comes after those it refers to itself."""
+        """Ask the registry for the schemas that a schema refers to, and add their texts to `references`, by name.
+
+        The schemas that a referenced schema itself refers to are added before it.
+        """
         for reference in schema.references or ():
             if reference.name not in references:
-                referred = self._call(self._client.get_version, reference.subject, reference.version).schema
-                self._add_references(referred, references)
-                references[reference.name] = referred.schema_str
+                referenced = self._call(self._client.get_version, reference.subject, reference.version).schema
+                self._add_references(referenced, references)
+                references[reference.name] = referenced.schema_str
 
     def _call(self, method: Any, *arguments: Any) -> Any:
-        """Send a request by a method of the client.
+        """Call a method of the client that sends a request, and translate its errors.
 
         Raises `KeyError` if the registry does not find what is asked for, `SourceError` if it refuses access,
         `_RefusedError` if it refuses the request for another reason, and `TimeoutError` for all other errors.

@@ -1,21 +1,26 @@
-"""Reads a topic without a group: dead letters, records to audit, and the newest records."""
+"""Reads a topic without a group: dead letters, records to audit, the newest records, and the last outputs."""
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from streampca.errors import SourceError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import Record
+from streampca.process import watchdog
 from streampca.sources.base import Source
 from streampca.sources.events import OutOfRange, Records
 
 _POLL_S = 0.2
 _STALLED_AFTER_S = 60.0  # without a new record; a reader of the newest records waits shorter
 _NEWEST_STALLED_AFTER_S = 5.0
+# `find_last` searches the last 100 offsets of a partition, then the 400 before them, and so on: 546,100 in all.
+_STEPS = (100, 400, 1600, 6400, 25_600, 102_400, 409_600)
+_MOST_FOUND = 100  # records of each partition
 
 
-class _StalledError(SourceError):
+class _StalledError(NoBrokerError):
     """No new record came for too long."""
 
 
@@ -28,8 +33,8 @@ class TopicReader:
     def __init__(self, source: Source, topic: str, log_ends: Mapping[int, tuple[int, int]]) -> None:
         """`source` has no group. `log_ends` holds each partition's earliest offset and its high watermark.
 
-        If a transaction is open, committed records end before the high watermark. The reader waits for the rest, since
-        a replay note may be in it.
+        If a transaction is open, committed records end before the high watermark. The reader waits for the end of the
+        transaction, which may write a replay note (see `dead_letters`).
         """
         self._source = source
         self._topic = topic
@@ -40,64 +45,106 @@ class TopicReader:
         self._source.close()
 
     def read(self) -> Iterator[tuple[int, Record]]:
-        """Read the records with their partitions; the same ones at every call."""
+        """Yield all records with their partitions; the same ones at every call."""
         ends = {partition: end for partition, (_, end) in self.log_ends.items()}
-        from_earliest: dict[int, int | None] = dict.fromkeys(ends)  # None, see `Source.seek`
+        from_earliest: dict[int, int | None] = dict.fromkeys(ends)  # None: the earliest record
         return self._read_to(ends, from_earliest)
 
-    def between(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        """Read a partition's records from offset `start` to before `end`. Raises `SourceError` if they are gone."""
+    def read_between(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        """Yield a partition's records from offset `start` to before `end`. Raises `SourceError` if they are gone."""
         earliest, high_watermark = self.log_ends.get(partition, (0, 0))
         if not earliest <= start < end <= high_watermark:
-            held = f"holds offsets {earliest} to {high_watermark}, not {start} to {end}"
-            raise SourceError(f"partition {partition} of {self._topic} {held}")
+            raise SourceError(
+                f"partition {partition} of {self._topic} holds offsets {earliest} to {high_watermark}, "
+                f"not {start} to {end}"
+            )
         return (record for _, record in self._read_to({partition: end}, {partition: start}))
 
-    def bounds(self) -> dict[int, tuple[int, int]]:
-        """Return each partition's earliest offset, and where its committed records end now."""
+    def find_bounds(self) -> dict[int, tuple[int, int]]:
+        """Return each partition's earliest offset, and the offset at which its committed records end now."""
         ends = self._source.offsets_at(self.log_ends, None)
         return {partition: (earliest, ends[partition]) for partition, (earliest, _) in sorted(self.log_ends.items())}
 
-    def newest_records(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
-        """Read about `count` of the last records, equally many of each partition in `bounds`, with their partitions.
+    def read_newest(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
+        """Return about `count` of the newest records with their partitions, in the order of their timestamps.
 
-        The newest comes last. If an open transaction blocks records, they are left out after some seconds.
+        Equally many are of each partition; `bounds` are the offsets that `find_bounds` has returned. Records that an
+        open transaction blocks are left out after some seconds.
         """
         per_partition = math.ceil(count / len(bounds))
-        starts = {p: max(end - per_partition, earliest) for p, (earliest, end) in bounds.items()}
-        ends = {p: end for p, (_, end) in bounds.items()}
+        starts: dict[int, int | None] = {}
+        ends: dict[int, int] = {}
+        for partition, (earliest, end) in bounds.items():
+            starts[partition] = max(end - per_partition, earliest)
+            ends[partition] = end
         records: list[tuple[int, Record]] = []
         with suppress(_StalledError):
             for event in self._events(ends, starts, stalled_after_s=_NEWEST_STALLED_AFTER_S):
                 records += ((event.partition, record) for record in event.records)
         return sorted(records, key=lambda partition_and_record: partition_and_record[1].timestamp)
 
-    def _read_to(self, ends: Mapping[int, int], starts: Mapping[int, int | None]) -> Iterator[tuple[int, Record]]:
-        for event in self._events(ends, starts, stalled_after_s=_STALLED_AFTER_S):
+    def find_last(
+        self, partitions: Collection[int], is_wanted: Callable[[Record], bool]
+    ) -> Mapping[int, Sequence[Record]]:
+        """Return the last wanted records of each partition, in the order of their offsets.
+
+        The last offsets of a partition may hold no wanted record: aborted records and markers of transactions have
+        offsets, too. So the reader steps back from the end until it has found a wanted record, or read the whole
+        partition. A partition in which seven steps find none is left out. Raises `NoBrokerError` while a transaction is
+        open in one of the partitions.
+        """
+        earliest = {partition: self.log_ends[partition][0] for partition in partitions}
+        found = {partition: deque[Record](maxlen=_MOST_FOUND) for partition in partitions}
+        committed_ends = self._source.offsets_at(partitions, None)
+        for partition, end in committed_ends.items():
+            high_watermark = self.log_ends[partition][1]
+            if end < high_watermark:  # an open transaction hides the committed records behind its own
+                raise self._make_stalled_error(partition)
+        # The partitions to search further, each with the offset before which it was not searched yet.
+        unsearched = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
+        for step in _STEPS:
+            starts = {partition: max(end - step, earliest[partition]) for partition, end in unsearched.items()}
+            for partition, record in self._read_to(unsearched, starts, _NEWEST_STALLED_AFTER_S):
+                if is_wanted(record):
+                    found[partition].append(record)
+            # Search on where no wanted record was found, and earlier offsets are left.
+            unsearched = {p: start for p, start in starts.items() if start > earliest[p] and not found[p]}
+        return {partition: records for partition, records in found.items() if partition not in unsearched}
+
+    def _read_to(
+        self, ends: Mapping[int, int], starts: Mapping[int, int | None], stalled_after_s: float = _STALLED_AFTER_S
+    ) -> Iterator[tuple[int, Record]]:
+        """Yield the records of partitions from `starts` to before `ends`, with their partitions."""
+        for event in self._events(ends, starts, stalled_after_s):
             end = ends[event.partition]
             yield from ((event.partition, record) for record in event.records if record.offset < end)
 
     def _events(
         self, ends: Mapping[int, int], starts: Mapping[int, int | None], stalled_after_s: float
     ) -> Iterator[Records]:
-        """Read the records from `starts` to `ends`, and maybe some more.
+        """Yield the events with the records of partitions from `starts` on, until each has reached its end in `ends`.
 
-        Raises `_StalledError` if no new record comes for `stalled_after_s`.
+        The last event of a partition may hold records behind its end. Raises `_StalledError` if no new record comes for
+        `stalled_after_s`.
         """
-        left = {partition for partition, end in ends.items() if end}  # not read to their ends yet
-        self._source.seek({partition: starts[partition] for partition in left})
+        unfinished = {partition for partition, end in ends.items() if end > 0}  # others are empty
+        self._source.seek({partition: starts[partition] for partition in unfinished})
         deadline = time.monotonic() + stalled_after_s
-        while left:
+        while unfinished:
+            watchdog.tick()
             for event in self._source.poll(_POLL_S):
                 if isinstance(event, OutOfRange):
                     raise SourceError(f"partition {event.partition} of {self._topic} begins at {event.earliest} now")
-                if isinstance(event, Records) and event.partition in left:
+                if isinstance(event, Records) and event.partition in unfinished:
                     yield event
                     deadline = time.monotonic() + stalled_after_s  # after `yield`: the caller may have taken long
                     if event.next >= ends[event.partition]:
-                        left.remove(event.partition)
-            if left and time.monotonic() > deadline:
-                raise _StalledError(
-                    f"partition {min(left)} of {self._topic} cannot be read to its end: no broker answers, or a "
-                    "transaction of another producer is open; try again later"
-                )
+                        unfinished.remove(event.partition)
+            if unfinished and time.monotonic() > deadline:
+                raise self._make_stalled_error(min(unfinished))
+
+    def _make_stalled_error(self, partition: int) -> _StalledError:
+        return _StalledError(
+            f"partition {partition} of {self._topic} cannot be read to its end: no broker answers, or a transaction of "
+            "another producer is open; try again later"
+        )

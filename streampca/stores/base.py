@@ -4,16 +4,17 @@ import re
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from streampca.errors import StoreError, listed
+from streampca.errors import StoreError, list_names
 
 Observe = Callable[[str, str, float, int], None]
 """Called after each operation with its name, its outcome (ok, missing or error), its seconds and its requests."""
 
-_PART = re.compile(r"[A-Za-z0-9._-]{1,255}")  # of a name, between slashes: what Kafka allows in a topic's name
+# A part of a name, between slashes. Topics are such parts, so everything that Kafka allows in their names is allowed.
+_PART = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
-def ignore(operation: str, outcome: str, seconds: float, requests: int) -> None:
-    """An `Observe` that does nothing."""
+def observe_nothing(operation: str, outcome: str, seconds: float, requests: int) -> None:
+    """Do nothing. This is the `Observe` of stores that nobody observes."""
 
 
 def is_part(text: str) -> bool:
@@ -40,16 +41,16 @@ class Store(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Write a file durably and atomically: a reader sees the old file or the new one, never a part of it.
 
-        If it raises, the old file (or its absence) remains. The exception is the last step, the flush of the folder: if
-        this fails, the new file may already be there, complete.
+        If it raises, nothing has changed, except if the last step has failed, the flush of the folder: then the new
+        file may already be there, complete.
         """
 
     def create(self, name: str, data: bytes) -> bool:
-        """If no file has this name, write it and return True; else return False and change nothing.
+        """Write the file and return True if no file has this name. Otherwise change nothing and return False.
 
-        It is as durable and atomic as `write`. If several processes create the same name at once, only one gets True;
-        if this one dies, or gets no answer in time, none does. If the file has more than 16 MiB, a bucket may let
-        several of them create it.
+        It is as durable and atomic as `write`. If several processes create the same name at once, at most one gets
+        True. All others get False, even if the creator dies or gets no answer in time. If the file has more than 16
+        MiB, a bucket may let several processes create it.
         """
 
     def read(self, name: str) -> bytes:
@@ -58,10 +59,14 @@ class Store(Protocol):
     def names(self, folder: str) -> list[str]:
         """Return the full names of the files and folders directly in `folder`, sorted; [] if it does not exist."""
 
-    def snapshot(self, folder: str) -> "Store":
-        """Return a short-lived view of the store, which may answer all listings below `folder` from one, made now.
+    def size(self, name: str) -> int:
+        """Return the bytes of a file that `names` has listed; 0 if it is gone meanwhile."""
 
-        So many listings cost a single request. The view shows its own writes, but may not show later writes by others.
+    def snapshot(self, folder: str) -> "Store":
+        """Return a short-lived view of the store. Its `names` and `size` need no requests for what is below `folder`.
+
+        It may list all files below `folder` once, now, and answer from this list. The view shows its own writes, but
+        may not show what other processes write later.
         """
         return self
 
@@ -69,19 +74,21 @@ class Store(Protocol):
         """Remove the file. If it does not exist, do nothing."""
 
     def missing(self) -> str | None:
-        """If the store does not exist yet, and the first write would create it, return its location; else None."""
+        """Return the store's location if it does not exist yet and the first write would create it; else None."""
         return None
 
     def check(self) -> None:
         """Check that the store can be written and read. Raises `StoreError` with the cause and a remedy."""
 
 
-def topics_in(store: Store, *folders: Literal["checkpoints", "models"]) -> list[str]:
+def list_topics(store: Store, *folders: Literal["checkpoints", "models"]) -> list[str]:
     """Return the topics that have files in one of these folders, sorted."""
-    return sorted({name.rsplit("/", 1)[-1] for folder in folders for name in store.names(folder)})
+    paths = [path for folder in folders for path in store.names(folder)]
+    topics = {path.rsplit("/", 1)[-1] for path in paths}
+    return sorted(topics)
 
 
-def other_topics(store: Store, topic: str) -> str:
-    """Return the end of a sentence about a topic without a model: which topics have models; "" if none has."""
-    others = [other for other in topics_in(store, "models") if other != topic]
-    return f"; the store has models of {listed(others)}" if others else ""
+def describe_other_topics(store: Store, topic: str) -> str:
+    """Return the end of an error's sentence, which lists the other topics that have models; "" if there are none."""
+    others = [other for other in list_topics(store, "models") if other != topic]
+    return f"; the store has models of {list_names(others)}" if others else ""

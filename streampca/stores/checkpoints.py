@@ -4,188 +4,236 @@ A backfill is one more partition; its folder is `backfill-<number>`.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import NoReturn
 
 import structlog
 
-from streampca.errors import DamagedFileError, ForeignStoreError, NewerFormatError, StaleListingError, StoreError
+from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.partitions import BACKFILL, backfill_partition, partition_name
+from streampca.fold.partitions import parse_partition, partition_name
 from streampca.stores import identity, numbered
 from streampca.stores.base import Store
 from streampca.stores.identity import StoreIdentity
+from streampca.stores.parallel_requests import ParallelRequests, R, RequestThreads
 
 log = structlog.get_logger()
+
+
+class _Memory:
+    """What a process remembers of the checkpoints in its store. Threads may share it: each step is atomic."""
+
+    def __init__(self) -> None:
+        self.skipped: set[tuple[int, int]] = set()  # partition and offset of checkpoints that could not be read
+        self.newest_known: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
+        self.identity: StoreIdentity | None = None  # None until it was asked for
 
 
 class Checkpoints:
     """The checkpoints of one topic. Each is a correct state, so the newest undamaged one is used."""
 
-    def __init__(self, store: Store, topic: str, keep: int = 3) -> None:
+    def __init__(self, store: Store, topic: str, keep: int = 3, threads: Executor | None = None) -> None:
+        """`threads` run the requests of `for_each`; by default, each of them has a thread of its own."""
         self._store = store
+        self.threads = threads or RequestThreads()
         self.topic = topic
         self._folder = f"checkpoints/{topic}"
         self._keep = keep  # checkpoints of each partition
-        self._skipped: set[tuple[int, int]] = set()  # partition and offset of checkpoints that could not be read
-        self._newest_known: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
+        self._memory = _Memory()
 
     def snapshot(self) -> "Checkpoints":
         """Return a short-lived view that lists the store once, now."""
-        view = copy.copy(self)  # shares _skipped and _newest_known
+        view = copy.copy(self)  # shares the memory
         view._store = self._store.snapshot(self._folder)
         return view
 
-    def identity(self) -> StoreIdentity:
-        """Return the identity of the store; if it has none, create it. Raises what `stores.identity.ensure` raises."""
-        return identity.ensure(self._store)
+    def ensure_identity(self) -> StoreIdentity:
+        """Return the identity of the store; if it has none, create it. Raises what `stores.identity.ensure` raises.
 
-    def known_identity(self) -> StoreIdentity:
-        """The identity of the store; if it has none yet, one that equals no other. Raises as `stores.identity.find`."""
-        return identity.find(self._store) or identity.absent(self._store)
+        From now on, a store with another identity or without one is not the same store.
+        """
+        ours = identity.ensure(self._store)
+        self._memory.identity = ours
+        return ours
+
+    def is_same_store(self) -> bool:
+        """Return whether the store still has the identity that `ensure_identity` has returned; True before that."""
+        if self._memory.identity is None:
+            return True
+        try:
+            return identity.find(self._store) == self._memory.identity
+        except DamagedFileError:
+            return False
+
+    def find_identity(self) -> StoreIdentity:
+        """Return the identity of the store. If it has none yet, return a placeholder, whose id no store has.
+
+        Raises what `stores.identity.find` raises.
+        """
+        return identity.find(self._store) or identity.create_placeholder(self._store)
 
     def partitions(self) -> list[int]:
         """List the partitions that have checkpoints, ascending; backfills come last."""
-        partitions = []
-        for path in self._store.names(self._folder):
-            name = path.rsplit("/", 1)[-1]
-            number = name.removeprefix(BACKFILL)
-            if number.isdigit():
-                is_backfill = number != name
-                partitions.append(backfill_partition(int(number)) if is_backfill else int(number))
-        return sorted(partitions)
+        names = [path.rsplit("/", 1)[-1] for path in self._store.names(self._folder)]
+        partitions = [parse_partition(name) for name in names]  # None: the name is not that of a partition
+        return sorted(partition for partition in partitions if partition is not None)
 
     def offsets(self, partition: int) -> list[int]:
         """List the next offsets of a partition's checkpoints, ascending."""
-        return numbered.numbers(self._store, folder_of(self.topic, partition))
+        return numbered.list_numbers(self._store, name_folder(self.topic, partition))
+
+    def newest_offsets(self) -> dict[int, int]:
+        """Return the next offset of the newest checkpoint of each partition that has one."""
+        offsets: dict[int, int] = {}
+        for partition in self.partitions():
+            kept = self.offsets(partition)
+            if kept:
+                offsets[partition] = kept[-1]
+        return offsets
+
+    def sizes(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Return the bytes of the checkpoints at these offsets, by partition."""
+        return {partition: self._store.size(self._path(partition, offset)) for partition, offset in offsets.items()}
+
+    def for_each(self, sizes: Mapping[int, int], function: Callable[[int], R]) -> ParallelRequests[R]:
+        """Call a function for each partition, side by side. `sizes` are the bytes that it reads or writes."""
+        return ParallelRequests(self.threads, function, sizes)
 
     def newest(self, partition: int) -> Checkpoint | None:
-        """Load the newest checkpoint that is undamaged and can be read. If there are no files, return None.
+        """Load the newest checkpoint that is undamaged. If there are no files, return None.
 
         Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
-        Raises `StoreError` if a retry can help: no file can be read, or all that were listed are gone.
+        Raises `StoreError` if a retry can help: a file cannot be read, or all that were listed are gone.
         """
         failures: dict[int, Exception] = {}
-        # The folder is listed again after each failure: the file may be gone because a newer one was saved meanwhile.
-        while untried := [offset for offset in self.offsets(partition) if offset not in failures]:
+        while True:
+            # The folder is listed again after each failure: the file may be gone because a newer one was saved.
+            untried = [offset for offset in self.offsets(partition) if offset not in failures]
+            if not untried:
+                break
             offset = untried[-1]
             try:
                 checkpoint = self._load(partition, offset)
-            except NewerFormatError:
-                raise  # not damaged: falling back would learn again what a newer release has learned
-            except (FileNotFoundError, DamagedFileError, StoreError) as error:
+            # A `StoreError` is raised: a file that cannot be read, or that a newer release has written, is not damaged.
+            except (FileNotFoundError, DamagedFileError) as error:
                 failures[offset] = error
-            else:
-                self._note_skipped(partition, {later: error for later, error in failures.items() if later > offset})
-                self._newest_known[partition] = max(offset, self._newest_known.get(partition, offset))
-                return checkpoint
+                continue
+            self._note_skipped(partition, {later: error for later, error in failures.items() if later > offset})
+            # An older checkpoint than the newest known one may be loaded, if that one is damaged or not listed yet.
+            self._memory.newest_known[partition] = max(offset, self._memory.newest_known.get(partition, offset))
+            return checkpoint
         if failures:
             self._raise_unusable(partition, failures)
-        self._newest_known.pop(partition, None)
+        self._memory.newest_known.pop(partition, None)
         return None
 
-    def at(self, partition: int, offset: int) -> bytes:
-        """Read the file of one checkpoint. Raises `FileNotFoundError`."""
+    def read_file(self, partition: int, offset: int) -> bytes:
+        """Return the content of a checkpoint's file. Raises `FileNotFoundError`."""
         return self._store.read(self._path(partition, offset))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then delete the partition's oldest ones beyond `keep`.
+        """Write a checkpoint, then delete the oldest checkpoints of the partition until `keep` are left.
 
         Raises `DamagedFileError` if the checkpoint could not be read back: it must not replace a readable one. Raises
-        `StoreError` if the store holds a checkpoint ahead of it, or no longer holds the one before it.
+        `StoreError` if the store holds a checkpoint ahead of it, or if another store has taken the place of this one.
         """
         partition = checkpoint.partition
-        data = files.encode(checkpoint)
-        try:
-            files.decode(data)
-        except DamagedFileError as error:
-            raise DamagedFileError(f"the state of partition {partition} cannot be saved: {error}") from None
+        data = _encode_readable(checkpoint)
         position = checkpoint.fold.position
         existing = self.offsets(partition)
         self._refuse_ahead(partition, position, existing)
-        self._refuse_emptied(partition, existing)
-        folder = folder_of(self.topic, partition)
+        self._refuse_replaced(partition, existing)
+        folder = name_folder(self.topic, partition)
         numbered.write(self._store, folder, position, data, existing=existing, keep=self._keep)
-        self._newest_known[partition] = position
+        self._memory.newest_known[partition] = position
 
-    def refuse_group_ahead(self, partition: int, committed: int) -> None:
-        """Raise `ForeignStoreError` if the group has committed an offset that no checkpoint has reached.
+    def replace(self, before: Checkpoint, after: Checkpoint) -> None:
+        """Write `after`, and delete all other checkpoints of its partition. No worker of the group may be running.
 
-        Offsets are committed after their checkpoint is on disk, so with the group's own store this cannot happen.
+        `before` is the newest checkpoint, which may be ahead of `after`. It is deleted last: if this process is killed
+        earlier, either `before` or `after` is the newest, and the replacement can be repeated.
         """
-        newest = max(self.offsets(partition), default=None)  # from the files' names: the newest file may be damaged
-        if newest is None or committed > newest:
-            held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
-            raise ForeignStoreError(
-                f"the consumer group has committed offset {committed} of partition {partition} of {self.topic}, but "
-                f"the store holds {held} of it: is the volume mounted, is it this group's store, or was it restored "
-                "from an older backup? To continue from this store all the same, run `streampca reset`"
-            )
+        data = _encode_readable(after)
+        partition = before.partition
+        for offset in self.offsets(partition):
+            if offset != before.fold.position:
+                self._store.delete(self._path(partition, offset))
+        self._store.write(self._path(partition, after.fold.position), data)
+        if before.fold.position != after.fold.position:
+            self._store.delete(self._path(partition, before.fold.position))
+        self._memory.newest_known[partition] = after.fold.position
 
     def _note_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
-        """Note and log checkpoints that could not be read, so that an older one is used."""
+        """Remember and log the checkpoints that are damaged. An older checkpoint is used instead."""
         for offset, error in failures.items():
             if isinstance(error, FileNotFoundError):
                 continue  # it was deleted after it was listed
-            self._skipped.add((partition, offset))
-            state = "damaged" if isinstance(error, DamagedFileError) else "unreadable"  # the second may pass
-            log.error(f"checkpoint {state}, falling back", file=self._path(partition, offset), error=str(error))
+            self._memory.skipped.add((partition, offset))
+            log.error("checkpoint damaged, falling back", file=self._path(partition, offset), error=str(error))
 
     def _raise_unusable(self, partition: int, failures: Mapping[int, Exception]) -> NoReturn:
-        """Raise why none of the partition's checkpoints can be used."""
-        for error in failures.values():
-            if isinstance(error, StoreError):
-                raise error
-        names = [self._path(partition, offset) for offset in failures]
+        """Raise the error that explains why none of the partition's checkpoints can be used."""
+        name = partition_name(partition)
+        error_by_file = {self._path(partition, offset): error for offset, error in failures.items()}
+        files_text = ", ".join(error_by_file)
         if any(isinstance(error, FileNotFoundError) for error in failures.values()):
             raise StaleListingError(
-                f"every checkpoint of partition {partition} that the store lists is gone ({', '.join(names)}): a "
+                f"every checkpoint of partition {name} that the store lists is gone ({files_text}): a "
                 "network file system may list a folder as it was a minute ago"
             )
-        for name, error in zip(names, failures.values(), strict=True):
-            log.error("checkpoint damaged", file=name, error=str(error))
+        for file, error in error_by_file.items():
+            log.error("checkpoint damaged", file=file, error=str(error))
         raise DamagedFileError(
-            f"every checkpoint of partition {partition} is damaged ({', '.join(names)}); restore one from a "
-            "backup, or delete them to learn the partition again from its earliest record, and run `streampca reset`"
+            f"every checkpoint of partition {name} is damaged ({files_text}); restore one from a backup and run "
+            f"`streampca reset`, or do without what was learned: `streampca reset --drop {name}`"
         )
 
     def _refuse_ahead(self, partition: int, position: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the store holds a checkpoint ahead of this position: another writer's or store's.
+        """Raise `StoreError` if the store holds an intact checkpoint ahead of this position, which the worker saves.
 
-        A checkpoint that is not intact does not count: a worker that fell back from it reaches it again.
+        A damaged checkpoint does not count: a worker that fell back from it to an older checkpoint reaches it again.
         """
         for offset in reversed(existing):
             is_ahead = offset > position
-            if is_ahead and (partition, offset) not in self._skipped and self._is_intact(partition, offset):
+            was_skipped = (partition, offset) in self._memory.skipped
+            if is_ahead and not was_skipped and self._is_intact(partition, offset):
                 raise StoreError(
                     f"the store holds a checkpoint of partition {partition} at offset {offset}, which is ahead of "
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
                 )
 
-    def _refuse_emptied(self, partition: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the checkpoint that this process loaded or saved last is gone.
+    def _refuse_replaced(self, partition: int, existing: Sequence[int]) -> None:
+        """Raise `StoreError` if the newest checkpoint that this process knows is gone, and the store was replaced.
 
-        It is the newest that this process knows, so only a worker that has saved later ones would have deleted it.
+        Workers delete only older checkpoints. So if the newest one is gone, somebody else has deleted it, or the volume
+        was unmounted. The store's identity is read only then, or if this process knows no checkpoint of the partition.
         """
-        known = self._newest_known.get(partition)
-        if known is not None and known not in existing:
-            raise StoreError(
-                f"the store no longer holds the checkpoint of partition {partition} at offset {known}, which this "
-                "worker has loaded or written: was the volume unmounted, or were files deleted?"
-            )
+        known = self._memory.newest_known.get(partition)
+        if known in existing or self.is_same_store():
+            return
+        name = partition_name(partition)
+        held = "" if known is None else f" the checkpoint of partition {name} at offset {known}, and"
+        raise StoreError(
+            f"the store no longer holds{held} this store's own {identity.NAME}, so partition {name} is not saved: was "
+            "the volume unmounted, or were files deleted?"
+        )
 
     def _is_intact(self, partition: int, offset: int) -> bool:
+        """Return whether a checkpoint exists and is undamaged."""
         try:
             self._load(partition, offset)
-        except (FileNotFoundError, DamagedFileError, StoreError):
+        except (FileNotFoundError, DamagedFileError):
             return False
         return True
 
     def _load(self, partition: int, offset: int) -> Checkpoint:
+        """Load one checkpoint. Raises `DamagedFileError` if its file is damaged or holds another checkpoint."""
         checkpoint = files.decode(self._store.read(self._path(partition, offset)))
         position = checkpoint.fold.position
-        if (checkpoint.topic, checkpoint.partition, position) != (self.topic, partition, offset):
+        is_expected = (checkpoint.topic, checkpoint.partition, position) == (self.topic, partition, offset)
+        if not is_expected:
             raise DamagedFileError(
                 f"it holds the checkpoint of topic {checkpoint.topic}, partition {checkpoint.partition}, "
                 f"offset {position}"
@@ -193,9 +241,19 @@ class Checkpoints:
         return checkpoint
 
     def _path(self, partition: int, offset: int) -> str:
-        return numbered.path(folder_of(self.topic, partition), offset)
+        return numbered.path(name_folder(self.topic, partition), offset)
 
 
-def folder_of(topic: str, partition: int) -> str:
-    """Return the folder of a partition's checkpoints. A backfill's other files lie there, too."""
+def _encode_readable(checkpoint: Checkpoint) -> bytes:
+    """Return the bytes of a checkpoint's file. Raises `DamagedFileError` if they could not be read back."""
+    data = files.encode(checkpoint)
+    try:
+        files.decode(data)
+    except DamagedFileError as error:
+        raise DamagedFileError(f"the state of partition {checkpoint.partition} cannot be saved: {error}") from None
+    return data
+
+
+def name_folder(topic: str, partition: int) -> str:
+    """Return the folder of a partition's checkpoints. That of a backfill has its other files, too."""
     return f"checkpoints/{topic}/{partition_name(partition)}"

@@ -13,18 +13,22 @@ from pydantic import TypeAdapter
 
 def encode(name: str, value: int | str) -> bytes:
     """Return the content of a file with this value as the field `name`."""
-    return orjson.dumps({name: value, "crc32": zlib.crc32(str(value).encode())})
+    return orjson.dumps({name: value, "crc32": _checksum(value)})
 
 
 def decode(content: bytes, name: str, value_type: Any) -> Any:
-    """Return the value, of this type, from the field `name`; other fields than the checksum are ignored.
+    """Return the value of the field `name`. Fields beside it and its checksum are ignored.
 
-    Raises `ValueError` if the content does not hold such a value with its checksum.
+    Raises `ValueError` if the content does not hold a value of this type with its checksum.
     """
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(ValueError, TypeError, KeyError):  # whatever is wrong, the error below is raised
         fields = orjson.loads(content)
         value = TypeAdapter(value_type).validate_python(fields[name], strict=True)
-        value_and_checksum = {name: fields[name], "crc32": fields["crc32"]}
-        if orjson.dumps(value_and_checksum) == encode(name, value):  # else the checksum is another value's
+        if fields["crc32"] == _checksum(value):
             return value
     raise ValueError("not a value with its checksum, or damaged")
+
+
+def _checksum(value: int | str) -> int:
+    """Return the CRC-32 of the text of a value."""
+    return zlib.crc32(str(value).encode())

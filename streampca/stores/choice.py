@@ -1,31 +1,39 @@
-"""Opens the store that a setting names: a folder, or the URL of a bucket."""
+"""Opens the store that a setting names: a folder, the URL of a bucket, or a URL with the scheme of a plug-in."""
 
 from pathlib import Path
+from typing import cast
 
-from streampca.errors import SettingsError, naming_the_extra
+from streampca.errors import SettingsError, explain_missing_extra
 from streampca.settings import store_url
-from streampca.stores.base import Observe, Store, ignore
+from streampca.settings.plug_ins import load_plug_in
+from streampca.stores.base import Observe, Store, observe_nothing
 from streampca.stores.directory import DirectoryStore
 
 
-def open_store(location: Path | str, observe: Observe = ignore) -> Store:
+def open_store(location: Path | str, observe: Observe = observe_nothing) -> Store:
     """Open the store at a location, without connecting to it. A bucket calls `observe` after each operation.
 
-    Raises `SettingsError` if the URL is not valid or a package is missing.
+    Raises `SettingsError` if the URL is not valid or a package is missing. The class of a plug-in may raise
+    `ValueError` for its URL.
     """
     try:
-        checked = store_url.checked(str(location))
+        checked = store_url.validate_location(str(location))
+        scheme = store_url.find_scheme(checked)
+        if scheme is not None and not store_url.is_bucket(checked):
+            return cast(Store, load_plug_in("store", scheme)(checked))
     except ValueError as error:
         raise SettingsError(f"store: {error}") from None
-    is_folder = store_url.scheme_of(checked) is None
-    if is_folder:
+    if scheme is None:
         return DirectoryStore(checked)
-    with naming_the_extra("a store at a URL", "object-store"):
+    with explain_missing_extra("object-store", needed_by="a store at a URL"):
         from streampca.stores.object_store import ObjectStore
     return ObjectStore(checked, observe=observe)
 
 
-def store_and_name(url: str) -> tuple[Store, str]:
-    """Split the URL of one object into its store and its name. Raises `SettingsError` if the URL is not valid."""
+def open_parent_store(url: str) -> tuple[Store, str]:
+    """Open the store that holds the object with this URL. Return the store, and the object's name in it.
+
+    Raises `SettingsError` if the URL is not valid or a package is missing.
+    """
     location, _, name = url.rstrip("/").rpartition("/")
     return open_store(location), name

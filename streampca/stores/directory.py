@@ -25,6 +25,7 @@ _FOLDER_MODE = 0o750
 _ABANDONED_AFTER_S = 300.0
 _PROBE_CONTENT = b"streampca"
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
+# The errors of a file system that has no hard links, or allows no further one.
 _LINKS_UNSUPPORTED = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 _REMEDIES = {
@@ -48,7 +49,8 @@ class DirectoryStore(Store):
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.location = str(self.root.absolute())
-        self._is_durable: dict[Path, bool] = {}  # by each folder that this process has seen: whether it was flushed
+        self._seen_folders: set[Path] = set()  # folders that this process has listed or created
+        self._flushed_folders: set[Path] = set()  # folders whose names this process has flushed to disk
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
@@ -59,37 +61,47 @@ class DirectoryStore(Store):
         return self._write(name, data, give_name=_link)
 
     def _write(self, name: str, data: bytes, give_name: Callable[[Path, Path], bool]) -> bool:
-        """Write a temporary file, and give it its name. Return whether `give_name` has done so."""
+        """Write a temporary file, and let `give_name` give it the real name. Return whether it has got this name.
+
+        `give_name` is called with both paths. It returns False if it has removed the temporary file instead, since a
+        file has the real name already.
+        """
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}")
-        with _store_errors("write", path):
+        with _convert_errors("write", path):
             self._make_folder(path.parent)
             try:
                 _write_durably(temporary, data)
-                is_ours = give_name(temporary, path)
+                has_name = give_name(temporary, path)
             except BaseException:
                 _remove(temporary)
                 raise
             _flush_folder(path.parent)
-        return is_ours
+        return has_name
 
     def read(self, name: str) -> bytes:
         path = self._path(name)
-        with _store_errors("read", path):
+        with _convert_errors("read", path):
             return path.read_bytes()
 
     def names(self, folder: str) -> list[str]:
         path = self._path(folder)
-        with contextlib.suppress(FileNotFoundError), _store_errors("list", path):
+        with contextlib.suppress(FileNotFoundError), _convert_errors("list", path):
             names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
-            self._is_durable.setdefault(path, False)  # seen, but not flushed by this process
+            self._seen_folders.add(path)
             return names
         return []
+
+    def size(self, name: str) -> int:
+        path = self._path(name)
+        with contextlib.suppress(FileNotFoundError), _convert_errors("read", path):
+            return path.stat().st_size
+        return 0
 
     def delete(self, name: str) -> None:
         """Remove the file. The folder is not flushed: a file that reappears after a power failure does no harm."""
         path = self._path(name)
-        with _store_errors("delete", path):
+        with _convert_errors("delete", path):
             path.unlink(missing_ok=True)
 
     def missing(self) -> str | None:
@@ -98,39 +110,50 @@ class DirectoryStore(Store):
     def check(self) -> None:
         """Write, read back and remove a file; then remove the temporary files that killed processes have left."""
         probe = self.root / f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-        with _store_errors("write", self.root):
+        with _convert_errors("write", self.root):
             self._make_folder(self.root)
             try:
                 _write_durably(probe, _PROBE_CONTENT)
                 if probe.read_bytes() != _PROBE_CONTENT:
                     raise StoreError(f"cannot use {self.root}: a file read back differs from what was written")
-                # Compared with the probe file's time: a file server's clock may differ from this machine's.
-                _remove_abandoned(self.root, before=probe.stat().st_mtime - _ABANDONED_AFTER_S)
+                now = probe.stat().st_mtime  # by the file server's clock, which may differ from this machine's
+                _remove_abandoned(self.root, before=now - _ABANDONED_AFTER_S)
             finally:
                 _remove(probe)
 
     def _make_folder(self, folder: Path) -> None:
-        """Create a folder and its parents where they are missing, and flush them, so that they survive a power failure.
+        """Create a folder and its parents if they are missing, and flush their names to disk.
 
-        A folder of the store that exists is flushed, too, once: the process that created it may have been killed before
-        it did so. If this process has seen the folder before, and it is gone, raises `StoreError`.
+        If a folder of the store exists already, its name is flushed once all the same: the process that created it may
+        have been killed before the flush. Raises `StoreError` if the folder and everything else in the store is gone.
         """
-        was_seen = folder in self._is_durable  # asked before `is_dir`: another thread may create the folder meanwhile
+        was_seen = folder in self._seen_folders  # before `is_dir`: another thread may create the folder meanwhile
         if folder.is_dir():
-            is_around_store = not folder.is_relative_to(self.root)  # then others have created it
-            if self._is_durable.get(folder, is_around_store):
+            if not self._needs_flush(folder):
                 return
-        elif was_seen:  # perhaps its volume was unmounted: a new folder would lie on the disk beneath the volume
+        elif was_seen and self._is_gone():  # perhaps unmounted: a new folder would be on the disk beneath the volume
             raise StoreError(
-                f"cannot write to {folder}, which is gone: mount its volume again, or restart this process if it was "
-                "deleted"
+                f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
+                "restart this process if it was deleted"
             )
         self._make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
-        self._is_durable[folder] = False
-        with contextlib.suppress(PermissionError):  # the store's parent may be unreadable; then we did not create it
+        self._seen_folders.add(folder)
+        with contextlib.suppress(PermissionError):  # this user may not be allowed to read the folder above the store
             _flush_folder(folder.parent)  # which holds the folder's name
-        self._is_durable[folder] = True
+        self._flushed_folders.add(folder)
+
+    def _needs_flush(self, folder: Path) -> bool:
+        """Return whether the name of an existing folder may not be on disk yet, so that a power failure may lose it.
+
+        A folder above the store that this process has not created counts as safe.
+        """
+        is_safe = not folder.is_relative_to(self.root) and folder not in self._seen_folders
+        return not is_safe and folder not in self._flushed_folders
+
+    def _is_gone(self) -> bool:
+        """Return whether the store is gone or empty, as it looks while its volume is not mounted."""
+        return not self.root.is_dir() or not any(self.root.iterdir())
 
     def _path(self, name: str) -> Path:
         check_name(name)
@@ -139,6 +162,7 @@ class DirectoryStore(Store):
 
 def _write_durably(path: Path, data: bytes) -> None:
     """Write a new file, and flush it to disk."""
+    # The opener sets the permissions of the new file.
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, _FILE_MODE)) as file:
         file.write(data)
         file.flush()
@@ -146,13 +170,13 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _rename(temporary: Path, path: Path) -> bool:
-    """Give the file its name, in place of another file; return True."""
+    """Give the temporary file its real name, which it takes from another file if there is one; return True."""
     temporary.replace(path)
     return True
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """If no file has this name, give it to the temporary file; return whether it has got it."""
+    """Give the temporary file its real name unless another file has it. Return whether it has got this name."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
@@ -162,7 +186,7 @@ def _link(temporary: Path, path: Path) -> bool:
             raise
         return _rename_if_missing(temporary, path)
     finally:
-        _remove(temporary)  # the file itself remains, under its name
+        _remove(temporary)  # only this name of the file; its real name remains
     return True
 
 
@@ -173,9 +197,10 @@ def _remove(path: Path) -> None:
 
 
 def _rename_if_missing(temporary: Path, path: Path) -> bool:
-    """If no file has this name, give it to the temporary file, without a hard link; return whether it has got it.
+    """Give the temporary file its real name unless another file has it, on a file system without hard links.
 
-    Several processes may try at once. Only the one that creates a claim, a file that it removes afterwards, may rename.
+    Several processes may try at once. Only the process that creates a second temporary file, the claim, may rename.
+    Return whether this process has given the name.
     """
     claim = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
     try:
@@ -191,7 +216,7 @@ def _rename_if_missing(temporary: Path, path: Path) -> bool:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Flush the names of a folder's files to disk, if the file system can do so."""
+    """Flush the names of the files and folders in a folder to disk, if the file system can do so."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -203,7 +228,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _remove_abandoned(root: Path, before: float) -> None:
-    """Where possible, remove temporary files that were written last before this time (seconds since 1970)."""
+    """Remove the temporary files that were last written before this time (seconds since 1970), as far as possible."""
     for folder, _, files in os.walk(root):
         for file in files:
             path = Path(folder, file)
@@ -213,8 +238,11 @@ def _remove_abandoned(root: Path, before: float) -> None:
 
 
 @contextlib.contextmanager
-def _store_errors(verb: str, path: Path) -> Iterator[None]:
-    """Raise errors of the file system as `StoreError`. When reading or listing, `FileNotFoundError` remains."""
+def _convert_errors(verb: str, path: Path) -> Iterator[None]:
+    """Convert errors of the file system that the block raises to `StoreError` with a remedy.
+
+    When reading or listing, `FileNotFoundError` is raised as it is.
+    """
     try:
         yield
     except OSError as error:
@@ -233,7 +261,8 @@ def _has_no_inodes(path: Path) -> bool:
     """Return whether the file system limits the number of files, and has reached the limit."""
     if not hasattr(os, "statvfs"):  # Windows
         return False
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())  # the path may not exist yet
     usage = os.statvfs(existing)
     is_limited = usage.f_files > 0
-    return is_limited and usage.f_favail == 0
+    free_inodes = usage.f_favail  # for users other than root
+    return is_limited and free_inodes == 0

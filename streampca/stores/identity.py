@@ -22,7 +22,7 @@ class StoreIdentity(NamedTuple):
     """A store's id, and where this process sees the store."""
 
     id: str
-    location: str  # on `host`: another one may have the same store at another location
+    location: str  # on `host`; on another host, the same store may have another location
     host: str
 
     def __str__(self) -> str:
@@ -32,33 +32,44 @@ class StoreIdentity(NamedTuple):
 def find(store: Store) -> StoreIdentity | None:
     """Read the store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` if damaged."""
     try:
-        return _seen_from_here(store, checksummed.decode(store.read(NAME), "id", _Id))
+        store_id = checksummed.decode(store.read(NAME), "id", _Id)
+        return _create_identity(store, store_id)
     except FileNotFoundError:
         return None
     except ValueError:
         raise DamagedFileError(
-            f"{NAME} in the store {store.location} is damaged: restore it from a backup, or stop the workers, "
-            "delete it and run `streampca reset`"
+            f"{NAME} in the store {store.location} is damaged: restore it from a backup, or delete it and start "
+            "a worker, whose error shows the text to write back; or stop the workers and run `streampca reset`"
         ) from None
 
 
 def ensure(store: Store) -> StoreIdentity:
-    """Read the store's identity; if it has none, create it. Raises what `find` raises."""
-    if existing := find(store):
+    """Read the store's identity; if it has none, create it. Raises what `find` raises.
+
+    Raises `StaleListingError` if the store does not show the new identity yet.
+    """
+    existing = find(store)
+    if existing:
         return existing
-    store.create(NAME, checksummed.encode("id", new_id()))
-    if created := find(store):  # by this process, or by another one at the same time
-        return created
-    raise StaleListingError(f"{NAME} was created in the store {store.location}, but is not there; {RETRY_MAY_HELP}")
+    store.create(NAME, format_file(new_id()).encode())
+    created = find(store)  # this process has created it, or another process at the same time
+    if created is None:
+        raise StaleListingError(f"{NAME} was created in the store {store.location}, but is not there; {RETRY_MAY_HELP}")
+    return created
 
 
-def absent(store: Store) -> StoreIdentity:
-    """Return a stand-in for a store that has no identity yet. Its id differs from the ids of all stores."""
-    return _seen_from_here(store, "none yet")
+def create_placeholder(store: Store) -> StoreIdentity:
+    """Return a placeholder for the identity of a store that has none yet. No other store has its id."""
+    return _create_identity(store, "none yet")
 
 
-def _seen_from_here(store: Store, store_id: str) -> StoreIdentity:
+def _create_identity(store: Store, store_id: str) -> StoreIdentity:
     return StoreIdentity(id=store_id, location=store.location, host=socket.gethostname())
+
+
+def format_file(store_id: str) -> str:
+    """Return the text of `store.json` of a store with this id."""
+    return checksummed.encode("id", store_id).decode()
 
 
 def new_id() -> str:

@@ -17,7 +17,7 @@ class MemoryStore(Store):
 
     def create(self, name: str, data: bytes) -> bool:
         check_name(name)
-        content = memoryview(bytes(data))  # another object in each call, so that only one of several calls gets True
+        content = memoryview(bytes(data))  # a new object: if several threads create the file, only one finds its own
         return self._files.setdefault(name, content) is content
 
     def read(self, name: str) -> bytes:
@@ -29,9 +29,14 @@ class MemoryStore(Store):
 
     def names(self, folder: str) -> list[str]:
         check_name(folder)
-        start = f"{folder}/"
-        below = {name.removeprefix(start).split("/")[0] for name in list(self._files) if name.startswith(start)}
-        return sorted(start + part for part in below)
+        prefix = f"{folder}/"
+        paths = [name.removeprefix(prefix) for name in list(self._files) if name.startswith(prefix)]  # in the folder
+        parts = {path.split("/")[0] for path in paths}  # of "a/b", only "a" lies directly in the folder
+        return sorted(prefix + part for part in parts)
+
+    def size(self, name: str) -> int:
+        check_name(name)
+        return len(self._files.get(name, b""))
 
     def delete(self, name: str) -> None:
         check_name(name)

@@ -1,4 +1,4 @@
-"""The model in use: the newest undamaged model in the store. When a newer one appears, it is replaced atomically.
+"""The model in use: the newest model in the store that can be read. When a newer model appears, it is replaced.
 
 A request gets its model once, so no answer mixes two versions. The version in use only increases, with one exception:
 if it is gone from the store, and the store has only lower versions, the newest of these is used.
@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
-from streampca.errors import DamagedFileError, NewerFormatError, StoreError, StreampcaError
+from streampca.errors import StoreError, StreampcaError
 from streampca.fold.model_file import PublishedModel
-from streampca.stores.base import other_topics
+from streampca.stores.base import describe_other_topics
 from streampca.stores.models import Models
+from streampca.stores.readable_models import ReadableModels
 
 log = structlog.get_logger()
 
 POLL_INTERVAL_S = 1.0  # each poll lists the store once; workers publish every 5 s by default
-_MOST_OLDER_VERSIONS = 4  # in memory, beside the pinned versions, which are at most ten
-_DAMAGED_RETRIED_AFTER_S = 60.0
+_MAX_OLDER_VERSIONS = 4  # in memory, beside the pinned versions, which are at most ten
 _STOP_TIMEOUT_S = 2.0
 
 
@@ -41,7 +41,7 @@ class NotLoadedError(StreampcaError):
 
 
 class ModelCache:
-    """Keeps models in memory: the one in use, those of the versions in `pinned`, and a few older ones.
+    """Keeps models in memory: the model in use, the versions in `pinned`, and a few older versions.
 
     A thread polls the store for newer models.
     """
@@ -49,41 +49,44 @@ class ModelCache:
     def __init__(
         self,
         models: Models,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
         after_poll: Callable[[Models], None] = lambda listed: None,
     ) -> None:
-        """`on_load` is called with every model that was read, in the thread that read it.
+        """`on_load` is called with each model that was read, in the thread that read it.
 
-        `after_poll` is called after each poll with the models as they were listed. If it raises `StoreError`, the poll
-        has failed.
+        `after_poll` is called at the end of each poll, with the models as the poll has listed them. If it raises
+        `StoreError`, the poll counts as failed.
         """
         self._models = models
         self._clock = clock
+        self.readable = ReadableModels(models, clock)
         self._on_load = on_load
         self._after_poll = after_poll
         self.current: PublishedModel | None = None  # the model in use
+        self.current_since = 0.0  # when the model in use was found, by the clock
         self.pinned: Collection[int] = ()  # versions that stay in memory once they are loaded
         self.store_error: str | None = None  # why the last poll failed; None if it did not
-        self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # the most recently used last
-        self._lock = threading.Lock()  # of _older
-        self._damaged: dict[int, float] = {}  # version → when to retry it
-        self._missing_store: str | None = None  # its location, if it does not exist yet
-        self._other_topics = ""  # end of a sentence: topics with models, while ours has none
+        self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # by version; the most recently used last
+        self._lock = threading.Lock()  # protects _older
+        # What the last poll has found, to explain why no model is in use.
+        self._missing_store: str | None = None  # location of the store if it does not exist yet; None if it exists
+        self._other_topics = ""  # `describe_other_topics`
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
-        self.failures: Counter[str] = Counter()  # failed loads by cause: damaged, store, bug
+        # Failed loads and polls by cause. The counter is shared with `readable`; polls add the causes store and bug.
+        self.failures: Counter[str] = self.readable.failures
 
     def get_loaded(self, version: int | None) -> PublishedModel:
-        """Return the model of a version from memory; None stands for the version in use.
+        """Return the model of a version, if it is in memory; None stands for the version in use.
 
-        Raises `NotLoadedError`, and `NoModelError` if no model is in use.
+        Raises `NotLoadedError` if it is not in memory, and `NoModelError` if no model is in use.
         """
         current = self.current  # read once: another thread may replace it
         if current is not None and version in (None, current.version):
             return current
         if version is None:
-            raise NoModelError(self.why_none())
+            raise NoModelError(self.explain_no_model())
         with self._lock:
             if version not in self._older:
                 raise NotLoadedError(version)
@@ -100,38 +103,54 @@ class ModelCache:
         except NotLoadedError as error:
             return self._load_older(error.version)
 
+    def get_if_readable(self, version: int) -> PublishedModel | None:
+        """Return the model of a version, or None if it was deleted or cannot be read. Raises `StoreBusyError`."""
+        try:
+            return self.get_loaded(version)
+        except NotLoadedError:
+            model = self.readable.load(version)
+        if model is not None:
+            self._keep(model)
+        return model
+
     def versions(self) -> list[int]:
         """List the versions in the store, ascending."""
         return self._models.versions()
 
-    def why_none(self) -> str:
+    def explain_no_model(self) -> str:
         """Explain why no model is in use."""
         location = self._missing_store
         if location is not None:
             return f"there is no store at {location} yet: no worker has written to it, or its volume is not mounted"
-        damaged = f"; all models in the store are damaged: {sorted(self._damaged)}" if self._damaged else ""
-        return f"no model has been published yet in {self._models.location}{damaged}{self._other_topics}"
+        unreadable = dict(self.readable.unreadable)
+        if unreadable:
+            newest = max(unreadable)
+            cause = unreadable[newest].cause
+            return f"no model in {self._models.location} can be read; of the newest, version {newest}: {cause}"
+        return f"no model has been published yet in {self._models.location}{self._other_topics}"
 
     def poll(self) -> None:
-        """List the store once, and load the newest model. If the store cannot be read, log that once.
+        """List the store, and load the newest model unless it is in use already.
 
-        When it can be read again, that is logged, too.
+        If the store cannot be read, that is logged once, until it can be read again.
         """
         try:
-            self._missing_store = self._models.store.missing()  # for `why_none`
+            self._missing_store = self._models.store.missing()
             listed = self._models.snapshot()
             versions = listed.versions()
             self._drop_deleted(versions)
-            self._load_newest(self._candidates(versions))
-            self._after_poll(listed)
+            self._load_first(self._list_candidates(versions))
+            self._after_poll(listed)  # the sidecar reads pins and reports
             if self.current is None:
-                self._other_topics = other_topics(self._models.store, self._models.topic)  # for `why_none`
+                self._other_topics = describe_other_topics(self._models.store, self._models.topic)
         except StoreError as error:
             self.failures["store"] += 1
             if self.store_error is None:
                 log.error("store unreadable", error=str(error))
             self.store_error = str(error)
             return
+        finally:
+            self.readable.log_unreadable(in_use=self.current.version if self.current else None)
         if self.store_error is not None:
             log.info("store readable again")
             self.store_error = None
@@ -144,7 +163,7 @@ class ModelCache:
         self._poller.start()
 
     def stop(self) -> None:
-        """Stop the thread. If a read hangs, do not wait for it longer than some seconds."""
+        """Stop the thread that polls. If it hangs in a read, wait for it only for two seconds."""
         self._stop.set()
         if self._poller is not None:
             self._poller.join(_STOP_TIMEOUT_S)
@@ -157,82 +176,60 @@ class ModelCache:
                 self.failures["bug"] += 1
                 log.exception("polling for models failed")
 
-    def _candidates(self, versions: Sequence[int]) -> list[int]:
-        """Return the versions that may replace the model in use, the newest first."""
+    def _list_candidates(self, versions: Sequence[int]) -> list[int]:
+        """Return the listed versions that may replace the model in use, the newest first."""
         newest_first = list(reversed(versions))
         current = self.current
-        if current is None:
+        if current is None:  # none is in use yet, so any may be used
             return newest_first
         newer = [version for version in newest_first if version > current.version]
-        if newer or current.version in versions or self._is_stored(current.version):
+        if newer:
             return newer
-        return newest_first  # the store was replaced: publishing never deletes the newest version
+        # The file is looked for, too, since a listing may be old.
+        is_gone = current.version not in versions and not self.readable.is_stored(current.version)
+        # Workers never delete the newest version. If it is gone, another store has taken the place of this one.
+        return newest_first if is_gone else []
 
-    def _is_stored(self, version: int) -> bool:
-        """Return whether a version that is not listed exists: a network file system may list an older state."""
-        try:
-            self._models.load(version)
-        except FileNotFoundError:
-            return False
-        except DamagedFileError:
-            pass
-        return True
-
-    def _load_newest(self, candidates: Sequence[int]) -> None:
-        """Use the first of the candidates that can be read."""
+    def _load_first(self, candidates: Sequence[int]) -> None:
+        """Load the first candidate that can be read, and use it from now on."""
         for version in candidates:
-            retry_at = self._damaged.get(version, 0.0)
-            if self._clock() < retry_at:
-                continue
-            model = self.readable(version, self._models.load)
+            model = self.readable.load(version)
             if model is None:
                 continue
             if self.current is not None and version < self.current.version:
                 log.warning("store has older models only", version=version, before=self.current.version)
             log.debug("model loaded", version=version)
+            self.current_since = self._clock()
             self.current = model
             self._on_load(model)
             return
 
-    def readable(self, version: int, read: Callable[[int], PublishedModel]) -> PublishedModel | None:
-        """Read a version with `read`. Return None if it was deleted after it was listed, or cannot be decoded.
-
-        The latter is logged.
-        """
-        try:
-            return read(version)
-        except (FileNotFoundError, UnknownVersionError):
-            return None
-        except (DamagedFileError, NewerFormatError) as error:
-            is_of_newer_release = isinstance(error, NewerFormatError)
-            if not is_of_newer_release:
-                self.failures["damaged"] += 1
-            if version not in self._damaged:
-                event = "model of a newer release, not served" if is_of_newer_release else "model damaged, not served"
-                in_use = self.current.version if self.current else None
-                log.error(event, version=version, in_use=in_use, error=str(error))
-            self._damaged[version] = self._clock() + _DAMAGED_RETRIED_AFTER_S
-            return None
-
     def _drop_deleted(self, versions: Sequence[int]) -> None:
-        """Forget what is not among the versions of the store any more."""
-        self._damaged = {version: retry_at for version, retry_at in self._damaged.items() if version in versions}
+        """Forget the versions that the store does not have any more."""
+        self.readable.forget_deleted(versions)
         with self._lock:
             for version in self._older.keys() - versions:
                 del self._older[version]
 
     def _load_older(self, version: int) -> PublishedModel:
-        """Read a version that is not in memory, and keep it; the least recently used ones may be dropped for it."""
+        """Read a version that is not in memory, and keep it.
+
+        Raises `UnknownVersionError`, and what `Models.load` raises.
+        """
         try:
             model = self._models.load(version)
         except FileNotFoundError:
             raise UnknownVersionError(
                 f"there is no model version {version}: never published, or removed; `streampca inspect STORE` lists all"
             ) from None
+        self._keep(model)
+        return model
+
+    def _keep(self, model: PublishedModel) -> None:
+        """Keep an older version in memory. If there are too many, drop the least recently used one."""
         self._on_load(model)
         with self._lock:
-            self._older[version] = model
+            self._older[model.version] = model
             unpinned = [older for older in self._older if older not in self.pinned]
-            for least_recently_used in unpinned[:-_MOST_OLDER_VERSIONS]:
+            for least_recently_used in unpinned[:-_MAX_OLDER_VERSIONS]:  # all but the last four
                 del self._older[least_recently_used]
-        return model

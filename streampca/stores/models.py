@@ -7,7 +7,15 @@ from contextlib import suppress
 import numpy as np
 import structlog
 
-from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError, StoreError
+from streampca.errors import (
+    RETRY_MAY_HELP,
+    DamagedFileError,
+    EarlierFormatError,
+    NewerFormatError,
+    StaleListingError,
+    StoreBusyError,
+    StoreError,
+)
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
 from streampca.stores import numbered
@@ -32,9 +40,9 @@ class Models:
         self.topic = topic
         self._folder = f"models/{topic}"
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
-        self._keep = max(keep, 1)
+        self._keep = max(keep, 1)  # number of versions
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # Of the store itself, also in a view: a version may be pinned or used after the view was made.
+        # Not of a snapshot, even if these models are one: a version may be pinned or used after the snapshot was made.
         self._pins = Pins(store, topic)
         self._reports = ProcessStatuses(store, topic)
 
@@ -46,81 +54,101 @@ class Models:
 
     def versions(self) -> list[int]:
         """List all versions, ascending."""
-        return numbered.numbers(self.store, self._folder)
+        return numbered.list_numbers(self.store, self._folder)
 
     def load(self, version: int) -> PublishedModel:
-        """Load one version. Raises `FileNotFoundError` or `DamagedFileError`."""
+        """Load one version.
+
+        Raises `FileNotFoundError`, `StoreError`, `DamagedFileError`, `EarlierFormatError` or `NewerFormatError`.
+        """
         model = model_file.decode(self.store.read(numbered.path(self._folder, version)))
         if model.version != version:
             raise DamagedFileError(f"the file of version {version} holds version {model.version}")
         return model
 
     def newest(self) -> PublishedModel | None:
-        """Load the newest undamaged version; None if there is none. A damaged file is skipped and logged.
+        """Load the newest version that can be read; None if there is none. Newer versions are skipped and logged.
 
-        Raises `StaleListingError` if versions are listed, but all files are gone.
+        Raises `StaleListingError` if versions are listed, but all their files are gone. Also raises `StoreBusyError`
+        and `NewerFormatError`.
         """
         versions = self.versions()
-        gone = 0
+        gone_count = 0
         for version in reversed(versions):
             try:
                 return self.load(version)
             except FileNotFoundError:  # deleted since it was listed
-                gone += 1
+                gone_count += 1
             except DamagedFileError as error:
                 log.error("model damaged, falling back", version=version, error=str(error))
-        if versions and gone == len(versions):
+            except (StoreBusyError, NewerFormatError):
+                raise
+            except (StoreError, EarlierFormatError) as error:  # such as of an archived object
+                log.error("model unreadable, falling back", version=version, error=str(error))
+        if versions and gone_count == len(versions):
             raise StaleListingError(f"every model that the store lists in {self._folder} is gone; {RETRY_MAY_HELP}")
         return None
 
     def save(self, model: PublishedModel) -> bool:
-        """Write a version, then delete versions beyond `keep`.
+        """Write a version, then delete versions until `keep` are left. Return whether the version was written.
 
-        If the version exists undamaged, or `keep` newer ones exist, nothing is written, and the result is False. Of
-        several writers of a version that is not listed yet, one gets True.
+        It is not written if its file can be read already, or if `keep` newer versions exist.
         """
         version = model.version
         versions = self.versions()
         is_too_old = len(versions) >= self._keep and version < versions[-self._keep]
         if is_too_old:
             return False
-        path = numbered.path(self._folder, version)
-        if version not in versions:
-            if not self.store.create(path, model_file.encode(model)):
-                return False
-        elif self._load_if_intact(version):
+        was_written = self._write_unless_readable(model, is_listed=version in versions)
+        if not was_written:
             return False
-        else:  # damaged
-            self.store.write(path, model_file.encode(model))
         try:
             self._delete_beyond_keep({*versions, version})
         except StoreError as error:
             log.warning("old models not deleted", folder=self._folder, cause=str(error))
         return True
 
-    def _delete_beyond_keep(self, versions: set[int]) -> None:
-        """Delete versions until `keep` are left, not counting those that are pinned or in use.
+    def _write_unless_readable(self, model: PublishedModel, *, is_listed: bool) -> bool:
+        """Write the file of a model unless it exists and can be read. Return whether it was written.
 
-        If a version cannot be deleted, it is not tried again, and does not count any more.
+        If several processes write a version that is not listed yet, at most one gets True.
         """
-        if len(versions) <= self._keep:
+        path = numbered.path(self._folder, model.version)
+        if not is_listed:
+            return self.store.create(path, model_file.encode(model))
+        if self._load_if_readable(model.version):
+            return False
+        self.store.write(path, model_file.encode(model))
+        return True
+
+    def _delete_beyond_keep(self, versions: set[int]) -> None:
+        """Delete versions until `keep` are left. Versions that are pinned or in use are neither deleted nor counted.
+
+        If a version cannot be deleted, `StoreError` is raised, and later calls neither delete nor count this version.
+        """
+        if len(versions) <= self._keep:  # an optimisation: pins and reports are not read
             return
-        deletable = versions - self._undeletable - self._reports.model_versions()
+        deletable = versions - self._undeletable - self._reports.find_used_versions()
         while len(deletable) > self._keep:
-            deletable -= set(self._pins.all().values())  # read just before each deletion
+            deletable -= set(self._pins.all().values())  # read each time: a version may have been pinned meanwhile
             version = choose_version_to_delete(deletable, self._keep)
             if version is None:
                 break
             deletable.remove(version)
-            self._undeletable.add(version)  # until it is deleted: the next line may raise
-            self.store.delete(numbered.path(self._folder, version))
-            self._undeletable.discard(version)
+            try:
+                self.store.delete(numbered.path(self._folder, version))
+            except StoreError:
+                self._undeletable.add(version)
+                raise
 
-    def containing(self, partition: int) -> list[int]:
-        """Find the versions that contain a partition, the newest first."""
+    def find_containing(self, partition: int) -> list[int]:
+        """Return the versions that contain a partition, the newest first.
+
+        Versions that are damaged, or written by a release that is too old, are left out: no process uses them.
+        """
         found = []
         for version in reversed(self.versions()):
-            model = self._load_if_intact(version)
+            model = self._load_if_readable(version)
             if model and partition in model.positions:
                 found.append(version)
         return found
@@ -128,26 +156,31 @@ class Models:
     def delete(self, versions: Iterable[int]) -> None:
         """Delete versions, and the pins that name them."""
         to_delete = set(versions)
-        pins = Pins(self.store, self.topic)
-        for name, version in pins.all().items():
+        for name, version in self._pins.all().items():
             if version in to_delete:
-                pins.delete(name)
+                self._pins.delete(name)
         for version in sorted(to_delete, reverse=True):
             self.store.delete(numbered.path(self._folder, version))
 
-    def _load_if_intact(self, version: int) -> PublishedModel | None:
-        """Load one version; None if it is gone or damaged, so that nobody can use it."""
-        with suppress(FileNotFoundError, DamagedFileError):
+    def _load_if_readable(self, version: int) -> PublishedModel | None:
+        """Load one version. Return None if it is gone, damaged, or written by a release that is too old.
+
+        Raises the other errors of `load`.
+        """
+        with suppress(FileNotFoundError, DamagedFileError, EarlierFormatError):
             return self.load(version)
         return None
 
 
 def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None:
-    """If there are more than `keep` versions, choose the one to delete first; else return None.
+    """Return the version to delete first, or None if there are at most `keep` versions.
 
-    The age of a version is how many messages it is behind the newest. A version is chosen if its older neighbour is the
-    fewest times as old as its younger one. So the distances between kept versions grow with their age. The newest
-    `min(20, keep)` versions are never chosen, and the oldest only if nothing else is left.
+    The age of a version is the number of messages that were learned since. The version is chosen whose neighbours are
+    closest: the age of its older neighbour, divided by the age of its younger one, is least. For example, of the ages
+    100, 110, 120, 240 and 480, the version of age 110 is chosen: 120/100 is less than 240/110 and 480/120. So the
+    distances between the versions that are left grow with their age.
+
+    The newest `min(20, keep)` versions are never chosen, and the oldest only if there is no other choice.
     """
     if len(versions) <= keep:
         return None
@@ -158,6 +191,7 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
         return newest_first[-1]
     ages = np.array([newest_first[0] - version for version in newest_first], np.float64)
     ages[0] = 1.0  # instead of 0, by which a ratio would be divided if `keep` is 1
-    ages_of_older = ages[first + 1 :]  # for each candidate, of the neighbour that is older
-    ages_of_younger = ages[first - 1 : -2]
-    return candidates[int(np.argmin(ages_of_older / ages_of_younger))]
+    ages_of_older_neighbours = ages[first + 1 :]  # of each candidate: one place behind it
+    ages_of_younger_neighbours = ages[first - 1 : -2]  # one place before it
+    ratios = ages_of_older_neighbours / ages_of_younger_neighbours
+    return candidates[int(np.argmin(ratios))]

@@ -18,24 +18,28 @@ def path(folder: str, number: int) -> str:
     return f"{folder}/{number:020d}.npz"
 
 
-def numbers(store: Store, folder: str) -> list[int]:
-    """List the numbers of the files in a folder, ascending. Other files are ignored."""
-    files = [_FILE.fullmatch(name.rsplit("/", 1)[-1]) for name in store.names(folder)]
-    return [int(file[1]) for file in files if file]
+def list_numbers(store: Store, folder: str) -> list[int]:
+    """List the numbers of the numbered files in a folder, ascending. Other files are ignored."""
+    numbers = []
+    for name in store.names(folder):
+        match = _FILE.fullmatch(name.rsplit("/", 1)[-1])
+        if match:
+            numbers.append(int(match[1]))
+    return numbers
 
 
 def write(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> None:
-    """Write a file, then delete the lowest numbers, so that `keep` files up to this number are left.
+    """Write the file with this number, then delete the lowest numbers until `keep` files are left.
 
-    Files with higher numbers are neither counted nor deleted. `existing` are the numbers that the folder had before.
-    Raises `StoreError` only if the file is not written. If a file cannot be deleted, that is logged, and the next call
-    tries again.
+    Files with a higher number than this one are neither counted nor deleted. `existing` are the numbers of the files
+    before the write. Raises `StoreError` only if the file is not written. If a file cannot be deleted, that is logged,
+    and the next call tries again.
     """
     store.write(path(folder, number), data)
     up_to_number = sorted(n for n in {*existing, number} if n <= number)
     to_delete = up_to_number[:-keep]
     try:
-        # The newest first, so that a file that can never be deleted does not keep newer ones from being deleted.
+        # The highest number first. If the lowest file can never be deleted, the others are deleted all the same.
         for old in reversed(to_delete):
             store.delete(path(folder, old))
     except StoreError as error:

@@ -2,7 +2,8 @@
 
 obstore's error classes do not tell enough: they have no attributes, and a failed listing, a busy server, a lost
 connection and a wrong setting are all a `GenericError`. So we look in the text for the status, the server's short code
-and the names of the library's own errors. Only the status and the code are passed on: the rest may quote secrets.
+and the names of the library's own errors. Only the status, the code, and the names of an action and a kind of policy
+are passed on: the rest may quote secrets.
 """
 
 import re
@@ -15,13 +16,23 @@ Action = Literal["open", "write", "read", "list", "delete"]
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
-_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_CODE = re.compile(r"<Code>([\w.]{1,60})</Code>")
+_ACTION = re.compile(r"not authorized to perform: (\w{1,20}:\w{1,60})")
+_POLICY = re.compile(r"(?:explicit deny in an?|because no) (?!identity-based)([\w -]{1,40}?(?:policy|boundary))")
 _NO_BUCKET = r"<Code>(NoSuchBucket|ContainerNotFound)<"
 _BAD_CREDENTIALS = (
     r"<Code>(AuthenticationFailed|ExpiredToken|InvalidAccessKeyId|InvalidSecurity|InvalidToken|InvalidTokenId|"
     r"SignatureDoesNotMatch|TokenRefreshRequired)<"
 )
 _OTHER_REGION = r"<Code>(AuthorizationHeaderMalformed|IllegalLocationConstraintException|PermanentRedirect)<"
+_ARCHIVED = r"<Code>(InvalidObjectState|BlobArchived|BlobBeingRehydrated)<"
+_DISABLED = r"<Code>(AccountIsDisabled|AccountProblem|AllAccessDisabled|UserProjectAccountProblem|UserSuspended)<"
+_FIREWALL = r"<Code>(AuthorizationFailure|AuthorizationSourceIPMismatch|SecurityPolicyViolated)<|VPC Service Controls"
+_FULL = r"<Code>\w*(QuotaExceeded|StorageFull)<"
+_RETAINED = (
+    r"<Code>(ObjectLocked|ObjectUnderActiveHold|RetentionPolicyNotMet|BlobImmutable\w*)<|"
+    r"<Message>[^<]*(object lock\b|retention policy)"
+)
 _METADATA_HOSTS = r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal"
 
 _EXPLANATIONS = {
@@ -36,6 +47,26 @@ _EXPLANATIONS = {
         "there is no such bucket: {answer} (create it, or correct the URL of the store)"
     ),
     rf"{_OTHER_REGION}|BareRedirect": "the bucket is in another region (set AWS_REGION to the bucket's)",
+    r"kms:[A-Z]": (
+        "no permission for the encryption key: {answer} (allow {permission} in the key's policy and to this role)"
+    ),
+    r"<Code>(KMS\.|KeyVault)|Cloud KMS|<Message>[^<]*(KMS|customer master) key": (
+        "the encryption key of the bucket cannot be used: {answer} (enable the key, and allow its use to the bucket)"
+    ),
+    _FULL: "the quota is used up: {answer} (raise the quota of the bucket or its user, or free space)",
+    _ARCHIVED: (
+        "the object is in an archive: {answer} (restore it, and exempt the store from the rule that archives objects)"
+    ),
+    _RETAINED: (
+        "a retention rule or object lock protects the object: {answer} (exempt the store from it: old files must go)"
+    ),
+    _FIREWALL: (
+        "a firewall refuses requests from this network: {answer} (allow this machine's network in the rules of the "
+        "account or bucket)"
+    ),
+    _DISABLED: "the account or bucket is disabled: {answer} (ask its owner to enable it)",
+    _POLICY.pattern: "a {policy} does not allow {permission}: {answer} (correct the policy, or meet its conditions)",
+    r"Content-MD5": "the bucket wants checksums of uploads: {answer} (set AWS_CHECKSUM_ALGORITHM=SHA256)",
     r"status code: 403": "no permission: {answer} (allow {permission})",
     r"status code: (429|5)": f"the server answers {{answer}} ({RETRY_MAY_HELP})",
     r"status code: ": "the server answers {answer} (is {endpoint} the address of an object store?)",
@@ -63,20 +94,27 @@ _PERMISSIONS = {
 }  # fmt: skip
 
 
-def store_error(action: Action, url: str, name: str, error: Exception) -> StoreError:
-    """Explain what failed where, why, and what to do. `url` holds no secrets; `name` is "" if no object is meant."""
+def explain_error(action: Action, url: str, name: str, error: Exception) -> StoreError:
+    """Return the error to raise after a failed action. It says what failed where, why, and what to do.
+
+    `url` is the URL of the store, without secrets. `name` is the name of the object, or "" if there is no object.
+    """
     text = f"{action} {error}"
-    scheme = store_url.scheme_of(url) or ""
+    scheme = store_url.find_scheme(url) or ""
     status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"
-    matching = [explanation for pattern, explanation in _EXPLANATIONS.items() if re.search(pattern, text)]
-    explanation = matching[0].format(
+    matching = [template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text)]
+    template = matching[0]  # there is one, since the last pattern matches any text
+    explanation = template.format(
         answer=status_and_code.strip(),
         certificate=_search(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
-        permission=_PERMISSIONS[scheme].get(action, "it"),
+        # The answer may name another permission than that for the action: for example, a write may need to use a key.
+        permission=_search(_ACTION, text) or _PERMISSIONS[scheme].get(action, "it"),
+        policy=_search(_POLICY, text),
     )
-    error_type = StoreBusyError if RETRY_MAY_HELP in explanation else StoreError
+    is_temporary = RETRY_MAY_HELP in explanation
+    error_type = StoreBusyError if is_temporary else StoreError
     place = f"{url}/{name}" if name else url
     return error_type(f"cannot {action} {place}: {explanation}")
 
@@ -92,6 +130,6 @@ def is_not_implemented(error: Exception) -> bool:
 
 
 def _search(pattern: re.Pattern[str], text: str) -> str:
-    """Return the first group of a pattern in the text; "" if the text does not have it."""
+    """Return what the group of the pattern matches in the text, or "" if the text does not match."""
     match = pattern.search(text)
     return match[1] if match else ""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -21,8 +21,8 @@ from obstore.store import from_url
 
 from streampca.errors import RETRY_MAY_HELP, StoreBusyError, StoreError
 from streampca.settings import store_url
-from streampca.stores.base import Observe, Store, check_name, ignore, is_part
-from streampca.stores.object_errors import Action, is_missing_object, is_not_implemented, store_error
+from streampca.stores.base import Observe, Store, check_name, is_part, observe_nothing
+from streampca.stores.object_errors import Action, explain_error, is_missing_object, is_not_implemented
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
 _PARTS_AT_ONCE = 2
@@ -43,24 +43,57 @@ class Timeouts:
     retry_s: float = 15.0  # no retry begins later than this after the first attempt
 
 
-class _Listing(NamedTuple):
-    """All names below a folder, as a snapshot has listed them."""
+class _Listing:
+    """The objects below a folder, as a snapshot has listed them, with their bytes. Threads may share it.
 
-    folder: str
-    names: set[str]
+    The names are grouped by their folder. So to list one of many folders, its names are looked up: nobody searches
+    through the names of all objects.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._children: dict[str, dict[str, int]] = {}  # by folder: names directly in it → bytes; 0 for a folder
+
+    def add(self, name: str, nbytes: int) -> None:
+        """Add an object, and the folders above it up to the listed one."""
+        is_folder = False  # the object comes first, then its folder, then the folder of this, and so on
+        while name != self.folder and self.covers(name):
+            parent = name.rpartition("/")[0]
+            siblings = self._children.setdefault(parent, {})
+            if is_folder and name in siblings:
+                return  # so the folders above it were added, too
+            siblings[name] = 0 if is_folder else nbytes
+            name = parent
+            is_folder = True
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
+        self._children.get(name.rpartition("/")[0], {}).pop(name, None)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the objects and folders directly in a folder."""
+        return list(self._children.get(folder, ()))
+
+    def size(self, name: str) -> int:
+        """Return the bytes of an object; 0 if it was not listed."""
+        return self._children.get(name.rpartition("/")[0], {}).get(name, 0)
+
+    def covers(self, name: str) -> bool:
+        """Return whether a name is the folder, or lies below it."""
+        return f"{name}/".startswith(f"{self.folder}/")
 
 
 class ObjectStore(Store):
     """`Store` in a bucket, below the prefix of its URL. Credentials come from the provider's environment variables."""
 
-    def __init__(self, url: str, timeouts: Timeouts = Timeouts(), observe: Observe = ignore) -> None:
-        """Does not connect yet. `url` was returned by `store_url.checked`."""
+    def __init__(self, url: str, timeouts: Timeouts = Timeouts(), observe: Observe = observe_nothing) -> None:
+        """Does not connect yet. `url` was returned by `store_url.validate_location`."""
         self.location = url
         self._observe = observe
-        self._listing: _Listing | None = None  # of a snapshot
-        scheme = store_url.scheme_of(url) or ""
+        self._listing: _Listing | None = None  # what a snapshot has listed; None: this is not a snapshot
+        scheme = store_url.find_scheme(url) or ""
         allow_http = os.environ.get(_ALLOW_HTTP[scheme], "").lower() in ("1", "true", "yes")
-        with self._store_errors("open", ""):
+        with self._convert_errors("open", ""):
             self._bucket = _open(
                 url,
                 config=_CONFIG.get(scheme, {}),
@@ -82,27 +115,27 @@ class ObjectStore(Store):
             request.count = _count_uploads(len(data))
             obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         if self._listing:
-            self._listing.names.add(name)
+            self._listing.add(name, len(data))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Upload the object unless it exists.
+        """Upload the object unless it exists. Return whether it was uploaded.
 
-        A large object needs several requests, and some servers cannot test and upload in one. Then the store reads the
-        object first, so several processes may create it at the same time.
+        If the object is large, or the server cannot test and upload in one request, the object is read first, and
+        uploaded if it is not there. This is not atomic: two processes may both upload the object, and both get True.
         """
-        created = None
+        was_created = None
         if len(data) <= _PART_BYTES:
-            created = self._create_in_one_request(name, data)
-        if created is None:
-            created = self._write_unless_found(name, data)
+            was_created = self._create_in_one_request(name, data)
+        if was_created is None:  # too large for one request, or the server cannot do it
+            was_created = self._write_unless_found(name, data)
         if self._listing:
-            self._listing.names.add(name)
-        return created
+            self._listing.add(name, len(data))
+        return was_created
 
     def _create_in_one_request(self, name: str, data: bytes) -> bool | None:
         """Upload the object unless it exists, and return whether it was uploaded.
 
-        If the server cannot do both in one request, nothing is uploaded, and the result is None.
+        Return None if the server cannot do both in one request.
         """
         with self._request("write", name):
             try:
@@ -131,30 +164,43 @@ class ObjectStore(Store):
     def names(self, folder: str) -> list[str]:
         check_name(folder)
         prefix = f"{folder}/"
-        if self._listing and prefix.startswith(f"{self._listing.folder}/"):
-            names = self._listing.names
+        listing = self._listing
+        if listing and listing.covers(folder):  # the snapshot has listed this folder
+            names = set(listing.names(folder))
         else:
             with self._request("list", folder) as request:
                 answer = obstore.list_with_delimiter(self._bucket, folder)
-                names = {*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])}
+                names = set(answer["common_prefixes"])  # the folders in this folder
+                names |= {entry["path"] for entry in answer["objects"]}
                 request.count = _count_listings(len(names))
-        parts = {name.removeprefix(prefix).split("/")[0] for name in names if name.startswith(prefix)}
+        parts = {name.removeprefix(prefix).split("/")[0] for name in names}
+        # Other programs may have put objects there whose names are not valid here; these are left out.
         return sorted(f"{prefix}{part}" for part in parts if is_part(part))
 
+    def size(self, name: str) -> int:
+        if self._listing and self._listing.covers(name):
+            return self._listing.size(name)
+        check_name(name)
+        with suppress(FileNotFoundError), self._request("read", name):
+            return int(obstore.head(self._bucket, name)["size"])
+        return 0
+
     def snapshot(self, folder: str) -> "ObjectStore":
-        """Return a copy that answers listings of the folder, and of folders in it, from a single one, made now."""
+        """List everything below the folder, and return a view of the store that answers `names` from this list."""
         view = copy.copy(self)
+        view._listing = _Listing(folder)
         with self._request("list", folder) as request:
-            names = [entry["path"] for entry in obstore.list(self._bucket, folder).collect()]
-            request.count = _count_listings(len(names))
-        view._listing = _Listing(folder, set(names))
+            entries = obstore.list(self._bucket, folder).collect()
+            request.count = _count_listings(len(entries))
+        for entry in entries:
+            view._listing.add(entry["path"], entry["size"])
         return view
 
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError), self._request("delete", name):
             obstore.delete(self._bucket, name)
         if self._listing:
-            self._listing.names.discard(name)
+            self._listing.remove(name)
 
     def check(self) -> None:
         """Write, read back, list and delete an object."""
@@ -165,23 +211,24 @@ class ObjectStore(Store):
             read_back = self.read(probe)
         except FileNotFoundError:
             raise StoreBusyError(f"{self.location} does not show what was just written; {RETRY_MAY_HELP}") from None
-        self.names(probe)  # raises without the permission to list
+        self.names(probe)  # raises `StoreError` if the permission to list is missing
         self.delete(probe)
         if read_back != content:
             raise StoreError(f"cannot use {self.location}: an object read back differs from what was written")
 
     @contextmanager
     def _request(self, action: Action, name: str) -> Iterator["_Request"]:
-        """Observe one operation, and raise its errors as `StoreError`.
+        """Report the operation in the block to `Observe`, and convert its errors to `StoreError`.
 
-        If an object to read or delete is missing, raise `FileNotFoundError`.
+        The block may change the number of HTTP requests in the yielded object. If an object to read or delete is
+        missing, `FileNotFoundError` is raised.
         """
         check_name(name)
         request = _Request()
         started = time.perf_counter()
         outcome = "error"
         try:
-            with self._store_errors(action, name):
+            with self._convert_errors(action, name):
                 yield request
             outcome = "ok"
         except FileNotFoundError:
@@ -191,26 +238,30 @@ class ObjectStore(Store):
             self._observe(action, outcome, time.perf_counter() - started, request.count)
 
     @contextmanager
-    def _store_errors(self, action: Action, name: str) -> Iterator[None]:
-        """Raise the library's errors as `StoreError`, without what they quote: URLs and answers may hold secrets."""
+    def _convert_errors(self, action: Action, name: str) -> Iterator[None]:
+        """Convert the library's errors to `StoreError`, without what they quote: URLs and answers may hold secrets."""
         try:
             yield
-        except (FileNotFoundError, BaseError, ValueError) as error:
-            if isinstance(error, FileNotFoundError) and action in ("read", "delete") and is_missing_object(error):
+        except FileNotFoundError as error:
+            if action in ("read", "delete") and is_missing_object(error):
                 raise FileNotFoundError(f"{self.location}/{name}") from None
-            raise store_error(action, self.location, name, error) from None
+            raise explain_error(action, self.location, name, error) from None
+        except (BaseError, ValueError) as error:
+            raise explain_error(action, self.location, name, error) from None
 
 
 @dataclass
 class _Request:
-    """The cost of one operation."""
+    """One operation on the store."""
 
     count: int = 1  # HTTP requests, without those that the library has repeated
 
 
 def _count_uploads(length: int) -> int:
-    """Return how many requests upload an object of this many bytes: one, or one for each part and two around them."""
-    return 1 if length <= _PART_BYTES else math.ceil(length / _PART_BYTES) + 2
+    """Return how many HTTP requests upload an object of this many bytes."""
+    if length <= _PART_BYTES:
+        return 1
+    return math.ceil(length / _PART_BYTES) + 2  # one for each part, one to begin and one to end
 
 
 def _count_listings(names: int) -> int:

@@ -1,4 +1,4 @@
-"""Pins: names of model versions that are kept.
+"""Pins: names that users give to versions of a model. A version is not deleted while it has a name.
 
 A pin is a file `models/<topic>/<name>.pin` with the version. It lies beside the models, so that one listing shows both.
 """
@@ -11,25 +11,26 @@ import structlog
 from streampca.errors import SettingsError, StreampcaError
 from streampca.settings.pins import PIN_NAME
 from streampca.stores import checksummed, numbered
-from streampca.stores.base import Store, other_topics
+from streampca.stores.base import Store, describe_other_topics
 
 log = structlog.get_logger()
 
 _SUFFIX = ".pin"
-_MOST_PINS = 10  # of a topic
+_MAX_PINS = 10  # of a topic
 
 
 class UnknownPinError(StreampcaError):
     """No model is pinned by this name."""
 
 
-def pinned_version(name: str, pins: Mapping[str, int]) -> int:
-    """Look up the version that is pinned by a name. Raises `UnknownPinError` with the names that exist."""
-    _require_name(name, pins)
+def look_up_pin(name: str, pins: Mapping[str, int]) -> int:
+    """Return the version that has this name. Raises `UnknownPinError`, which lists the names that exist."""
+    _require_pin(name, pins)
     return pins[name]
 
 
-def _require_name(name: str, names: Collection[str]) -> None:
+def _require_pin(name: str, names: Collection[str]) -> None:
+    """Raise `UnknownPinError` unless this name is one of the names of pins."""
     if name not in names:
         existing = f"the names there are: {', '.join(names)}" if names else "none is: `streampca pin VERSION` pins one"
         raise UnknownPinError(f"no model is pinned as {name!r}; {existing}")
@@ -44,7 +45,7 @@ class Pins:
         self._folder = f"models/{topic}"
 
     def names(self) -> list[str]:
-        """List all names, sorted; reads no pin."""
+        """List all names, sorted, without reading the versions."""
         files = [path.rsplit("/", 1)[-1] for path in self._store.names(self._folder)]
         return [file.removesuffix(_SUFFIX) for file in files if file.endswith(_SUFFIX)]
 
@@ -61,7 +62,7 @@ class Pins:
         return pins
 
     def set(self, name: str, version: int) -> None:
-        """Pin a version by a name; an existing pin of this name is moved.
+        """Give a name to a version. If another version has the name, that version loses it.
 
         Raises `SettingsError` if the name is not valid, the version does not exist, or the topic has too many pins.
         """
@@ -72,22 +73,23 @@ class Pins:
             )
         self._require_version(version)
         pins = self.all()
-        if name not in pins and len(pins) >= _MOST_PINS:
-            raise SettingsError(f"{self._topic} has {_MOST_PINS} pins, the most: unpin one of {', '.join(pins)}")
+        if name not in pins and len(pins) >= _MAX_PINS:
+            raise SettingsError(f"{self._topic} has {_MAX_PINS} pins, the most: unpin one of {', '.join(pins)}")
         self._write(name, version)
         try:
-            # Again: a publisher that had read the pins before may have deleted the version.
+            # Checked again: a worker that had read the pins before the write may have deleted the version.
             self._require_version(version)
         except SettingsError:
-            if name in pins:
-                self._write(name, pins[name])
-            else:
+            earlier_version = pins.get(name)
+            if earlier_version is None:
                 self.delete(name)
+            else:
+                self._write(name, earlier_version)
             raise
 
     def remove(self, name: str) -> None:
         """Remove a pin, so that its version may be deleted. Raises `UnknownPinError` if there is no such pin."""
-        _require_name(name, self.names())
+        _require_pin(name, self.names())
         self.delete(name)
 
     def delete(self, name: str) -> None:
@@ -99,12 +101,14 @@ class Pins:
 
     def _require_version(self, version: int) -> None:
         """Raise `SettingsError` if the version does not exist."""
-        versions = numbered.numbers(self._store, self._folder)
-        if version not in versions:
-            held = f"it has none{other_topics(self._store, self._topic)}"
-            if versions:
-                held = f"`streampca inspect` lists {versions[0]} to {versions[-1]}"
-            raise SettingsError(f"{self._store.location} has no model version {version} of {self._topic}: {held}")
+        versions = numbered.list_numbers(self._store, self._folder)
+        if version in versions:
+            return
+        if versions:
+            existing = f"`streampca inspect` lists {versions[0]} to {versions[-1]}"
+        else:
+            existing = f"it has none{describe_other_topics(self._store, self._topic)}"
+        raise SettingsError(f"{self._store.location} has no model version {version} of {self._topic}: {existing}")
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}{_SUFFIX}"

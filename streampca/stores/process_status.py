@@ -1,4 +1,4 @@
-"""Status reports of workers and members of transform, in the store: `workers/<topic>/<name>.json`. People see them."""
+"""Status reports of workers and members of transform, in the store: `workers/<topic>/<name>.json`."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 from streampca.stores.base import Store
 
 OUTDATED_AFTER_S = 3600.0  # older reports are removed
-_SILENT_AFTER_S = 60.0  # a process that has not reported for this long is not running: it reports every few seconds
+SILENT_AFTER_S = 60.0  # a process that has not reported for this long is not running: it reports every few seconds
 
 Phase = Literal["starting", "learning", "transforming", "waiting", "stopping", "stopped"]
 
@@ -48,10 +48,11 @@ class ProcessStatus(BaseModel):
     messages_per_second: float = Field(description="Throughput over the last 10 seconds or so.")
     partitions: dict[str, PartitionStatus] = Field(description="Partitions assigned to it.")
     transform: TransformStatus | None = Field(None, description="Null: a worker.")
+    group: str | None = Field(None, description="Consumer group; null: of another release.")
 
     def is_running(self, now: float) -> bool:
         """Return whether the process has reported within the last minute, and has not said that it ends."""
-        return self.state != "stopped" and now - self.updated_at < _SILENT_AFTER_S
+        return self.state != "stopped" and now - self.updated_at < SILENT_AFTER_S
 
 
 class ProcessStatuses:
@@ -62,7 +63,7 @@ class ProcessStatuses:
         self._folder = f"workers/{topic}"
 
     def missing_store(self) -> str | None:
-        """See `Store.missing`."""
+        """Return the location of the store if it does not exist yet; else None."""
         return self._store.missing()
 
     def write(self, report: ProcessStatus) -> None:
@@ -71,22 +72,25 @@ class ProcessStatuses:
 
     def all(self) -> list[ProcessStatus]:
         """Read all reports that can be read, sorted by name. Raises `StoreError`."""
-        reports = [report for _, report in self._paths_and_reports() if report is not None]
+        reports = [report for _, report in self._read_reports() if report is not None]
         return sorted(reports, key=lambda report: report.name)
 
-    def model_versions(self) -> set[int]:
+    def find_used_versions(self) -> set[int]:
         """Return the versions of models that members of transform use, by their reports."""
-        used = {report.transform.model_version for report in self.all() if report.transform}
-        return {version for version in used if version is not None}
+        used = set()
+        for report in self.all():
+            if report.transform and report.transform.model_version is not None:
+                used.add(report.transform.model_version)
+        return used
 
     def remove(self, before: float) -> None:
         """Delete reports that cannot be read, and reports that were written before this time (seconds since 1970)."""
-        for path, report in self._paths_and_reports():
+        for path, report in self._read_reports():
             if report is None or report.updated_at < before:
                 self._store.delete(path)
 
-    def _paths_and_reports(self) -> Iterator[tuple[str, ProcessStatus | None]]:
-        """Yield each report with its path; None for a report that cannot be read."""
+    def _read_reports(self) -> Iterator[tuple[str, ProcessStatus | None]]:
+        """Yield the path of each report, and the report; None if it cannot be read."""
         for path in self._store.names(self._folder):
             if not path.endswith(".json"):
                 continue

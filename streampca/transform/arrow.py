@@ -4,7 +4,6 @@ The key, timestamp and headers of a record are columns, and so are its partition
 model. The fields follow, in the order of `emit`.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,90 +13,126 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streampca.formats.arrow import Column, column_of, stream_of
+from streampca.formats.base import Fields
 from streampca.formats.layout import as_bytes
 from streampca.sources.base import Outgoing
-from streampca.transform.outputs import ORIGIN, Selection, origin_template
+from streampca.transform.record_packer import ORIGIN, ProjectedRecords, make_origin_template
 
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of a row: the six columns before the fields, and the bits that mark nulls
-_HEADER_BYTES = 4 + 4 + 1  # of a header, besides its name and value
+_HEADER_BYTES = 4 + 4 + 1  # of a header: the lengths of its name and value, and the bits that mark nulls
+_NUMBER_BYTES = 8
 _ROWS_SHARE = 0.75  # of the bytes that a topic takes; the rest is for the schema
 
 
 class ArrowPacker:
-    """Packs rows into messages of about `most_bytes`; a message has at least one row."""
+    """Packs rows into messages of about `message_bytes`; a message has at least one row."""
 
-    def __init__(self, most_bytes: int = MESSAGE_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, message_bytes: int = MESSAGE_BYTES) -> None:
+        self._message_bytes = message_bytes
 
-    def messages(self, topic: str, selection: Selection, most_bytes: float = math.inf) -> Iterator[Outgoing]:
+    def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterator[Outgoing]:
         """Yield messages without a key, with the origin of their first row and the latest timestamp of their rows."""
-        keys = pa.array(selection.keys, pa.binary())
-        headers = _headers_column(selection.headers)
-        record_of_row = np.repeat(np.arange(len(keys)), selection.counts)
-        sizes = (_sizes(keys) + _sizes_of_headers(headers))[record_of_row] + _ROW_BYTES
-        for values in selection.fields.values():
-            sizes += _sizes_of_objects(values) if values.dtype.kind == "O" else 8 * values[:1].size
-        origin = origin_template(selection.version, selection.partition)
-        topic_takes = int(min(most_bytes, 2**40) * _ROWS_SHARE)  # 2**40: an integer instead of infinity
-        for rows in _split_rows(sizes, min(self._most_bytes, topic_takes)):
+        keys = pa.array(projected.keys, pa.binary())
+        headers = _make_headers_column(projected.headers)
+        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), indices of records
+        bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
+        row_sizes = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
+        template = make_origin_template(projected)
+        max_bytes_of_rows = int(min(self._message_bytes, max_record_bytes * _ROWS_SHARE))
+        for rows in _split_rows(row_sizes, max_bytes_of_rows):
             records = record_of_row[rows]
-            offsets = selection.offsets[records]
-            timestamps = selection.timestamps[records]
+            offsets = projected.offsets[records]
+            timestamps = projected.timestamps[records]
+            # A timestamp of -1 is unknown, and becomes null.
             columns = {
                 "key": keys.take(pa.array(records)),
                 "timestamp": pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC")),
                 "headers": headers.take(pa.array(records)),
-                "partition": pa.array(np.full(len(records), selection.partition, np.int32)),
+                "partition": pa.array(np.full(len(records), projected.partition, np.int32)),
                 "offset": pa.array(offsets),
-                "model_version": pa.array(np.full(len(records), selection.version, np.int64)),
+                "model_version": pa.array(np.full(len(records), projected.version, np.int64)),
             }
-            columns |= {name: column_of(values[rows]) for name, values in selection.fields.items()}
+            columns |= {name: column_of(values[rows]) for name, values in projected.fields.items()}
             yield Outgoing(
                 topic,
-                selection.partition,
+                projected.partition,
                 value=stream_of(columns),
                 key=None,
-                headers=[(ORIGIN, origin % int(offsets[0]))],
+                headers=[(ORIGIN, template % int(offsets[0]))],
                 timestamp=int(timestamps.max()),
             )
 
 
-def _split_rows(sizes: NDArray[np.int64], most_bytes: int) -> Iterator[slice]:
-    """Yield slices of rows whose sizes add up to `most_bytes` or less; a larger row is alone."""
-    ends = np.cumsum(sizes)
+def read_last_offset(message: bytes) -> int | None:
+    """Return the offset in the last row of a message; None if the bytes are not a message of an `ArrowPacker`."""
+    try:
+        offsets = pa.ipc.open_stream(message).read_all()["offset"]
+        return int(offsets[-1].as_py())
+    except (pa.ArrowException, OSError, LookupError):
+        return None
+
+
+def _split_rows(sizes: NDArray[np.int64], max_bytes: int) -> Iterator[slice]:
+    """Yield slices of consecutive rows, whose sizes (n,) add up to at most `max_bytes` in each slice.
+
+    A row that is larger than `max_bytes` has a slice of its own.
+    """
+    bytes_up_to = np.cumsum(sizes)  # of all rows up to this one
     start = 0
     while start < len(sizes):
-        bytes_before = ends[start] - sizes[start]
-        stop = int(np.searchsorted(ends, bytes_before + most_bytes, "right"))
-        stop = max(stop, start + 1)
+        bytes_before = bytes_up_to[start] - sizes[start]
+        stop = int(np.searchsorted(bytes_up_to, bytes_before + max_bytes, "right"))
+        stop = max(stop, start + 1)  # one row, even if it is too large
         yield slice(start, stop)
         start = stop
 
 
-def _headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
-    """Return lists of structures: not every reader of a map keeps two headers of one name."""
+def _make_headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
+    """Return a column with a list of name and value pairs for each record.
+
+    It is not a map, since some readers of a map drop one of two headers with the same name.
+    """
     names = [name for headers_of_record in headers for name, _ in headers_of_record]
     values = [value for headers_of_record in headers for _, value in headers_of_record]
     pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], ["key", "value"])
-    ends = np.cumsum([0, *map(len, headers)])
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs)
+    counts = [len(headers_of_record) for headers_of_record in headers]
+    first_pairs = np.cumsum([0, *counts])  # of each record, and at last the number of all pairs
+    return pa.ListArray.from_arrays(pa.array(first_pairs, pa.int32()), pairs)
 
 
-def _sizes(column: Column) -> NDArray[np.int64]:
+def _measure_fields(fields: Fields) -> NDArray[np.int64]:
+    """Return how many bytes the fields have in each row (n,)."""
+    n = len(next(iter(fields.values())))
+    sizes = np.zeros(n, np.int64)
+    for values in fields.values():
+        if values.dtype.kind == "O":
+            sizes += _measure_objects(values)
+        else:
+            numbers_in_row = values[:1].size
+            sizes += _NUMBER_BYTES * numbers_in_row
+    return sizes
+
+
+def _measure_objects(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many bytes each row of texts or of bytes has, with four for the length of each item."""
+    sizes = []
+    for row in values.reshape(len(values), -1).tolist():  # a row is one item or several
+        sizes.append(sum([4 + len(as_bytes(item)) for item in row if item is not None]))
+    return np.array(sizes, np.int64)
+
+
+def _measure_binaries(column: Column) -> NDArray[np.int64]:
+    """Return how many bytes each item has."""
     return np.asarray(pc.binary_length(column).fill_null(0).to_numpy(), np.int64)
 
 
-def _sizes_of_objects(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the bytes of the texts or bytes in each row, with four bytes for the length of each."""
-    rows = values.reshape(len(values), -1).tolist()
-    return np.array([sum([4 + len(as_bytes(item)) for item in row if item is not None]) for row in rows], np.int64)
-
-
-def _sizes_of_headers(headers: Column) -> NDArray[np.int64]:
-    """Return the bytes of the headers of each record."""
-    pairs = headers.values
-    ends = headers.offsets.to_numpy()  # of each record in `pairs`, after a 0
-    sizes = _HEADER_BYTES + _sizes(pairs.field(0)) + _sizes(pairs.field(1))
-    bytes_before = np.concatenate([[0], np.cumsum(sizes)])
-    return np.asarray(np.diff(bytes_before[ends]), np.int64)
+def _measure_headers(headers: Column) -> NDArray[np.int64]:
+    """Return how many bytes the headers of each record have."""
+    pairs = headers.values  # of all records, one after the other
+    names = pairs.field(0)
+    values = pairs.field(1)
+    pair_sizes = _HEADER_BYTES + _measure_binaries(names) + _measure_binaries(values)
+    bytes_before_pair = np.concatenate([[0], np.cumsum(pair_sizes)])
+    first_pairs = headers.offsets.to_numpy()  # of each record, and at last the number of all pairs
+    return np.asarray(np.diff(bytes_before_pair[first_pairs]), np.int64)

@@ -6,33 +6,42 @@ and after every transaction that was not committed: only the brokers know which 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
-from streampca.consumer_group.events import Listener
+from streampca.consumer_group.events import Notify
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member_loop import MemberLoop
-from streampca.consumer_group.policy import FirstRecords, MemberPolicy, report_rejected_and_skipped
-from streampca.errors import TopicReplacedError, refuse_other_topic
+from streampca.consumer_group.policy import MemberPolicy, report_rejected_and_skipped
+from streampca.errors import BadRecordError, TopicReplacedError, refuse_other_topic
+from streampca.formats.record import Reject
 from streampca.process import watchdog
-from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
+from streampca.sources.base import RecordRefusedError, Source, TransactionFailedError, Transactions
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
-from streampca.sources.record_times import RecordTimes
-from streampca.transform.outputs import OutputLimit, Outputs, TransformedBatch, refuse_too_few
-from streampca.transform.position import Position, read_position, refuse_other_outputs
+from streampca.sources.record_times import TimestampReplacer
+from streampca.transform.output_limit import OutputLimit
+from streampca.transform.outputs import Outputs, TransformedBatch
+from streampca.transform.position import Position
+from streampca.transform.starts import StartFinder, require_output_partitions
 
 _POLL_S = 0.1
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
 TRANSACTION_S = 0.1  # longer: readers of committed records wait; shorter: each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
 
+log = structlog.get_logger()
+
 
 class TransformConfig(MemberPolicy):
     """The topic of a member of transform, and how it treats bad and lost records."""
 
-    suspects = "format, field"
-    start_over = "another output_topic and transform_group_id"
+    suspect_settings = "format, field"
+    settings_to_start_over = "another output_topic and transform_group_id"
 
 
 class Transformer(MemberLoop):
@@ -45,27 +54,29 @@ class Transformer(MemberLoop):
         in_flight: InFlight[TransformedBatch],
         transactions: Transactions,
         outputs: Outputs,
-        listener: Listener,
+        start_finder: StartFinder,
+        notify: Notify,
     ) -> None:
-        """The `transactions` belong to the member that reads the `source`."""
-        super().__init__(source, in_flight, listener)
+        """The `transactions` commit offsets for the same member of the group that reads the `source`."""
+        super().__init__(source, in_flight, notify, outputs.codec.seen_names)
         self._config = config
         self._transactions = transactions
-        self._outputs = outputs
+        self._outputs = outputs  # with the topic's id as of the last restore
+        self._start_finder = start_finder
         self._model = outputs.model
-        self._limit = OutputLimit()
-        self._times = RecordTimes(outputs.topic, transactions)
-        self._refused_up_to: dict[int, int] = {}  # partition → where it ended in the last refused transaction
+        self._output_limit = OutputLimit()
+        self._timestamps = TimestampReplacer(outputs.topic, transactions)
+        # By partition: the position behind the records that must be sent again, since the brokers refused one of them.
+        self._refused_up_to: dict[int, int] = {}
         first_records = FirstRecords(config.topic, outputs.codec)
-        self._assignment = Assignment[Position](config, source, in_flight, self._restore, listener, first_records)
+        self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
         self._positions = self._assignment.progress
-        self._is_first_start = True  # the group has committed no record, and this member has projected none
-        self._topic_id = ""  # as of the last restore; empty: not known, or the brokers give topics no ids
-        # Of the open transaction: the positions after its records, the numbers of its records, and when it began.
-        self._uncommitted: dict[int, Position] = {}
-        self._counts = Counter[str]()
-        self._begun_at = 0.0
-        self._next_check = 0.0
+        self._accepted_any = False  # the group has committed a record, or this member has projected a vector
+        # The open transaction.
+        self._uncommitted: dict[int, Position] = {}  # by partition, the position after its records
+        self._counts = Counter[str]()  # of its records, by outcome, and of all
+        self._began_at = 0.0
+        self._check_topic_at = 0.0
 
     def _leave(self) -> None:
         """Abort the open transaction, and leave the group. The next owners read its records again."""
@@ -75,34 +86,55 @@ class Transformer(MemberLoop):
             self._source.close()
 
     def _turn(self, clock: Callable[[], float]) -> None:
+        """Handle the next events, and commit the open transaction when it is due.
+
+        If the transaction fails, read all partitions again from the committed offsets. If a broker has refused a record
+        of it, first change how records are sent: otherwise it would be refused again.
+        """
         try:
             self._model.refresh()
-            if not self._uncommitted:
-                self._begun_at = clock()
-            self._handle_events(_POLL_S)
-            is_due = clock() - self._begun_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
+            if not self._uncommitted:  # no transaction is open: the events of this turn may open one
+                self._began_at = clock()
+            self._handle_events_or_stop()
+            is_due = clock() - self._began_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
             if self._uncommitted and is_due:
-                if clock() >= self._next_check:
+                if clock() >= self._check_topic_at:
                     self._check_topic()
-                    self._next_check = clock() + CHECK_TOPIC_S
+                    self._check_topic_at = clock() + CHECK_TOPIC_S
                 self._commit()
+            self._assignment.retry_when_due(clock())
         except RecordRefusedError as error:
-            if error.size:
-                self._limit = self._limit.after_refusal(error.size)
-            else:
-                self._times.retry(error)
-            self._refused_up_to |= {p: reached.position for p, reached in self._uncommitted.items()}
+            self._prepare_retry(error)
             self._start_over("aborted", str(error))
-        except TransactionFailedError as error:  # events that were polled and not handled are read again, too
+        except TransactionFailedError as error:  # for another cause: the same records may be sent again as they are
             self._start_over("failed", str(error))
-        self._assignment.retry_when_due(clock())
+
+    def _handle_events_or_stop(self) -> None:
+        """Poll and handle events. If a bad record stops the member, commit the records before it."""
+        try:
+            self._handle_events(_POLL_S)
+        except BadRecordError:
+            self._commit()
+            raise
+
+    def _prepare_retry(self, error: RecordRefusedError) -> None:
+        """Change how records are sent, so that the next transaction is not refused for the same record."""
+        is_too_large = error.size > 0  # otherwise, the timestamp of the record was refused
+        if is_too_large:
+            self._output_limit = self._output_limit.after_refusal(error.size)
+        else:
+            self._timestamps.begin_next_try(error)
+        # The refused record is in this transaction, perhaps the last one of it. `_end_retry_if_committed` awaits all.
+        for partition, position in self._uncommitted.items():
+            self._refused_up_to[partition] = position.position
 
     def _handle(self, event: Event) -> None:
+        """Handle one event of the source."""
         match event:
             case Records() | OutOfRange() if event.partition not in self._positions:
                 pass  # polled before the partition was released
             case Records():
-                self._assignment.decode(event, self._project, before_stop=self._commit)
+                self._assignment.decode(event, self._project)
             case Assigned(partitions):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
@@ -115,43 +147,41 @@ class Transformer(MemberLoop):
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
-        """Project a batch in a thread."""
+        """Project a batch in a thread; the loop then writes its outputs."""
+        self._first_names.add(batch)  # to warn about names in `field` without a number in any record
+        # As they are now: the loop may replace them before the thread projects.
         model = self._model.published
-        limit = self._limit
+        limit = self._output_limit
+        outputs = self._outputs
 
-        # `work` passes the result of the partition's earlier batch, on which an output does not depend.
-        def project(_earlier: TransformedBatch | None) -> TransformedBatch:
-            return self._outputs.project(model, limit, batch)
+        def project(_previous: TransformedBatch | None) -> TransformedBatch:  # the previous batch does not matter
+            return outputs.project(model, limit, batch)
 
         self._in_flight.work(batch.partition, batch.nbytes, project, self._write)
 
     def _write(self, transformed: TransformedBatch) -> None:
-        """Add the outputs and dead letters of a batch to the transaction."""
+        """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
         batch = transformed.batch
         partition = batch.partition
-        dead_letters = [
-            self._outputs.make_dead_letter(partition, batch.records[reject.index], reject)
-            for reject in self._config.find_dead_letters(batch, accepted_any=not self._is_first_start)
-        ]
+        # Raises if so many records are rejected before the first vector that a setting must be wrong. This comes first,
+        # since nothing may be sent then.
+        rejects = self._config.find_dead_letters(batch, accepted_any=self._accepted_any)
         messages = len(batch.timestamps)
         if messages:
-            self._is_first_start = False
-        last = transformed.last if transformed.records else self._positions[partition].last
-        position = Position(batch.next, last)
+            self._accepted_any = True
+        # A batch without records only moves the position; the last record of an earlier batch is still the last one.
+        has_records = transformed.record_count > 0
+        position = Position(batch.next, last=transformed.last if has_records else self._positions[partition].last)
         self._positions[partition] = position
         self._uncommitted[partition] = position
-        outputs, replaced = self._times.sendable(transformed.outputs, batch.timestamps)
-        self._transactions.send(outputs)
-        if dead_letters:
-            letters, _ = self._times.sendable(dead_letters)
-            self._transactions.send(letters)
-        for event in report_rejected_and_skipped(batch, accepted_any=not self._is_first_start):
-            self._listener.notify(event)
+        replaced = self._send(transformed, rejects)
+        for event in report_rejected_and_skipped(batch, accepted_any=self._accepted_any):
+            self._notify(event)
         self._counts.update(
-            all=transformed.records, read=batch.count, written=transformed.written,
+            all=transformed.record_count, read=batch.count, written=transformed.written,
             rejected=len(batch.decoded.rejects), skipped=len(batch.decoded.skipped), replaced=replaced,
         )  # fmt: skip
-        self._listener.notify(
+        self._notify(
             events.BatchTransformed(
                 partition,
                 messages=messages,
@@ -162,30 +192,58 @@ class Transformer(MemberLoop):
             )
         )
 
+    def _send(self, transformed: TransformedBatch, rejects: Sequence[Reject]) -> int:
+        """Send outputs and the dead letters of `rejects`; return how many timestamps of outputs were replaced."""
+        batch = transformed.batch
+        outputs, replaced = self._timestamps.replace(transformed.outputs, batch.timestamps)
+        self._transactions.send(outputs)
+        if rejects:
+            dead_letters = [
+                self._outputs.make_dead_letter(batch.partition, batch.records[reject.index], reject)
+                for reject in rejects
+            ]
+            sendable_letters, _ = self._timestamps.replace(dead_letters)
+            self._transactions.send(sendable_letters)
+        return replaced
+
     def _commit(self) -> None:
+        """Commit the open transaction, with the position behind its records in each partition."""
         started = time.perf_counter()
-        self._limit = self._limit.with_options(self._transactions.topic_configs())
-        shape = self._model.shape
-        offsets = {p: reached.as_committed(shape, self._topic_id) for p, reached in self._uncommitted.items()}
+        self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
+        shape = self._model.shape  # numbers of components and dimensions: a later member must write the same
+        topic_id = self._outputs.source_topic_id
+        offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
         self._transactions.commit(offsets)
-        self._refused_up_to = {
-            p: end
-            for p, end in self._refused_up_to.items()
-            if p in self._positions and self._positions[p].position < end
-        }
-        if not self._refused_up_to:  # all that was refused is committed now
-            self._times.tries = 0
+        self._end_retry_if_committed()
         self._end("committed", seconds=time.perf_counter() - started)
 
+    def _end_retry_if_committed(self) -> None:
+        """If all records of refused transactions are committed, replace only the usual timestamps again.
+
+        After a broker has refused a timestamp, `TimestampReplacer` replaces more of them. It must do so until the
+        refused record is committed, which may take several transactions. A partition that was released is another
+        member's, so this member no longer waits for it.
+        """
+        for partition, end in list(self._refused_up_to.items()):
+            is_ours = partition in self._positions
+            is_committed = is_ours and self._positions[partition].position >= end
+            if is_committed or not is_ours:
+                del self._refused_up_to[partition]
+        if not self._refused_up_to:
+            self._timestamps.begin_first_try()
+
     def _check_topic(self) -> None:
-        """If the topic was replaced, abort the transaction and raise: our positions mean other records there."""
+        """If the topic was replaced, abort the transaction and raise `TransactionFailedError`.
+
+        Our positions mean other records in the new topic. If the brokers do not answer, the same error is raised.
+        """
         try:
             refuse_other_topic(
                 self._config.topic,
-                self._topic_id,
-                self._source.topic_id(),
-                "while it was being read",
-                "its records are read again",
+                before=self._outputs.source_topic_id,
+                now=self._source.topic_id(),
+                where="while it was being read",
+                remedy="its records are read again",
             )
         except (TimeoutError, TopicReplacedError) as error:
             self._transactions.abort()
@@ -197,9 +255,9 @@ class Transformer(MemberLoop):
         self._assignment.restart()
 
     def _end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
-        """Report the end of the open transaction, and forget it."""
+        """Report the end of the open transaction, if there is one, and forget it."""
         if self._uncommitted:
-            self._listener.notify(events.TransactionEnded(outcome, self._counts, seconds, cause))
+            self._notify(events.TransactionEnded(outcome, self._counts, seconds, cause))
         self._uncommitted = {}
         self._counts = Counter()
 
@@ -211,25 +269,48 @@ class Transformer(MemberLoop):
         if self._positions:  # the transaction may hold records of the partitions that stay, too
             self._assignment.restart()
 
-    def _check_stop(self) -> None:
+    def _raise_if_stopping(self) -> None:
+        """Raise `TimeoutError` if the member is to stop; otherwise tell the watchdog that it makes progress."""
         watchdog.tick()
         if self._stop_cause is not None:
             raise TimeoutError("the member stops")
 
-    def _restore(self, partitions: Collection[int]) -> Mapping[int, Position]:
-        """Return the positions at which partitions continue.
+    def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
+        """Yield the positions at which partitions continue. Partitions that the output topic lacks are left out.
 
         Raises `TimeoutError` if a retry can help, or if the member is to stop, since each request may take long.
         """
-        self._check_stop()
+        self._raise_if_stopping()
         self._transactions.recover()
-        self._limit = self._limit.with_options(self._transactions.topic_configs())
-        self._check_stop()
-        count = self._transactions.partitions(self._outputs.topic)
-        refuse_too_few(self._outputs.topic, count, self._config.topic, partitions)
-        self._check_stop()
-        committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
-        self._is_first_start = not any(position.offset > 0 for position in committed.values())
-        self._topic_id = self._source.topic_id()
-        refuse_other_outputs(self._config.topic, self._topic_id, committed, self._model.require_shape)
-        return {p: read_position(committed[p]) if p in committed else Position(-1) for p in partitions}
+        self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
+        self._raise_if_stopping()
+        writable = self._find_writable(partitions)
+        self._raise_if_stopping()
+        if self._positions:  # other partitions were read, while these waited until the output topic had them
+            self._check_topic()
+        else:  # nothing is being read, and the topic may be another one by now
+            self._accepted_any = False
+        starts = self._start_finder.find(writable)
+        # The group has committed records, so the settings are taken to be right.
+        if any(committed.offset > 0 for committed in starts.committed.values()):
+            self._accepted_any = True
+        self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
+        # Committed with the next transaction, so that a later member need not find where they have begun. The position
+        # −1 cannot be committed.
+        self._uncommitted |= {p: position for p, position in starts.begun.items() if position.position >= 0}
+        transform_start = self._start_finder.transform_start
+        if starts.begun and transform_start is not None:
+            log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts.begun))
+        yield starts.positions(writable)
+
+    def _find_writable(self, partitions: Collection[int]) -> list[int]:
+        """Return the partitions whose outputs can be written: the output topic has a partition of the same number.
+
+        Raises `TimeoutError` if there is none.
+        """
+        output_topic = self._outputs.topic
+        count = self._transactions.partitions(output_topic)
+        writable = [partition for partition in partitions if partition < count]
+        if not writable:
+            require_output_partitions(output_topic, count, self._config.topic, partitions)
+        return writable

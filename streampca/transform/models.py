@@ -7,10 +7,10 @@ import structlog
 from streampca.consumer_group.committed import OutputShape, read_shape
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
-from streampca.fold.names import agreed
+from streampca.fold.names import agree_on_names
 from streampca.settings.field_paths import dimension_names
 from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
-from streampca.stores.pins import UnknownPinError, pinned_version
+from streampca.stores.pins import UnknownPinError, look_up_pin
 
 _NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need; the next version will have them"
 _START_OVER = "write to another output_topic with another transform_group_id"
@@ -31,19 +31,20 @@ class CurrentModel:
         field: str = "",
         pins: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`version` is a version, the name of one of the `pins`, or None: always the newest. The pins are read once.
+        """`version` is the version to use, or the name of one of the `pins`. If it is None, the newest one is used.
 
-        Errors name `output`, the topic of the outputs. Only outputs with p-values below `p_below` are written, 1: all;
-        None: p-values are not needed. The paths in `field` may name the dimensions.
+        `output` is the topic of the outputs, for errors. Outputs are written if their p-value is below `p_below`. If
+        `p_below` is None, p-values are not needed. The paths in `field` may name the dimensions. `pins` is called once.
         """
         self._cache = cache
         self._output = output
         self._pins = pins
-        self._pin = version if isinstance(version, str) else ""
-        self.version = version if isinstance(version, int) else None  # of a pin: after the first `refresh`
+        self._pin = version if isinstance(version, str) else ""  # "": the version is not given by a pin
+        # The fixed version; None if the newest is used. A pin is looked up by the first `refresh`.
+        self.version = version if isinstance(version, int) else None
         self._p_below = p_below
         self._field = field
-        self._model: PublishedModel | None = None
+        self._model: PublishedModel | None = None  # in use; None before the first one
 
     @property
     def published(self) -> PublishedModel:
@@ -54,39 +55,48 @@ class CurrentModel:
 
     @property
     def shape(self) -> OutputShape:
-        """Components and dimensions of the model, and the version if it is fixed; they are committed with offsets."""
-        return _shape(self.published)._replace(version=self.version)
+        """The numbers of components and dimensions, and the version if it is fixed. It is committed with offsets."""
+        return _find_shape(self.published)._replace(version=self.version)
 
     def refresh(self) -> str:
-        """Use the fixed version or the newest model, and return ""; if there is none yet, return why.
+        """Use the fixed version or the newest model. Return why there is no model to use yet, or "" if there is one.
 
         Raises `InputError` if the version cannot be used, or has another shape than the earlier one, and
-        `SettingsError` if its dimensions have other names than those that `field` reads.
+        `SettingsError` if its dimensions have other names than the dimensions that `field` reads.
         """
+        is_fixed_in_use = self._model is not None and self.version is not None
+        if is_fixed_in_use:  # it never changes
+            return ""
         try:
             if self._pin and self.version is None:
-                self.version = pinned_version(self._pin, self._pins())
-            is_fixed = self.version is not None
-            model = self._model if self._model and is_fixed else self._cache.get(self.version)
+                self.version = look_up_pin(self._pin, self._pins())
+            model = self._cache.get(self.version)
         except NoModelError as error:
             return str(error)
         except (UnknownVersionError, UnknownPinError) as error:
             raise InputError(str(error)) from None
-        if self._p_below is not None and model.past_scores is None:
-            if self.version is not None:
-                raise InputError(f"model version {self.version} has no past scores, which p-values need")
-            return "" if self._model else _NO_PAST_SCORES  # an earlier model stays in use
-        if self._model is not None:
-            self._refuse_other_shape(model, _shape(self._model))
-        if model is not self._model:
-            names = dimension_names(self._field, model.model.dimensions)
-            agreed(names, model.names, "`field`", f"model version {model.version}")
+        if model is self._model:
+            return ""
+        lacks_past_scores = self._p_below is not None and model.past_scores is None
+        if lacks_past_scores and self.version is not None:
+            raise InputError(f"model version {self.version} has no past scores, which p-values need")
+        if lacks_past_scores:  # an earlier model stays in use, if there is one
+            return "" if self._model else _NO_PAST_SCORES
+        self._refuse_other_dimensions(model)
         if self._model is None:
             self._warn_if_no_p_can_be_below(model)
         self._model = model  # after all checks: `published` must never be a model that is refused
         return ""
 
+    def _refuse_other_dimensions(self, model: PublishedModel) -> None:
+        """Raise if a new model has another shape than the model in use, or other dimensions than `field` reads."""
+        if self._model is not None:
+            self._refuse_other_shape(model, _find_shape(self._model))
+        names = dimension_names(self._field, model.model.dimensions)
+        agree_on_names(names, model.names, "`field`", f"model version {model.version}")
+
     def _warn_if_no_p_can_be_below(self, model: PublishedModel) -> None:
+        """Log a warning if no output can be written: even the least possible p-value is not below `p_below`."""
         past = model.past_scores
         if self._p_below is not None and past is not None and past.least_p >= self._p_below:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)
@@ -97,29 +107,36 @@ class CurrentModel:
         if written is None:  # another tool has committed
             return
         self._refuse_other_shape(self.published, written)
-        fixed = written.version
-        if fixed is not None and fixed != self.version:
-            now = "unset" if self.version is None else str(self.version)
-            if self._pin:
-                setting = f"{self._pin} now means version"
-                remedy = f"`streampca pin {fixed} --as {self._pin}`"
-            else:
-                setting = "model_version is"
-                remedy = f"set model_version={fixed}"
-            raise InputError(
-                f"{self._output} holds outputs of model version {fixed}, but {setting} {now}, and each version is "
-                f"another basis: {remedy}, or {_START_OVER}"
-            )
+        if written.version is not None:  # outputs of a fixed version
+            self._refuse_other_version(written.version)
+
+    def _refuse_other_version(self, written: int) -> None:
+        """Raise `InputError` unless the version in use is `written`, that of the outputs written before."""
+        if written == self.version:
+            return
+        now = "unset" if self.version is None else str(self.version)
+        if self._pin:
+            setting = f"{self._pin} now means version"
+            remedy = f"`streampca pin {written} --as {self._pin}`"
+        else:
+            setting = "model_version is"
+            remedy = f"set model_version={written}"
+        raise InputError(
+            f"{self._output} holds outputs of model version {written}, but {setting} {now}, and each version is "
+            f"another basis: {remedy}, or {_START_OVER}"
+        )
 
     def _refuse_other_shape(self, model: PublishedModel, written: OutputShape) -> None:
-        if _shape(model).size != written.size:
+        """Raise `InputError` if a model has not the numbers of components and dimensions that were written before."""
+        shape = _find_shape(model)
+        if shape.size != written.size:
             raise InputError(
                 f"{self._output} holds outputs of {_describe(written)}, but model version {model.version} has "
-                f"{_describe(_shape(model))}, and they must not be mixed: {_START_OVER}"
+                f"{_describe(shape)}, and they must not be mixed: {_START_OVER}"
             )
 
 
-def _shape(published: PublishedModel) -> OutputShape:
+def _find_shape(published: PublishedModel) -> OutputShape:
     return OutputShape(published.model.n_components, published.model.dimensions)
 
 

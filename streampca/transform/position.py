@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from streampca.consumer_group.committed import OutputShape, metadata_of_outputs, read_last_record, read_topic_id
+from streampca.consumer_group.committed import OutputShape, format_output_metadata, read_last_record, read_topic_id
 from streampca.errors import refuse_other_topic
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
@@ -21,31 +21,32 @@ class Position(NamedTuple):
         return self.position <= 0
 
     def skip(self, position: int, lost_from: int) -> "Position":
+        """Return the position behind lost records. The last record before it is not known, since it is lost."""
         return Position(position)
 
     def as_committed(self, shape: OutputShape, topic_id: str) -> Committed:
         """Return the offset to commit, and its metadata."""
-        return Committed(self.position, metadata_of_outputs(shape, topic_id, self.last))
+        return Committed(self.position, format_output_metadata(shape, topic_id, self.last))
 
 
 def read_position(committed: Committed) -> Position:
     """Return the position at which a member resumes."""
     last = read_last_record(committed.metadata)
-    # Another tool may have set an earlier offset and kept the metadata: then this record is not before the position.
-    is_before = last is not None and last.offset < committed.offset
-    return Position(committed.offset, last if is_before else None)
+    if last is not None and last.offset >= committed.offset:
+        last = None  # another tool has committed an earlier offset, and kept the metadata of a later one
+    return Position(committed.offset, last)
 
 
 def refuse_other_outputs(
     topic: str, topic_id: str, committed: Mapping[int, Committed], require_shape: Callable[[str], object]
 ) -> None:
-    """Raise if a member must not continue what its group has written; `committed` are the group's offsets by partition.
+    """Raise an error if the group has read another topic of the same name, or written outputs of another shape.
 
-    Raises `TopicReplacedError` if the group has read another topic of the same name, and what `require_shape` raises
-    for the metadata of outputs of another shape.
+    The metadata of the group's offsets in `committed`, which are by partition, tell both. `require_shape` is called
+    with the metadata of each, and raises if the shape differs. For another topic, `TopicReplacedError` is raised.
     """
     remedy = "write to another output_topic with another transform_group_id"
     for partition, offset in committed.items():
         require_shape(offset.metadata)
         where = f"in the committed offset of partition {partition}"
-        refuse_other_topic(topic, read_topic_id(offset.metadata), topic_id, where, remedy)
+        refuse_other_topic(topic, before=read_topic_id(offset.metadata), now=topic_id, where=where, remedy=remedy)

@@ -2,31 +2,125 @@
 
 import contextlib
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import structlog
 
-from streampca.consumer_group.committed import metadata_of_store, read_store, refuse_other_store
-from streampca.process import watchdog
+from streampca.consumer_group.committed import format_store_metadata, read_store
+from streampca.errors import ForeignStoreError, list_causes
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.identity import StoreIdentity
+from streampca.stores.identity import NAME, StoreIdentity, format_file
 
 log = structlog.get_logger()
 
 
-def find_moved_offsets(checkpoints: Checkpoints, committed: Mapping[int, Committed]) -> dict[int, int]:
-    """Return the offsets, by partition, that another tool has set to another position than the newest checkpoint's.
+def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
+    """Raise `ForeignStoreError` if a worker with another store than `ours` has committed one of the group's offsets.
 
-    If the group's workers have committed an offset that no checkpoint has reached, raises `ForeignStoreError`.
+    `committed` holds the offsets by partition. Offsets that other tools have committed name no store.
+    """
+    for partition, offset in committed.items():
+        theirs = read_store(offset.metadata)
+        if theirs is None or theirs.id == ours.id:
+            continue
+        saved = f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store"
+        difference = f"{saved} {theirs} (id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
+        if _has_checkpoint_at_offset(checkpoints, committed, theirs):  # perhaps it is their store, with another id
+            raise ForeignStoreError(
+                f"{difference}, with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted "
+                f"or replaced, so write this text back into it: {format_file(theirs.id)}; otherwise set store to "
+                "the group's"
+            )
+        raise ForeignStoreError(
+            f"{difference}: mount the volume or set store to the group's, or use another group_id; to continue "
+            "from this worker's store, stop all workers of the group and run `streampca reset`"
+        )
+
+
+def _has_checkpoint_at_offset(
+    checkpoints: Checkpoints, committed: Mapping[int, Committed], theirs: StoreIdentity
+) -> bool:
+    """Return whether our store has a checkpoint at an offset that a worker with the store `theirs` has committed."""
+    for partition, (offset, metadata) in committed.items():
+        store = read_store(metadata)
+        is_theirs = store is not None and store.id == theirs.id
+        if is_theirs and offset in checkpoints.offsets(partition):
+            return True
+    return False
+
+
+class ComparedOffsets(NamedTuple):
+    """Committed offsets that differ from the newest checkpoints."""
+
+    moved: dict[int, int]
+    """Offsets, by partition, that another tool has set to another position than the newest checkpoint's."""
+    committed_ahead: dict[int, str]
+    """Why a partition cannot continue: its worker has committed an offset that no checkpoint has reached."""
+
+
+def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[int, Committed]) -> ComparedOffsets:
+    """Compare the group's committed offsets, by partition, with the offsets of the newest checkpoints.
+
+    `offsets` come from the names of the files. So a damaged checkpoint counts, too: a worker has written it.
+
+    A worker commits an offset after its checkpoint is on disk. So if every offset that workers have committed is ahead
+    of its partition's checkpoints, this is another group's store, or an older copy: raises `ForeignStoreError`.
     """
     moved: dict[int, int] = {}
+    ahead: dict[int, str] = {}
+    has_reached_any = False
     for partition, (offset, metadata) in committed.items():
-        watchdog.tick(watchdog.STORE_S)
-        if read_store(metadata):
-            checkpoints.refuse_group_ahead(partition, offset)
-        elif offset != max(checkpoints.offsets(partition), default=0):
-            moved[partition] = offset
-    return moved
+        newest = offsets.get(partition)  # None: the partition has no checkpoint
+        is_from_worker = read_store(metadata) is not None  # only workers name their store in the metadata
+        if not is_from_worker:
+            expected = 0 if newest is None else newest  # without a checkpoint, offset 0 moves nothing
+            if offset != expected:
+                moved[partition] = offset
+        elif newest is None or newest < offset:
+            ahead[partition] = _describe_ahead(topic, partition, offset, newest)
+        else:
+            has_reached_any = True
+    if ahead and not has_reached_any:
+        raise ForeignStoreError(
+            f"{list_causes(ahead)}: is the volume mounted, is it this group's store, or was it restored from an older "
+            "backup? To continue from this store all the same, run `streampca reset`"
+        )
+    return ComparedOffsets(moved, ahead)
+
+
+def _describe_ahead(topic: str, partition: int, offset: int, newest: int | None) -> str:
+    """Say that the group has committed an offset that is ahead of the newest checkpoint, and what to do."""
+    committed = f"the consumer group has committed offset {offset} of partition {partition} of {topic}, but the store"
+    if newest is None:
+        return (
+            f"{committed} holds no checkpoint of it (restore its checkpoints from a backup, or do without what was "
+            f"learned of it: `streampca reset --drop {partition}`)"
+        )
+    return f"{committed} holds no checkpoint beyond offset {newest} of it"
+
+
+class Examined(NamedTuple):
+    """What the store holds when partitions are assigned, compared with the offsets of the group."""
+
+    stored: Checkpoints  # as they were listed
+    offsets: Mapping[int, int]  # of the newest checkpoints, by partition
+    compared: ComparedOffsets
+    identity: StoreIdentity  # of the store
+
+
+def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) -> Examined:
+    """Compare the store with the group's committed offsets. If it is the group's, and has no identity, create one.
+
+    The caller has read the offsets before this lists the checkpoints: an offset that is committed later may be ahead of
+    the listing. Raises `ForeignStoreError` if the group has another store, or is ahead of all checkpoints, and
+    `StoreError` when a retry can help.
+    """
+    refuse_other_store(checkpoints, committed, checkpoints.find_identity())
+    stored = checkpoints.snapshot()
+    offsets = stored.newest_offsets()
+    compared = compare_offsets(checkpoints.topic, offsets, committed)
+    return Examined(stored, offsets, compared, checkpoints.ensure_identity())
 
 
 class GroupStore:
@@ -42,45 +136,45 @@ class GroupStore:
         self._checkpoints = checkpoints
         self._ours: StoreIdentity | None = None  # read at the last assignment; None before the first one
         self._is_newly_assigned = False  # partitions were assigned, and nothing was committed since
-        self._is_check_due = False  # of the other members
+        self._is_check_due = False  # whether `check_other_members` has something to check
 
-    def check_assigned(self, partitions: Collection[int]) -> None:
-        """Raise `ForeignStoreError` if the group has another store, or is ahead of ours in one of these partitions.
+    def read_committed(self) -> Mapping[int, Committed]:
+        """Return the offsets that the group has committed, by partition. Raises `TimeoutError`."""
+        return self._source.committed(self._source.partitions())
 
-        Raises `StoreError` or `TimeoutError` when a retry can help.
+    def accept(self, examined: Examined, partitions: Collection[int]) -> dict[int, str]:
+        """Note the identity of the store that was examined, and return which of these partitions cannot continue.
+
+        They were just assigned. One whose committed offset is ahead of its checkpoints cannot continue; the result says
+        why, by partition. If another tool has set an offset, a warning is logged.
         """
-        # Read before the checkpoints: an offset that is committed later may be ahead of those that we read.
-        committed = self._read_committed()
-        assigned = {partition: committed[partition] for partition in sorted(committed.keys() & set(partitions))}
-        moved = find_moved_offsets(self._checkpoints, assigned)
+        compared = examined.compared
+        moved = {partition: offset for partition, offset in compared.moved.items() if partition in partitions}
         if moved:
             cause = "set by another tool: reading goes on from the checkpoints; use `streampca reset --to` to move it"
             log.warning("committed offsets ignored", offsets=moved, cause=cause)
-        self._ours = self._checkpoints.identity()
+        self._ours = examined.identity
         self._is_newly_assigned = True
+        return {partition: cause for partition, cause in compared.committed_ahead.items() if partition in partitions}
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Commit offsets that are saved, with our store's identity."""
-        metadata = metadata_of_store(self._ours) if self._ours else ""
+        """Commit the next offsets of partitions whose checkpoints are saved, with our store's identity."""
+        if not positions:
+            return
+        metadata = format_store_metadata(self._ours) if self._ours else ""
         self._source.commit(positions, metadata)
         if self._is_newly_assigned:
+            # Members that joined with us commit at about the same time, so the next check can see their stores.
             self._is_check_due = True
-        self._is_newly_assigned = False
+            self._is_newly_assigned = False
 
-    def check_others(self) -> None:
-        """If a member that joined together with us has another store, raise `ForeignStoreError`.
+    def check_other_members(self) -> None:
+        """If another member of the group saves to another store, raise `ForeignStoreError`.
 
-        Checks once per assignment, at the save after the first commit: members that joined together see each other's
-        store only when all of them have committed.
+        Members that join together see each other's stores only when all of them have committed. So this checks once
+        after each assignment, at the save that follows the first commit.
         """
         if self._ours and self._is_check_due:
             with contextlib.suppress(TimeoutError):  # the next save checks again
-                self._read_committed(self._ours)
+                refuse_other_store(self._checkpoints, self.read_committed(), self._ours)
                 self._is_check_due = False
-
-    def _read_committed(self, ours: StoreIdentity | None = None) -> Mapping[int, Committed]:
-        """Return the group's offsets. Raises `ForeignStoreError` if they name another store than ours."""
-        committed = self._source.committed(self._source.partitions())
-        watchdog.tick(watchdog.STORE_S)  # reading the identity may take long
-        refuse_other_store(self._checkpoints.topic, committed, ours or self._checkpoints.known_identity())
-        return committed

@@ -5,26 +5,28 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member_loop import MemberLoop
-from streampca.consumer_group.policy import FirstRecords, report_rejected_and_skipped
+from streampca.consumer_group.policy import report_rejected_and_skipped
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.epoch import find_odd_timestamps
-from streampca.pca.arrays import rows_with_missing
+from streampca.pca.arrays import find_incomplete_rows
 from streampca.pca.state import Losses
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
 from streampca.worker.checkpointer import Checkpointer, WorkerConfig
-from streampca.worker.publisher import PublishSchedule
 from streampca.worker.writer import CheckpointWriter
 
 _POLL_S = 0.2
+_RESTORING_POLL_S = 0.01  # while partitions are restored, so that the next ones are read soon
+_REWRITE_EVERY_S = 60.0  # how often checkpoints that are gone from the store are looked for, and written again
 
 
 class Learned(NamedTuple):
@@ -45,47 +47,56 @@ class Worker(MemberLoop):
         in_flight: InFlight[Learned],
         dead_letters: DeadLetters,
         writer: CheckpointWriter,
-        listener: events.Listener,
+        notify: events.Notify,
     ) -> None:
-        self._schedule = PublishSchedule()
-        super().__init__(source, in_flight, events.Listeners(self._schedule, listener))
+        super().__init__(source, in_flight, notify, config.codec.seen_names)
         self._config = config
         self._dead_letters = dead_letters
-        self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
+        self._checkpointer = Checkpointer(config, source, dead_letters, writer, notify)
         first_records = FirstRecords(config.topic, config.codec)
         self._assignment = Assignment[Fold](
-            config, source, in_flight, self._checkpointer.restore, self._listener, first_records
+            config, source, in_flight, self._checkpointer.restore, notify, first_records
         )
         self._folds = self._assignment.progress
         self._next_save = 0.0
+        self._next_rewrite = 0.0  # of checkpoints that are gone from the store
 
     def _begin(self, clock: Callable[[], float]) -> None:
         self._next_save = clock() + self._config.checkpoint_interval_s
+        self._next_rewrite = self._next_save + _REWRITE_EVERY_S
 
     @property
     def _is_saving(self) -> bool:
         return self._checkpointer.is_saving
 
     def _turn(self, clock: Callable[[], float]) -> None:
-        self._handle_events(_POLL_S)
+        self._handle_events(_RESTORING_POLL_S if self._assignment.is_restoring else _POLL_S)
         now = clock()
         self._assignment.retry_when_due(now)
-        if not self._checkpointer.is_saving and now >= self._next_save:
-            publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), now)
-            self._checkpointer.start_save(self._folds, publish=publish)
+        if now >= self._next_save and not self._checkpointer.is_saving:
+            self._start_save(now)
             self._next_save = clock() + self._config.checkpoint_interval_s
-        self._checkpointer.finish_save(wait=False)
+        self._checkpointer.finish_save(wait=False)  # does nothing while the save runs
+
+    def _start_save(self, now: float) -> None:
+        """Start to save the folds. When it is due, also publish a model, and write lost checkpoints again."""
+        publish = self._checkpointer.begin_publication_if_due(self._folds, now)
+        rewrite = now >= self._next_rewrite
+        if rewrite:
+            self._next_rewrite = now + _REWRITE_EVERY_S
+        self._checkpointer.start_save(self._folds, publish=publish, rewrite=rewrite)
 
     def _leave(self) -> None:
         """Save, leave the group, and publish a model.
 
-        The next owners of the partitions find the checkpoints, and need not wait for the model.
+        The model comes last, so that the next owners of the partitions need not wait for it.
         """
         publish = False
+        has_crashed = self._stop_cause is None
         try:
-            if self._stop_cause is not None:  # None: the loop has crashed, and what it learned is not saved
+            if not has_crashed:  # after a crash, nothing is saved: the next worker learns it again
                 self._checkpointer.save(self._folds)
-                publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), math.inf)
+                publish = self._checkpointer.begin_publication_if_due(self._folds, math.inf)
         finally:
             self._dead_letters.close()
             self._source.close()
@@ -95,7 +106,8 @@ class Worker(MemberLoop):
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
-            self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
+            # A save commits offsets, which must happen while the partitions are still ours.
+            self._checkpointer.finish_save(wait=True)
         match event:
             case Records():
                 self._assignment.decode(event, self._learn)
@@ -103,51 +115,60 @@ class Worker(MemberLoop):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
                 self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
-                self._checkpointer.forget(self._assignment.release(partitions, lost=False))
+                self._release(partitions, lost=False)
             case Lost(partitions):
-                self._checkpointer.forget(self._assignment.release(partitions, lost=True))
+                self._release(partitions, lost=True)
             case OutOfRange():
-                self._in_flight.finish(event.partition)  # records that are in flight are not lost
+                self._in_flight.finish(event.partition)  # the records in flight are learned first: they are not lost
                 self._skip_lost_records(event)
 
+    def _release(self, partitions: Collection[int], *, lost: bool) -> None:
+        self._assignment.release(partitions, lost=lost)
+        self._checkpointer.forget(partitions)
+
     def _learn(self, batch: Vectors) -> None:
-        """Learn a batch in a thread."""
+        """Learn a batch in a thread, after the earlier batches of its partition."""
+        self._first_names.add(batch)  # to warn about names in `field` without a number in any record
         partition = batch.partition
-        installed = self._folds[partition]
+        current_fold = self._folds[partition]
         config = self._config.fold
 
-        def learn(earlier: Learned | None) -> Learned:
-            fold = installed if earlier is None else earlier.fold
+        def learn(last_learned: Learned | None) -> Learned:
+            # If an earlier batch is still in flight, its result is newer than the partition's fold.
+            fold = current_fold if last_learned is None else last_learned.fold
             return learn_batch(fold, batch, config)
 
         self._in_flight.work(partition, batch.nbytes, learn, partial(self._install, batch))
 
     def _install(self, batch: Vectors, learned: Learned) -> None:
-        """Send the dead letters of a batch, make the new fold the partition's, and report it."""
+        """Send the dead letters of a batch, then install the fold that has learned it, and report it."""
         partition = batch.partition
-        # If sending fails, the fold must stay before the record, which is then read again.
+        # If sending fails, the old fold must still be there: its position is before the records, which are read again.
         for reject in self._config.find_dead_letters(batch, accepted_any=self._has_learned()):
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
         for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
-            self._listener.notify(event)
+            self._notify(event)
+        self._notify(self._describe_learned(batch, learned))
+
+    def _describe_learned(self, batch: Vectors, learned: Learned) -> events.BatchLearned:
+        """Return the event that reports a learned batch."""
         incomplete = 0
         odd_timestamps: list[int] = []
-        if self._config.fold.learning.impute:
-            incomplete = int(rows_with_missing(batch.decoded.vectors).sum())
+        if self._config.fold.learning.impute:  # otherwise vectors with gaps are rejected
+            incomplete = int(find_incomplete_rows(batch.decoded.vectors).sum())
         if self._config.fold.half_life_seconds:
-            odd_timestamps = find_odd_timestamps(batch.timestamps[batch.timestamps >= 0]).tolist()
-        self._listener.notify(
-            events.BatchLearned(
-                partition,
-                learned.fold,
-                messages=len(batch.timestamps),
-                losses=learned.losses,
-                seconds=learned.seconds,
-                lag=batch.end - batch.next,
-                incomplete=incomplete,
-                odd_timestamps=odd_timestamps,
-            )
+            is_known = batch.timestamps >= 0  # -1: the record has no timestamp
+            odd_timestamps = find_odd_timestamps(batch.timestamps[is_known]).tolist()
+        return events.BatchLearned(
+            batch.partition,
+            learned.fold,
+            messages=len(batch.timestamps),
+            losses=learned.losses,
+            seconds=learned.seconds,
+            lag=batch.end - batch.next,
+            incomplete=incomplete,
+            odd_timestamps=odd_timestamps,
         )
 
     def _has_learned(self) -> bool:
@@ -155,10 +176,11 @@ class Worker(MemberLoop):
         return any(fold.stats.learned for fold in self._folds.values())
 
     def _skip_lost_records(self, event: OutOfRange) -> None:
+        """Continue behind records that the log has lost. Raises `TopicReplacedError` if the topic was replaced."""
         try:
             self._checkpointer.check_topic()
         except TimeoutError:  # the broker is away again: the source will report the lost records again
-            self._assignment.read([event.partition])
+            self._assignment.resume([event.partition])
         else:
             self._assignment.skip_lost_records(event)
 

@@ -3,56 +3,62 @@
 A model depends only on the positions of its folds; if timestamps are ahead of the clock, also on the clock. The owner
 of the lowest partition publishes. The longer publishing takes, the less often it publishes.
 
-Each request to a bucket costs money. So a worker keeps its own checkpoints in memory, and caches those of the others.
+Each request to a bucket costs money. So a worker keeps its own checkpoints in memory, and caches the checkpoints of
+other workers.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from streampca.consumer_group.events import Listener, MemberEvent, ModelPublished
+from streampca.errors import PartitionsMissingError, StoreBusyError, StoreError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca.arrays import F64, Array
-from streampca.pca.axes import model_of
+from streampca.pca.axes import make_model
 from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
+from streampca.worker.missing import find_missing
 
 _MIN_MESSAGES = 2  # one vector has no direction from the mean
 CACHED_BYTES = 64 * 2**20  # without a limit, memory would grow with the number of partitions
 _SHARE_OF_TIME = 0.1  # of publishing at most: it competes with learning, and delays checkpoints
 
 
-class PublishSchedule(Listener):
-    """Decides who publishes and when; events tell it how long publications took."""
+class PublishSchedule:
+    """Decides who publishes, and when."""
 
     def __init__(self) -> None:
-        self._began_at = -math.inf  # seconds
-        self._last_took_s = (0.0, 0.0)  # of the last two publications, the newer one last
+        self._began_at = -math.inf  # when the last publication began, in seconds
+        self._last_took_s = 0.0  # the last publication
+        self._second_last_took_s = 0.0
 
-    def notify(self, event: MemberEvent) -> None:
-        if isinstance(event, ModelPublished):
-            _, newer = self._last_took_s
-            self._last_took_s = (newer, event.seconds)
+    def begin_if_due(self, owned: Collection[int], all_partitions: Collection[int], now: float) -> bool:
+        """Begin a publication if this worker must publish now, and return whether it must.
 
-    def begin_if_due(self, owned: Collection[int], of_topic: Collection[int], now: float) -> bool:
-        """Begin a publication if it is due, and return whether it is.
-
-        `owned` are the partitions of this worker, `of_topic` all. If `now` is infinite, it is due for any owner.
+        `owned` are the partitions of this worker, and `all_partitions` those of the topic. The owner of the topic's
+        lowest partition publishes. If publishing takes t seconds, the next publication is due 10 t after the last one
+        began, so at most a tenth of the time is spent on it. If `now` is infinite, a publication is always due.
         """
-        is_publisher = min(of_topic, default=0) in owned
-        took_s = min(self._last_took_s)  # the shorter, so that a store that hangs once does not delay the next one
-        is_due = is_publisher and took_s <= _SHARE_OF_TIME * (now - self._began_at)
-        if is_due:
+        is_publisher = min(all_partitions, default=0) in owned
+        # The shorter of two times: if the store hangs during one publication, the next one is not delayed.
+        took_s = min(self._last_took_s, self._second_last_took_s)
+        is_due = took_s <= _SHARE_OF_TIME * (now - self._began_at)
+        if is_publisher and is_due:
             self._began_at = now
-        return is_due
+        return is_publisher and is_due
+
+    def end(self, took_s: float) -> None:
+        """Note how long the publication took that has ended."""
+        self._second_last_took_s = self._last_took_s
+        self._last_took_s = took_s
 
 
 class NewestCheckpoints:
@@ -63,35 +69,57 @@ class NewestCheckpoints:
         self._cache: dict[int, Checkpoint] = {}
 
     def read(
-        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
+        self,
+        stored: Checkpoints,
+        offsets: Mapping[int, int],
+        in_memory: Sequence[Checkpoint],
+        unreadable: dict[int, str],
     ) -> Iterator[Checkpoint]:
-        """Yield the checkpoint of each partition at its offset; checkpoints `in_memory` are not read.
+        """Yield the newest checkpoint of each partition in `offsets`, which are those of the newest checkpoints.
 
-        They come one at a time, so that memory holds only one that is neither cached nor `in_memory`.
+        A checkpoint that is cached or `in_memory`, and is at this offset, is not read. The others are read side by
+        side. If a checkpoint cannot be read, it is left out, and the cause is added to `unreadable`. Raises
+        `StoreBusyError` if the store does not answer.
         """
-        ours = {checkpoint.partition: checkpoint for checkpoint in in_memory}
-        for partition, offset in offsets.items():
-            candidates = (ours.get(partition), self._cache.get(partition))
-            known = [checkpoint for checkpoint in candidates if checkpoint and checkpoint.fold.position == offset]
-            if known:
-                yield known[0].usable_by(self._fold_config)
+        known = self._find_known(offsets, in_memory)
+        sizes = stored.sizes({partition: at for partition, at in offsets.items() if partition not in known})
+        # In the order of `offsets`. If the newest checkpoint is damaged, the answer is an older one.
+        answers = stored.for_each(sizes, stored.newest).take_in_order()
+        for partition in offsets:
+            if partition in known:
+                yield known[partition].adapt_to(self._fold_config)
                 continue
-            newest = stored.newest(partition)  # an older one, if the newest is damaged
+            try:
+                newest = next(answers).result()
+            except StoreBusyError:
+                raise
+            except StoreError as error:
+                unreadable[partition] = str(error)
+                continue
             if newest is not None:
-                usable = newest.usable_by(self._fold_config)
+                usable = newest.adapt_to(self._fold_config)
                 self._put(usable)
                 yield usable
 
-    def _put(self, checkpoint: Checkpoint) -> None:
-        """Cache a checkpoint in a smaller form: its state has learned its pending vectors, which are dropped.
+    def _find_known(self, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]) -> dict[int, Checkpoint]:
+        """Return the checkpoints at these offsets that are in memory or cached, by partition."""
+        known = {}
+        for checkpoint in [*self._cache.values(), *in_memory]:  # if both have a partition, the later one replaces it
+            if offsets.get(checkpoint.partition) == checkpoint.fold.position:
+                known[checkpoint.partition] = checkpoint
+        return known
 
-        It is merged like the checkpoint itself. Its pending vectors are scored only once, when it is read.
+    def _put(self, checkpoint: Checkpoint) -> None:
+        """Cache a checkpoint if it fits in memory, without its pending vectors: its state learns them first.
+
+        The merge of models is the same as with the pending vectors. These are needed apart from the state only to be
+        scored, and that happens once, when the checkpoint is read.
         """
         fold = checkpoint.fold
         state = fold.provisional(self._fold_config.learning)
         cached = replace(checkpoint, fold=replace(fold, state=state).without_pending())
         self._cache.pop(checkpoint.partition, None)
-        nbytes = sum(map(_nbytes, self._cache.values())) + _nbytes(cached)
+        nbytes = cached.fold.nbytes + sum(other.fold.nbytes for other in self._cache.values())
         if nbytes <= CACHED_BYTES:
             self._cache[checkpoint.partition] = cached
 
@@ -101,86 +129,145 @@ class Publication(NamedTuple):
 
     model: PublishedModel
     p_values: F64 | None  # of the messages newly scored for it; None if no version before had past scores
+    event_time_ms: int  # the latest event time of its partitions; -1 if unknown
 
 
 class Publisher:
     """Writes models. Two workers may write at the same time: the same positions give the same version."""
 
     def __init__(self, models: Models, fold_config: FoldConfig, now: Callable[[], float]) -> None:
-        self._models = models
+        self.models = models
         self._fold_config = fold_config
-        self._now = now
+        self._now = now  # seconds since 1970
         self._inputs = NewestCheckpoints(fold_config)
         self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
 
-    def publish(self, stored: Checkpoints, in_memory: Iterable[Checkpoint] = ()) -> Publication | None:
+    def publish(self, stored: Checkpoints, in_memory: Sequence[Checkpoint] = ()) -> Publication | None:
         """Write the model of the newest checkpoints, and return it.
 
         Returns None if it exists already, or if there are too few messages. Checkpoints `in_memory` that are the newest
-        are not read from the store.
+        are not read from the store. Raises `PartitionsMissingError` if the model would contain less of a partition than
+        the newest model does.
         """
-        stored_offsets = {partition: stored.offsets(partition) for partition in stored.partitions()}
-        offsets = {partition: kept[-1] for partition, kept in stored_offsets.items() if kept}
-        if self._newest and offsets == self._newest.positions:
+        topic_id = in_memory[0].topic_id if in_memory else ""  # "": unknown
+        offsets = stored.newest_offsets()
+        if self._is_newest(offsets, topic_id):  # without a request to the store
             return None
-        models = self._models.snapshot()
-        if self._newest is None or models.versions()[-1:] != [self._newest.version]:
-            self._newest = models.newest()
-        if self._newest and offsets == self._newest.positions:
+        models = self.models.snapshot()
+        self._update_newest(models)
+        if self._is_newest(offsets, topic_id):  # another worker has published this model
             return None
+        if find_missing(self._newest, offsets, topic_id):
+            # Perhaps another worker has saved and published since `stored` was listed: list again.
+            stored = stored.snapshot()
+            offsets = stored.newest_offsets()
+            _refuse(find_missing(self._newest, offsets, topic_id))
+        unreadable: dict[int, str] = {}
+        scorer_version = self._find_model_with_valid_scores()
         # The model that scores pending vectors must not have learned them.
-        scored_by = self._newest.model if self._newest else self._merge_without_pending(stored, offsets, in_memory)
-        publication = self._merge(self._inputs.read(stored, offsets, in_memory), scored_by)
-        if publication is None or (self._newest and publication.model.version <= self._newest.version):
+        scored_by = scorer_version.model if scorer_version else self._merge_without_pending(stored, offsets, in_memory)
+        publication = self._merge(self._inputs.read(stored, offsets, in_memory, unreadable), scored_by)
+        # If the newest checkpoint of a partition was damaged, an older one was read, which may hold too little.
+        merged_positions = publication.model.positions if publication else {}
+        _refuse(find_missing(self._newest, merged_positions, topic_id) | unreadable)
+        if publication is None:  # too few messages
             return None
-        if not models.save(publication.model):
-            return None  # another worker has written it
+        # The version does not increase if nothing was learned, for example if all new records were rejected.
+        if self._newest and publication.model.version <= self._newest.version:
+            return None
+        is_saved = models.save(publication.model)  # not if another worker has written this version
+        if not is_saved:
+            return None
         self._newest = publication.model
         return publication
 
+    def _update_newest(self, models: Models) -> None:
+        """Read the newest model from the store, unless it is the one that this worker knows."""
+        if self._newest is not None:
+            newest_version = models.versions()[-1:]  # [] if there is none
+            if newest_version == [self._newest.version]:
+                return
+        self._newest = models.newest()  # perhaps another worker has published it
+
+    def _is_newest(self, offsets: Mapping[int, int], topic_id: str) -> bool:
+        """Return whether the newest known model was made of the checkpoints at these offsets, of the same topic.
+
+        After a move to another cluster, other records may have the offsets of the newest model.
+        """
+        if self._newest is None or offsets != self._newest.positions:
+            return False
+        newest_id = self._newest.topic_id
+        is_an_id_unknown = not newest_id or not topic_id  # "": unknown
+        return is_an_id_unknown or newest_id == topic_id
+
+    def _find_model_with_valid_scores(self) -> PublishedModel | None:
+        """Return the newest known model if its past scores are valid for the next model; otherwise None.
+
+        They are not valid if the number of components has changed, because the same vectors then have other scores.
+        """
+        if self._newest and self._newest.model.n_components == self._fold_config.learning.components:
+            return self._newest
+        return None
+
     def _merge_without_pending(
-        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
+        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Sequence[Checkpoint]
     ) -> Model | None:
         """Return the model of these checkpoints without their pending vectors."""
-        folds = self._merged_folds()
+        merger = self._create_merger()
         components = self._fold_config.learning.components
-        for checkpoint in NewestCheckpoints(self._fold_config).read(stored, offsets, in_memory):
-            folds.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
-        state = folds.state(components)
-        return model_of(state, components) if state else None
+        for checkpoint in NewestCheckpoints(self._fold_config).read(stored, offsets, in_memory, unreadable={}):
+            merger.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
+        state = merger.state(components)
+        return make_model(state, components) if state else None
 
     def _merge(self, checkpoints: Iterable[Checkpoint], scored_by: Model | None) -> Publication | None:
-        """Return the next version, with the p-values of its pending vectors; None if there are too few messages."""
-        folds = self._merged_folds()
+        """Return the next version, with the p-values of its pending vectors; None if there are too few messages.
+
+        The model `scored_by` scores the pending vectors.
+        """
+        merger = self._create_merger()
         previous = self._newest
-        past = PastScoresBuilder(self._fold_config.learning.components)
-        if previous and previous.past_scores:
-            past.entered = previous.past_scores
+        positions_before = previous.positions if previous else {}
+        learned_before = previous.version if previous else 0
+        scores_builder = PastScoresBuilder(self._fold_config.learning.components)
+        with_valid_scores = self._find_model_with_valid_scores()
+        if with_valid_scores and with_valid_scores.past_scores:
+            scores_builder.histograms = with_valid_scores.past_scores
+        event_time_ms = -1
         for checkpoint in checkpoints:
-            folds.add_partition(checkpoint)
-            published_up_to = previous.positions.get(checkpoint.partition, 0) if previous else 0
-            V = _pending_after(checkpoint.fold, published_up_to)
-            if scored_by and len(V) and V.shape[1] == scored_by.dimensions:
-                past.score(scored_by, V)
-        merged = folds.merged()
+            merger.add_partition(checkpoint)
+            event_time_ms = max(event_time_ms, checkpoint.fold.event_time.now_ms)
+            # Only vectors that the previous version has not learned: a model must not score what it has learned.
+            new_pending = _select_pending(checkpoint.fold, positions_before.get(checkpoint.partition, 0))
+            if scored_by and len(new_pending) and new_pending.shape[1] == scored_by.dimensions:
+                scores_builder.score(scored_by, new_pending)
+        merged = merger.merge()
         if merged is None or merged.stats.learned < _MIN_MESSAGES:
             return None
-        p_values = past.p_values()
-        learned_before = previous.version if previous else 0
-        past.enter(merged.stats.learned - learned_before, merged.state.weight)
-        return Publication(merged.published(self._fold_config, past.entered, self._now(), previous), p_values)
+        p_values = scores_builder.p_values()  # before these vectors enter the past scores
+        messages_since_previous = merged.stats.learned - learned_before
+        scores_builder.enter(messages_since_previous, model_weight=merged.state.weight)
+        model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
+        return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
 
-    def _merged_folds(self) -> FoldMerger:
-        return FoldMerger(self._fold_config, int(1000 * self._now()))
-
-
-def _pending_after(fold: Fold, position: int) -> Array:
-    """Return the pending vectors (n, d) that may be at or after a position: at most one for each offset from there."""
-    n = min(fold.position - max(position, 0), len(fold.pending))
-    return fold.pending[len(fold.pending) - n :].astype(np.float64)
+    def _create_merger(self) -> FoldMerger:
+        now_ms = int(1000 * self._now())
+        return FoldMerger(self._fold_config, now_ms)
 
 
-def _nbytes(checkpoint: Checkpoint) -> int:
-    """Return the bytes of the arrays in the state of a checkpoint."""
-    arrays = (value for value in vars(checkpoint.fold.state).values() if isinstance(value, np.ndarray))
-    return sum(array.nbytes for array in arrays)
+def _refuse(missing: Mapping[int, str]) -> None:
+    """Raise `PartitionsMissingError` if a partition is missing."""
+    if missing:
+        raise PartitionsMissingError(missing)
+
+
+def _select_pending(fold: Fold, position: int) -> Array:
+    """Return the pending vectors (n, d) of a fold that come from a position on, in float64.
+
+    A fold does not know the offsets of its pending vectors, so each offset counts as one vector. If some offsets hold
+    no vector, some vectors from before the position are returned, too.
+    """
+    offsets_from_position = fold.position - max(position, 0)
+    n = min(offsets_from_position, len(fold.pending))
+    first = len(fold.pending) - n
+    return fold.pending[first:].astype(np.float64)

@@ -4,15 +4,19 @@ Folds are immutable, so a save writes the folds as they were when it started, wh
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+import structlog
+
 from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, ModelPublished, PublishFailed
-from streampca.errors import DamagedFileError, StoreError, StreampcaError
+from streampca.errors import DamagedFileError, PartitionsMissingError, StoreError, StreampcaError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.stores.checkpoints import Checkpoints
 from streampca.worker.publisher import Publisher
+
+log = structlog.get_logger()
 
 
 class SaveResult(NamedTuple):
@@ -20,6 +24,7 @@ class SaveResult(NamedTuple):
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
     error: StreampcaError | None = None
+    missing: Mapping[int, str] | None = None  # why models wait for partitions; None: nobody has looked
 
 
 class CheckpointWriter:
@@ -33,29 +38,39 @@ class CheckpointWriter:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.checkpoints = checkpoints
+        self.models = publisher.models
         self._publisher = publisher
         self._clock = clock
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="writer")
 
     def start(
-        self, checkpoints: Sequence[Checkpoint], *, publish: bool, saved_before: Sequence[Checkpoint] = ()
+        self,
+        checkpoints: Sequence[Checkpoint],
+        *,
+        publish: bool,
+        saved_before: Sequence[Checkpoint] = (),
+        rewrite: bool = False,
     ) -> Future[SaveResult]:
-        """Start to write checkpoints, and then a model if `publish`.
+        """Start to write checkpoints. With `publish`, a model is written after them.
 
-        The model needs the checkpoints of all partitions; those `saved_before` are in memory and need not be read.
+        A model needs the newest checkpoint of each partition. Those in `saved_before`, which earlier saves have
+        written, are not read from the store. With `rewrite` or `publish`, they are written again if they are gone.
         """
-        return self._executor.submit(self._write, checkpoints, publish, saved_before)
+        return self._executor.submit(self._write, checkpoints, publish, saved_before, rewrite)
 
     def _write(
-        self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint]
+        self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite: bool
     ) -> SaveResult:
+        """Do what `start` says, in the thread of the writer. No error is raised: the result tells what has failed."""
         result = SaveResult([])
         try:
             stored = self.checkpoints.snapshot()  # one listing for all partitions
+            if rewrite or publish:
+                checkpoints = [*checkpoints, *_find_gone(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
-                self._publish([*saved_before, *saved], stored, result)
-        except StoreError as error:
+                result = self._publish([*saved_before, *saved], stored, result)
+        except StoreError as error:  # the store could not be listed or compared, so nothing was written
             if checkpoints:
                 result.events.append(CheckpointPostponed(str(error)))
             if publish:
@@ -64,25 +79,63 @@ class CheckpointWriter:
             return result._replace(error=error)
         return result
 
-    def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> Sequence[Checkpoint]:
-        """Write checkpoints until one fails, and return those that were written."""
-        for i, checkpoint in enumerate(checkpoints):
-            started = self._clock()
-            try:
-                stored.save(checkpoint)
-            except StoreError as error:
-                result.events.append(CheckpointPostponed(str(error)))
-                return checkpoints[:i]
-            seconds = self._clock() - started
-            result.events.append(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
-        return checkpoints
+    def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> list[Checkpoint]:
+        """Write checkpoints side by side, and return those that were written. Adds the events to `result`.
 
-    def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> None:
+        If a write fails, the others are tried all the same, unless the store is busy. After all writes, raises the
+        first error that a retry cannot mend.
+        """
+        by_partition = {checkpoint.partition: checkpoint for checkpoint in checkpoints}
+
+        def write(partition: int) -> float:
+            started = self._clock()
+            stored.save(by_partition[partition])
+            return self._clock() - started
+
+        saved: list[Checkpoint] = []
+        failures: list[StreampcaError] = []
+        sizes = {partition: checkpoint.fold.nbytes for partition, checkpoint in by_partition.items()}
+        for partition, seconds in stored.for_each(sizes, write).take_in_order():
+            checkpoint = by_partition[partition]
+            try:
+                result.events.append(CheckpointSaved(partition, checkpoint.fold, seconds()))
+            except StreampcaError as error:
+                failures.append(error)
+                continue
+            saved.append(checkpoint)
+        for failure in failures:
+            if not isinstance(failure, StoreError):
+                raise failure
+            result.events.append(CheckpointPostponed(str(failure)))
+        return saved
+
+    def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> SaveResult:
+        """Publish a model, and return the result with the event, or with what is missing."""
         started = self._clock()
         try:
             published = self._publisher.publish(stored, in_memory)
-            if published is not None:
-                seconds = self._clock() - started
-                result.events.append(ModelPublished(published.model, seconds, published.p_values))
+        except PartitionsMissingError as error:
+            return result._replace(missing=error.causes)
         except (StoreError, DamagedFileError) as error:
             result.events.append(PublishFailed(str(error)))
+            return result
+        if published is not None:
+            seconds = self._clock() - started
+            result.events.append(ModelPublished(published.model, seconds, published.p_values, published.event_time_ms))
+        return result._replace(missing={})  # models wait for no partition
+
+
+def _find_gone(stored: Checkpoints, saved_before: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return the checkpoints that are gone from the store, if it is still the same store.
+
+    A checkpoint is not gone if a later one is listed: another worker has written that.
+    """
+    gone = []
+    for checkpoint in saved_before:
+        newest_offset = max(stored.offsets(checkpoint.partition), default=-1)  # -1: there is none
+        if checkpoint.fold.position > newest_offset:  # a fold at the position -1 was never saved
+            gone.append(checkpoint)
+    if not gone or not stored.is_same_store():
+        return []
+    log.warning("checkpoints gone, writing them again", partitions=[checkpoint.partition for checkpoint in gone])
+    return gone

@@ -22,7 +22,7 @@ from streampca.errors import InputError
 from streampca.fold import checkpoint as files
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
-from tests.backfill.rows import backfill_of, here, learned
+from tests.backfill.rows import fold_here, learn_files, make_plan
 from tests.backfill.test_tutorial import PAGE, fill
 from tests.errors import refusal
 
@@ -45,20 +45,20 @@ def spark() -> Iterator[Any]:
 
 
 def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> None:
-    expected = files.encode(learned(here, backfill_of(), lake))
+    expected = files.encode(learn_files(fold_here, make_plan(), lake))
     for workers in (1, 2):
-        assert files.encode(learned(engines.on_processes(workers), backfill_of(), lake)) == expected
+        assert files.encode(learn_files(engines.on_processes(workers), make_plan(), lake)) == expected
     local: Any = distributed.LocalCluster  # it has no types
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         local(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
     ):
         on_dask = engines.on_dask(cluster.scheduler_address)
-        assert files.encode(learned(on_dask, backfill_of(), lake)) == expected
+        assert files.encode(learn_files(on_dask, make_plan(), lake)) == expected
         assert "a process that folded a chunk died: is there memory enough" in refusal(
-            InputError, learned, on_dask, deadly(os.getpid()), lake
+            InputError, learn_files, on_dask, deadly(os.getpid()), lake
         )
-    assert files.encode(learned(engines.on_spark(spark), backfill_of(), lake)) == expected
+    assert files.encode(learn_files(engines.on_spark(spark), make_plan(), lake)) == expected
 
 
 def test_the_examples_for_spark_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +86,12 @@ class Deadly(BackfillPlan):
 def deadly(pid: int) -> BackfillPlan:
     if os.getpid() != pid:
         os._exit(9)
-    return Deadly(**vars(backfill_of()))
+    return Deadly(**vars(make_plan()))
 
 
 def test_a_process_that_dies_ends_it(lake: Path) -> None:
     assert "a process that folded a chunk died: is there memory enough" in refusal(
-        InputError, learned, engines.on_processes(2), deadly(os.getpid()), lake
+        InputError, learn_files, engines.on_processes(2), deadly(os.getpid()), lake
     )
     assert not multiprocessing.active_children()
 

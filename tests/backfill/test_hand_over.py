@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.backfill.rows import START_MS, table
+from tests.backfill.rows import START_MS, make_table
 from tests.command_line import succeeded, variables
 from tests.example_models import models_in
 from tests.guarantees.harness import D, Group, K, as_json, group, vectors
@@ -26,7 +26,7 @@ def filled(broker: Broker, topic: str, folder: Path) -> np.ndarray:
             broker.produce(topic, i // 100 % 2, as_json(Y[i : i + 100]), START_MS + 1000 * i)
     times = START_MS + 1000 * (np.arange(1200) // 100 * 100)
     more = {"partition": pa.array(np.arange(1200) // 100 % 2), "offset": offsets()}
-    lake = table(Y[:1200], **more).set_column(1, "time", pa.array(times, pa.timestamp("ms")))
+    lake = make_table(Y[:1200], **more).set_column(1, "time", pa.array(times, pa.timestamp("ms")))
     pq.write_table(lake, folder / "lake.parquet", row_group_size=500)
     return Y
 

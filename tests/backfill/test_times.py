@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from streampca.backfill.folding import in_milliseconds
+from streampca.backfill.folding import convert_to_milliseconds
 from streampca.errors import InputError
 
 MS = 1_767_225_600_123
@@ -24,13 +24,13 @@ MS = 1_767_225_600_123
     ids=lambda column: f"{column.type} {column[0]}",
 )
 def test_times_are_milliseconds(column: pa.Array) -> None:
-    assert in_milliseconds(column, "time").tolist() == [MS, -1]
+    assert convert_to_milliseconds(column, "time").tolist() == [MS, -1]
 
 
 @pytest.mark.parametrize(("year", "ms"), [(1970, 0), (2200, 7_258_118_400_000)])
 @pytest.mark.parametrize("kind", [pa.string(), pa.date32()])
 def test_typed_times_are_never_refused(year: int, ms: int, kind: pa.DataType) -> None:
-    assert in_milliseconds(pa.array([f"{year}-01-01"]).cast(kind), "time").tolist() == [ms]
+    assert convert_to_milliseconds(pa.array([f"{year}-01-01"]).cast(kind), "time").tolist() == [ms]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_typed_times_are_never_refused(year: int, ms: int, kind: pa.DataType) ->
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
 def test_whole_numbers_of_other_units_are_refused(number: int, unit: str, kind: pa.DataType) -> None:
     with pytest.raises(InputError, match=f"column time holds {number}, .* 1990 and 2100") as caught:
-        in_milliseconds(pa.array([MS, None, number]).cast(kind), "time")
+        convert_to_milliseconds(pa.array([MS, None, number]).cast(kind), "time")
     assert ("it may be a time in" in str(caught.value)) == bool(unit)
     assert unit in str(caught.value)
 
@@ -48,4 +48,4 @@ def test_whole_numbers_of_other_units_are_refused(number: int, unit: str, kind: 
 @pytest.mark.parametrize("value", [1.7e9, "yesterday", True])
 def test_other_types_are_refused(value: object) -> None:
     with pytest.raises(InputError, match=r"column time holds .*, not times or milliseconds"):
-        in_milliseconds(pa.array([value]), "time")
+        convert_to_milliseconds(pa.array([value]), "time")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.backfill.rows import rows, table
+from tests.backfill.rows import make_rows, make_table
 from tests.command_line import succeeded
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
@@ -23,7 +23,7 @@ D = 128
 
 def fill(folder: Path, seed: int, n: int = 1000) -> None:
     folder.mkdir()
-    pq.write_table(table(rows(n, seed, D)), folder / "part.parquet", row_group_size=300)
+    pq.write_table(make_table(make_rows(n, seed, D)), folder / "part.parquet", row_group_size=300)
 
 
 @pytest.mark.broker
@@ -31,7 +31,7 @@ def test_a_folder_of_parquet_becomes_a_model_that_is_served_and_goes_on(
     broker: Broker, new_topic: str, tmp_path: Path
 ) -> None:
     fill(tmp_path / "lake", 0)
-    broker.produce(new_topic, 0, [b"[%s]" % b",".join(b"%g" % x for x in row) for row in rows(300, 1, D)])
+    broker.produce(new_topic, 0, [b"[%s]" % b",".join(b"%g" % x for x in row) for row in make_rows(300, 1, D)])
     ports = free_ports(2)
     environment = os.environ | {
         "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap, "STREAMPCA_METRICS_PORT": str(ports[0]),

@@ -1,12 +1,51 @@
 """Learning can be proven again: `streampca audit` against the real broker."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from streampca.cli.audit import choose_checkpoints
+from streampca.errors import SettingsError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from tests.command_line import assert_one_line, printed, run, variables
 from tests.guarantees.harness import D, K, as_json, group, vectors
 from tests.kafka_broker import Broker
+
+
+@pytest.mark.parametrize(
+    ("offsets", "given", "chosen"),
+    [
+        ([601], (None, None), (0, 601)),
+        ([601, 900, 1200], (None, None), (601, 1200)),
+        ([601, 900, 1200], (900, None), (900, 1200)),
+        ([601, 900], (None, 900), (601, 900)),
+        ([601, 900], (None, 601), (0, 601)),  # no checkpoint is older
+        ([601], (0, None), (0, 601)),
+    ],
+)
+def test_an_audit_starts_at_the_oldest_checkpoint_or_at_0(
+    offsets: list[int], given: tuple[int | None, int | None], chosen: tuple[int, int]
+) -> None:
+    assert choose_checkpoints(offsets, 0, *given, may_start_at_0=True) == chosen
+
+
+@pytest.mark.parametrize(
+    ("offsets", "given", "may_start_at_0"),
+    [
+        ([], (None, None), True),
+        ([0], (None, None), True),
+        ([601], (601, None), True),
+        ([601, 900], (900, 601), True),
+        ([601], (None, None), False),  # a worker with start=latest has not learned the first records
+    ],
+)
+def test_an_audit_without_two_checkpoints_is_refused(
+    offsets: list[int], given: tuple[int | None, int | None], may_start_at_0: bool
+) -> None:
+    with pytest.raises(SettingsError, match="must be two checkpoints of partition 0, or 0"):
+        choose_checkpoints(offsets, 0, *given, may_start_at_0=may_start_at_0)
 
 
 def test_an_audit_finds_the_same_bytes_and_refuses_other_bytes(
@@ -33,7 +72,25 @@ def test_an_audit_finds_the_same_bytes_and_refuses_other_bytes(
         assert_one_line(run(*audit, "--to", 5, **model), "must be two checkpoints of partition 0, or 0", code=2)
         checkpoints = Checkpoints(DirectoryStore(members.store), topic)
         (newest,) = members.newest().values()
-        wrong = newest.fold.reject(["undecodable"])
+        state = newest.fold.state
+        wrong = replace(newest.fold, state=replace(state, mean=state.mean + 1.0))
         (members.store / f"checkpoints/{topic}/0/{2105:020d}.npz").unlink()
         checkpoints.save(type(newest)(topic, newest.topic_id, 0, wrong, newest.settings))
         assert_one_line(run(*audit, "--from", 0, **model), "the checkpoint has other bytes")
+
+
+def test_an_audit_of_records_that_retention_has_deleted_says_how_many_are_left(
+    broker: Broker, topic: str, tmp_path: Path, client: str
+) -> None:
+    broker.create_topic(topic)
+    model = variables({"dimensions": D, "components": K})
+    with group(broker, topic, tmp_path, [client]) as members:
+        members.start()
+        broker.produce(topic, 0, as_json(vectors(700, 0)))
+        members.wait_until_learned()
+        members.workers[0].stop()
+        audit = ["audit", "--topic", topic, "--bootstrap-servers", broker.bootstrap, "--store", members.store]
+        for earliest, left in ((300, 400), (700, 0)):
+            broker.delete_records(topic, 0, earliest)
+            text = f"700 messages were learned, and the topic now holds {left} of them; compaction or retention"
+            assert_one_line(run(*audit, "--from", 0, **model), text)

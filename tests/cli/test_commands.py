@@ -61,7 +61,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_version_and_help() -> None:
+def test_version_is_printed_and_help_lists_every_command() -> None:
     assert succeeded(sys.executable, "-m", "streampca", "--version").startswith("streampca 0.")  # as a user starts it
     text = run("--help").stdout
     assert all(f"\n  {command.split()[0]} " in text for command in COMMANDS)
@@ -99,7 +99,92 @@ def test_an_error_names_the_place_without_a_model(vectors: Path, tmp_path: Path,
 
 
 def test_there_are_few_options() -> None:
-    assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 145
+    assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 166
+
+
+def test_the_error_of_an_unknown_option_names_the_variable_of_a_setting() -> None:
+    for option, name in (("--checkpoint-interval-s", "CHECKPOINT_INTERVAL_S"), ("--sasl-password", "SASL_PASSWORD")):
+        for command in ("worker", "create-topics"):
+            outcome = run(command, option, 3)
+            assert (outcome.returncode, f"it is a setting: set STREAMPCA_{name}, or" in outcome.stderr) == (2, True)
+    assert "setting" not in run("worker", "--nonsense", 3).stderr
+    assert "requires an argument" in run("worker", "--topic").stderr  # the option exists
+
+
+def test_a_flag_takes_precedence_over_its_variable() -> None:
+    """A worker refuses to standardize without centering, before it connects."""
+    environment = {"STREAMPCA_CENTER": "false", "STREAMPCA_STANDARDIZE": "true", "STREAMPCA_LOG_LEVEL": "nonsense"}
+    for flags, is_standardized in ((["--standardize"], True), ([], True), (["--no-standardize"], False)):
+        outcome = run("worker", *REQUIRED, *flags, **environment)
+        assert outcome.returncode == 2
+        assert ("standardize divides by" in outcome.stderr) == is_standardized
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    program = "import sys; sys.argv[0] = 'streampca'; from streampca.cli.app import main; main()"
+    for words, count, expected in (("streampca do", 1, "doctor"), ("streampca worker --stand", 2, "--standardize")):
+        environment = {"_STREAMPCA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        assert expected in output_of(program, **environment).split()
+    assert "--install-completion" in run("--help").stdout
+
+
+def test_an_output_with_another_suffix_is_refused_before_anything_is_learned(vectors: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.npz"
+    wrong = tmp_path / "x.txt"
+    printed("fit", vectors, "-o", model)
+    commands = {
+        ".npz": ("fit", vectors, "-o", wrong),
+        ".onnx": ("export", model, "--to", "onnx", "-o", wrong),
+        ".parquet": ("backfill", vectors, "--rejects", wrong, "--topic", "readings"),
+    }
+    for suffix, command in commands.items():
+        outcome = run(*command, STREAMPCA_DIMENSIONS="8", STREAMPCA_COMPONENTS="2")
+        assert_one_line(outcome, f"must end with {suffix}", code=2)
+    assert_one_line(run("project", vectors, "--model", model, "-o", wrong), ".jsonl and .parquet files can be written")
+    assert not wrong.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit none.npy -o m.npz",
+        "fit v.npy -o m.npz --start-from none.npz",
+        "project none.npy --model m.npz -o p.npy",
+        "export none.npz --to onnx -o m.onnx",
+        "inspect none.npz",
+        "produce none.csv --topic readings",
+        "backfill none.csv --topic readings",
+        "demo --file none.npy",
+    ],
+)
+def test_a_missing_file_is_named_in_one_sentence(
+    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("v.npy", np.load(vectors))
+    printed("fit", "v.npy", "-o", "m.npz")
+    shape = variables({"dimensions": 8, "components": 2})
+    outcome = run(*words.split(), **shape)
+    assert_one_line(outcome, "none.", code=outcome.returncode)
+    assert outcome.returncode in (1, 2)
+
+
+def test_notes_about_a_file_are_not_on_stdout(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i % 7},{i % 5}" for i in range(50))
+    (tmp_path / "v.csv").write_text(f"temp,hum\n{rows}\n")
+    outcome = run("fit", tmp_path / "v.csv", "-o", tmp_path / "m.npz", "--components", 1)
+    assert outcome.returncode == 0
+    assert "the first line is the header" in outcome.stderr
+    assert "header" not in outcome.stdout
+    assert "wrote" in outcome.stdout
+
+
+@pytest.mark.parametrize("command", ["list", "replay"])
+def test_an_unknown_reason_of_dead_letters_is_refused_with_those_that_there_are(command: str) -> None:
+    topics = ("--topic", "readings", "--dead-letter-topic", "dead", "--bootstrap-servers", "127.0.0.1:1")
+    outcome = run("dead-letters", command, *topics, "--reason", "too_large", "--reason", "nonsense")
+    assert_one_line(outcome, "--reason nonsense: must be one of undecodable, unknown_schema, wrong_length", code=2)
+    assert "output_too_large" in outcome.stderr
 
 
 def test_passwords_are_not_options() -> None:
@@ -138,8 +223,8 @@ def test_usage_errors_have_exit_code_2(words: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "assert_refused"),
-    [*((name, assert_one_line) for name in ("doctor", "create-topics", "reset")),
-     *((name, assert_fatal) for name in ("worker", "serve", "produce"))],
+    [*((name, assert_one_line) for name in ("doctor", "create-topics", "reset", "produce")),
+     *((name, assert_fatal) for name in ("worker", "serve"))],
 )  # fmt: skip
 def test_missing_settings_are_an_error(command: str, assert_refused: Callable[..., None]) -> None:
     assert_refused(run(command), "topic is required: set STREAMPCA_TOPIC or pass --topic", code=2)
@@ -148,14 +233,14 @@ def test_missing_settings_are_an_error(command: str, assert_refused: Callable[..
 def test_an_absent_broker_is_an_error_soon(vectors: Path) -> None:
     options = [vectors, "--topic", "readings", "--bootstrap-servers", "127.0.0.1:1"]
     outcome = run("produce", *options, timeout=100)  # ten seconds, if nothing else runs
-    assert_fatal(outcome, "no broker answers at 127.0.0.1:1")
+    assert_one_line(outcome, "no broker answers at 127.0.0.1:1")
 
 
 @pytest.mark.broker
 def test_kafka_python_is_not_imported_with_the_confluent_client(
     broker: Broker, topic: str, vectors: Path, tmp_path: Path
 ) -> None:
-    """By no role, and by none of the commands but `reset`, which confluent-kafka has no call for."""
+    """Except by `reset`: confluent-kafka cannot delete the offsets of a group."""
     settings = {
         "topic": topic, "group_id": topic, "store": tmp_path, "bootstrap_servers": broker.bootstrap, "dimensions": 8,
         "components": 2, "metrics_port": 0, "kafka_client": "confluent", "dead_letter_topic": f"{topic}-dead",
@@ -255,6 +340,22 @@ def test_check_lists_every_mistake(tmp_path: Path) -> None:
     assert len(mistakes) == 4
 
 
+def test_an_unknown_variable_is_a_mistake_for_check_and_a_warning_at_a_start(tmp_path: Path) -> None:
+    others = {"STREAMPCA_TOKEN": "b", "STREAMPCA_SERVICE_HOST": "10.0.0.1"}
+    outcome = run("check", *REQUIRED, STREAMPCA_CLIENT_RACK="a", **others)
+    assert outcome.returncode == 2
+    mistakes = [line for line in outcome.stdout.splitlines() if line.startswith("✗")]
+    assert mistakes == ["✗ STREAMPCA_CLIENT_RACK is not a setting"]
+    missing = tmp_path / "missing"
+    for command in ("worker", "serve", "transform"):
+        started = run(
+            command, STREAMPCA_CLIENT_RACK="a", STREAMPCA_TOKENS_FILE=str(missing), STREAMPCA_TOPIC="readings"
+        )
+        first, *_ = (json.loads(line) for line in started.stderr.splitlines())
+        assert (first["event"], first["level"]) == ("unknown variable ignored", "warning")
+        assert first["variable"] == "STREAMPCA_CLIENT_RACK"
+
+
 def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.npz"
     assert "1,500 vectors of 8 dimensions" in printed("fit", vectors, "-o", model, "--components", 3)
@@ -302,6 +403,20 @@ def test_fit_standardizes_and_says_what_it_clipped(vectors: Path, tmp_path: Path
     assert_one_line(refused, "so it excludes --no-center", code=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "warns"), [(["--field", "serial,temp"], True), (["--field", "temp"], False), (["--standardize"], False)]
+)
+def test_fit_warns_of_a_dimension_with_nearly_all_of_the_variance(
+    tmp_path: Path, options: list[str], warns: bool
+) -> None:
+    file = tmp_path / "readings.csv"
+    temperatures = np.random.default_rng(0).normal(20, 3, 100)
+    file.write_text("serial,temp\n" + "".join(f"{1000 * i},{temp}\n" for i, temp in enumerate(temperatures)))
+    done = run("fit", file, "-o", tmp_path / "m.npz", *options)
+    assert done.returncode == 0, done.stderr
+    assert ("warning: dimension serial has 100.00% of the total variance" in done.stderr) == warns
+
+
 def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     Y = np.load(vectors)
     Y[np.random.default_rng(0).random(Y.shape) < 0.1] = np.nan
@@ -323,6 +438,41 @@ def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     refused = run("fit", tmp_path / "v.npy", *impute, "--components", 8)
     assert_one_line(refused, "entries are there, at least 8 are needed with --components 8")
     assert_one_line(run("fit", vectors, "-o", tmp_path / "m.npz", "--missing", "x"), "must be refuse or impute", code=2)
+
+
+def test_fit_and_project_read_missing_values_as_gaps(vectors: Path, tmp_path: Path) -> None:
+    Y = np.load(vectors)
+    is_gap = np.random.default_rng(0).random(Y.shape) < 0.1
+    np.save(tmp_path / "gaps.npy", np.where(is_gap, np.nan, Y))
+    np.save(tmp_path / "codes.npy", np.where(is_gap, -9999.0, Y))
+    learn = ("fit", "--components", 2, "--missing", "impute")
+    printed(*learn, tmp_path / "gaps.npy", "-o", tmp_path / "gaps.npz")
+    printed(*learn, tmp_path / "codes.npy", "-o", tmp_path / "codes.npz", "--missing-values", "-200,-9999")
+    models = [model_file.decode((tmp_path / name).read_bytes()) for name in ("gaps.npz", "codes.npz")]
+    assert models[0].model.components.tobytes() == models[1].model.components.tobytes()
+    assert models[1].settings["missing_values"] == "-9999, -200"
+    for name in ("gaps", "codes"):
+        printed(
+            "project", tmp_path / f"{name}.npy", "--model", tmp_path / f"{name}.npz", "-o", tmp_path / f"{name}-p.npy"
+        )
+    assert (tmp_path / "gaps-p.npy").read_bytes() == (tmp_path / "codes-p.npy").read_bytes()
+    printed("fit", tmp_path / "codes.npy", "--start-from", tmp_path / "codes.npz", "-o", tmp_path / "next.npz")
+    assert model_file.decode((tmp_path / "next.npz").read_bytes()).model.mean.min() > -100
+    refused = run("fit", tmp_path / "codes.npy", "-o", tmp_path / "m.npz", "--missing-values", "-9999")
+    assert_one_line(refused, "is -9999.0, one of missing_values (missing=impute learns vectors with gaps)")
+    refused = run("fit", vectors, "-o", tmp_path / "m.npz", "--missing-values", "x")
+    assert_one_line(refused, "--missing-values x: 'x' is not a number", code=2)
+
+
+def test_fit_and_project_warn_of_names_that_no_row_has(tmp_path: Path) -> None:
+    rows = [{"temp": float(i % 7), "hum": float(i % 5), "press": float(i % 3)} for i in range(50)]
+    (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    warning = "warning: none of the rows has a number at dust: correct field if a name is misspelt"
+    options = ("--components", 1, "--missing", "impute", "-o", tmp_path / "m.npz")
+    assert run("fit", tmp_path / "v.jsonl", *options, "--field", "temp,hum,press").stderr == ""
+    assert warning in run("fit", tmp_path / "v.jsonl", *options, "--field", "temp,hum,press,dust").stderr
+    project = ("project", tmp_path / "v.jsonl", "--model", tmp_path / "m.npz", "-o", tmp_path / "p.npy")
+    assert warning in run(*project, "--field", "temp,hum,press,dust").stderr
 
 
 def test_a_sensor_missing_from_a_file_is_learned_from_the_next_file(vectors: Path, tmp_path: Path) -> None:
@@ -353,9 +503,7 @@ def test_fit_refuses_invalid_input(vectors: Path, tmp_path: Path) -> None:
     assert not output.exists()
 
 
-def test_inspect_survives_a_closed_pipe_and_says_which_files_are_foreign_or_damaged(
-    vectors: Path, tmp_path: Path
-) -> None:
+def test_inspect_survives_a_closed_pipe_and_names_foreign_and_damaged_files(vectors: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.npz"
     for content in (b"", b"PK\x03\x04 not a zip", b"text"):
         model.write_bytes(content)
@@ -387,6 +535,6 @@ def test_a_full_disk_under_stdout_is_an_error_of_one_line(vectors: Path, tmp_pat
 
 def test_produce_needs_either_a_file_of_the_right_length_or_synthetic(vectors: Path) -> None:
     for words in ([], [vectors, "--synthetic"]):
-        assert_fatal(run("produce", *words, "--topic", "readings"), "give either a file to send or --synthetic")
+        assert_one_line(run("produce", *words, "--topic", "readings"), "give either a file to send or --synthetic")
     outcome = run("produce", vectors, "--topic", "readings", STREAMPCA_DIMENSIONS="9")
-    assert_fatal(outcome, f"{vectors} holds vectors of 8 numbers, not of 9")
+    assert_one_line(outcome, f"{vectors} holds vectors of 8 numbers, not of 9")

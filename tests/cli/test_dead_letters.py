@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from streampca.cli import dead_letters as command
-from streampca.cli.dead_letters import LetterFilter, group_letters, select_letters, send_all
+from streampca.cli.dead_letters import LetterFilter, group_letters, select_letters, send_letters
 from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.sources import dead_letters
@@ -15,7 +15,8 @@ from streampca.sources.base import Outgoing
 from streampca.sources.dead_letters import DeadLetterTopic, dead_letter_headers, read_origin
 from tests.in_memory import MemoryDeadLetters
 
-TOPIC, DEAD = "readings", "readings-dead"
+TOPIC = "readings"
+DEAD = "readings-dead"
 REASONS = ["wrong_length", "undecodable", "no_value"]
 
 
@@ -24,19 +25,20 @@ class Broker:
 
     def __init__(self) -> None:
         self.sent: list[Outgoing] = []
-        self.largest = 0  # transaction, in records
+        self.largest_transaction = 0  # in records
         self.dead: dict[int, list[Record]] = {0: [], 1: []}
-        self.transactions, self.answer_is_lost = 1_000, False  # until one fails; is it committed all the same?
+        self.transactions_until_failure = 1_000
+        self.commits_when_failing = False  # the failing transaction is committed, and only the answer is lost
 
     def read(self) -> Iterator[tuple[int, Record]]:
         for partition, records in self.dead.items():
             yield from ((partition, record) for record in list(records))
 
     def send(self, records: Sequence[Outgoing]) -> None:
-        self.transactions -= 1
-        self.largest = max(self.largest, len(records))
-        fails = self.transactions < 0
-        if fails and not self.answer_is_lost:
+        self.transactions_until_failure -= 1
+        self.largest_transaction = max(self.largest_transaction, len(records))
+        fails = self.transactions_until_failure < 0
+        if fails and not self.commits_when_failing:
             raise SourceError("killed")
         for record in records:
             if record.topic == DEAD:
@@ -47,28 +49,38 @@ class Broker:
             raise SourceError("no answer")
 
     def append(self, partition: int, key: Any, value: Any, headers: Any, timestamp: int) -> None:
+        """Write a record to the dead-letter topic."""
         log = self.dead[partition]
-        offset = log[-1].offset + 2 if log else 0  # between them are the markers of transactions
+        offset = log[-1].offset + 2 if log else 0  # between two records is the marker of a transaction
         log.append(Record(offset, value, timestamp, key, headers))
 
     def reject(
-        self, where: int, record: Record, partition: int, reason: str, topic: str = TOPIC, message: str = "wrong"
+        self,
+        letter_partition: int,
+        record: Record,
+        partition: int,
+        reason: str,
+        topic: str = TOPIC,
+        message: str = "wrong",
     ) -> None:
+        """Write the dead letter of a record of `partition` of `topic`."""
         headers = dead_letter_headers(topic, partition, record, reason, message)
-        self.append(where, record.key, record.value, headers, 0)
+        self.append(letter_partition, record.key, record.value, headers, 0)
 
 
 @st.composite
 def filters(draw: st.DrawFn) -> LetterFilter:
     return LetterFilter(
-        draw(st.lists(st.sampled_from(REASONS), max_size=2)),
-        draw(st.lists(st.integers(0, 2), max_size=2)),
-        draw(st.none() | st.integers(0, 50)),
-        draw(st.none() | st.integers(0, 50)),
+        reasons=draw(st.lists(st.sampled_from(REASONS), max_size=2)),
+        partitions=draw(st.lists(st.integers(0, 2), max_size=2)),
+        since_ms=draw(st.none() | st.integers(0, 50)),
+        until_ms=draw(st.none() | st.integers(0, 50)),
     )
 
 
+# Which letters, how many transactions until one fails, and whether the failing one is committed.
 REPLAYS = st.lists(st.tuples(filters(), st.integers(0, 4), st.booleans()), max_size=5)
+# Partition of the letter, partition of its record, reason, and whether the record was rejected twice.
 LETTERS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 2), st.sampled_from(REASONS), st.booleans()), max_size=40
 )
@@ -77,19 +89,22 @@ LETTERS = st.lists(
 @settings(deadline=None, max_examples=150)
 @given(letters=LETTERS, replays=REPLAYS, size=st.integers(1, 7))
 def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], replays: Any, size: int) -> None:
-    broker, expected = Broker(), {}
-    for number, (where, partition, reason, is_repeated) in enumerate(letters):
+    broker = Broker()
+    expected = {}  # number of a record → its partition
+    for number, (letter_partition, partition, reason, is_repeated) in enumerate(letters):
         record = Record(number, b"%d" % number, number, b"key", [("own", b"\xff")])
         for _ in range(1 + is_repeated):
-            broker.reject(where, record, partition, reason)
+            broker.reject(letter_partition, record, partition, reason)
         expected[number] = partition
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_MAX_LETTERS", size)
-        for chosen, *failure in [*replays, *[(LetterFilter(), 1_000, False)] * 2]:
-            broker.transactions, broker.answer_is_lost = failure
+        all_letters = (LetterFilter(), 1_000, False)
+        for chosen, transactions_until_failure, commits_when_failing in [*replays, all_letters, all_letters]:
+            broker.transactions_until_failure = transactions_until_failure
+            broker.commits_when_failing = commits_when_failing
             before = len(broker.sent)
             try:
-                count = send_all(broker.send, select_letters(broker.read, TOPIC, chosen), DEAD)
+                count = send_letters(broker.send, select_letters(broker.read, TOPIC, chosen), DEAD)
             except SourceError:
                 pass
             else:
@@ -97,25 +112,24 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
                 assert not list(select_letters(broker.read, TOPIC, chosen))
     assert {int(record.value or b""): record.partition for record in broker.sent} == expected
     assert len(broker.sent) == len(expected)
-    assert broker.largest <= size + len(broker.dead)  # with a replay note for each partition
+    assert broker.largest_transaction <= size + len(broker.dead)  # with a replay note for each partition
     assert all(record.headers[0] == ("own", b"\xff") and record.key == b"key" for record in broker.sent)
     assert all(record.timestamp == int(record.value or b"") for record in broker.sent)
 
 
-def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
-    """With three examples of each reason, whose messages differ."""
+def test_letters_of_other_topics_are_listed_with_three_different_examples_and_not_sent() -> None:
     broker = Broker()
     for number in range(8):
         broker.reject(0, Record(number, b"a"), 1, "undecodable", "others", f"message {number // 2}")
     broker.append(1, None, b"not a letter", [], 0)
     topic = DeadLetterTopic(broker.read)
     [group] = group_letters(topic.letters())
-    assert (group["topic"], group["reason"], group["waiting"], topic.others) == ("others", "undecodable", 8, 1)
+    assert (group["topic"], group["reason"], group["waiting"], topic.other_records) == ("others", "undecodable", 8, 1)
     assert [example["offset"] for example in group["examples"]] == [0, 2, 4]
     assert not list(select_letters(broker.read, TOPIC, LetterFilter()))
 
 
-def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> None:
+def test_a_letter_is_repeated_only_if_its_value_is_the_same() -> None:
     broker = Broker()
     for value in (b"a", b"b", b"b"):
         broker.reject(0, Record(3, value, 1), 0, "undecodable")
@@ -129,7 +143,7 @@ def test_a_record_with_other_headers_is_not_a_dead_letter(spoil: Callable[[Any],
     assert read_origin(spoil(headers)) is None
 
 
-def test_what_the_memory_sink_writes_is_read() -> None:
+def test_letters_that_the_memory_sink_writes_can_be_read() -> None:
     letters = MemoryDeadLetters(TOPIC)
     letters.send(2, Record(3, b"x", 4, b"k", [("own", None)]), "undecodable", "why \ud800")
     letters.flush(0)

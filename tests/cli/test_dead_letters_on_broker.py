@@ -28,21 +28,22 @@ NOON_MS = (int(time.time()) // 3600 - 5) * HOUR_MS  # a round hour, some hours a
 AHEAD_MS = NOON_MS + 100 * HOUR_MS  # which brokers refuse by default
 
 
-def arguments(broker: Broker, topic: str, *more: object) -> list[str]:
+def arguments(broker: Broker, topic: str, subcommand: str, *more: object) -> list[str]:
+    """Return the words of `streampca dead-letters`."""
     options = ["--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap]
-    return ["dead-letters", str(more[0]), *options, *map(str, more[1:])]
+    return ["dead-letters", subcommand, *options, *map(str, more)]
 
 
-def iso(milliseconds: int) -> str:
+def format_time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def listed(broker: Broker, topic: str) -> dict[str, dict[str, Any]]:
+def list_letters(broker: Broker, topic: str) -> dict[str, dict[str, Any]]:
     output = printed(*arguments(broker, topic, "list", "--json"))
     return {group["reason"]: group for group in json.loads(output)["groups"]}
 
 
-def replayed(broker: Broker, topic: str, *more: object) -> str:
+def replay(broker: Broker, topic: str, *more: object) -> str:
     return printed(*arguments(broker, topic, "replay", *more))
 
 
@@ -56,13 +57,13 @@ def write_letters(log: OnKafka, letters: list[tuple[int, Record, str]]) -> None:
     sink.close()
 
 
-def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic: str) -> None:
+def test_rejected_records_are_sent_again_once_and_unchanged(broker: Broker, topic: str) -> None:
     log = OnKafka(broker, topic, 3)
     broker.create_topic(f"{topic}-dead")
     own = [("trace", b"\xff\0"), ("__connect.errors.topic", b"elsewhere"), ("trace", b"again")]
     letters = [
         (0, Record(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),
-        (2, Record(9, None, NOON_MS + HOUR_MS, b"tomb"), "no_value"),
+        (2, Record(9, None, NOON_MS + HOUR_MS, b"tomb"), "undecodable"),
         (2, Record(11, b"", NOON_MS + 2 * HOUR_MS), "wrong_length"),
         (0, Record(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),  # repeated after a crash
         (1, Record(6, b"large", AHEAD_MS), "too_many_bytes"),
@@ -70,26 +71,26 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
     # First, so that the new topic's leader takes records: librdkafka changes the order of those that it sends again.
     broker.produce(f"{topic}-dead", 0, [b"somebody else's"])
     write_letters(log, letters)
-    wrong = listed(broker, topic)["wrong_length"]
+    wrong = list_letters(broker, topic)["wrong_length"]
     assert wrong.items() >= {
         "letters": 3, "waiting": 2, "repeated": 1, "partitions": {"0": 2, "2": 1},
-        "first_timestamp": iso(NOON_MS), "last_timestamp": iso(NOON_MS + 2 * HOUR_MS),
+        "first_timestamp": format_time(NOON_MS), "last_timestamp": format_time(NOON_MS + 2 * HOUR_MS),
     }.items()  # fmt: skip
     assert wrong["examples"][1] == {"partition": 2, "offset": 11, "message": "message 11"}
     table = " ".join(printed(*arguments(broker, topic, "list"), COLUMNS="200").split())
     row, example = f"wrong_length {topic} 0: 2, 2: 1 2 0 1 ", "wrong_length: partition 2, offset 11: message 11"
-    for words in (row, example, "1 other records are no dead letters of streampca"):
+    for words in (row, example, "1 other records are not dead letters of streampca"):
         assert words in table
 
-    assert f"4 records would be sent to {topic}" in replayed(broker, topic)
+    assert f"4 records would be sent to {topic}" in replay(broker, topic)
     assert set(broker.end_offsets(topic).values()) == {0}
-    select = ["--reason", "wrong_length", "--reason", "no_value", "--since", iso(NOON_MS + HOUR_MS)]
-    assert f"2 records were sent to {topic}" in replayed(broker, topic, *select, "--send")
-    assert "0 records were sent" in replayed(broker, topic, *select, "--send")
-    assert f"2 records were sent to {topic}, 1 of them with the time of sending" in replayed(broker, topic, "--send")
-    assert "0 records were sent" in replayed(broker, topic, "--send")
-    assert {reason: (g["waiting"], g["replayed"]) for reason, g in listed(broker, topic).items()} == {
-        "wrong_length": (0, 2), "no_value": (0, 1), "too_many_bytes": (0, 1),
+    select = ["--reason", "wrong_length", "--reason", "undecodable", "--since", format_time(NOON_MS + HOUR_MS)]
+    assert f"2 records were sent to {topic}" in replay(broker, topic, *select, "--send")
+    assert "0 records were sent" in replay(broker, topic, *select, "--send")
+    assert f"2 records were sent to {topic}, 1 of them with the time of sending" in replay(broker, topic, "--send")
+    assert "0 records were sent" in replay(broker, topic, "--send")
+    assert {reason: (g["waiting"], g["replayed"]) for reason, g in list_letters(broker, topic).items()} == {
+        "wrong_length": (0, 2), "undecodable": (0, 1), "too_many_bytes": (0, 1),
     }  # fmt: skip
 
     headers = {
@@ -104,15 +105,16 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
     assert headers[0, b"key", b"\x00\xff", NOON_MS] == [*own, *added]
 
     write_letters(log, [(0, Record(20, b"\x00\xff", NOON_MS, b"key", [*own, *added]), "wrong_length")])
-    assert "1 records were sent" in replayed(broker, topic, "--send")
+    assert "1 records were sent" in replay(broker, topic, "--send")
     again = broker.read_all(topic)[1]
     assert again.headers[:-1] == [*own, ("streampca.replays", b"2")]
 
 
 @pytest.mark.slow
 def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """Killed, and paused while another one takes over; the last one sends the rest."""
-    count, random_ = 8000, random.Random(7)
+    """Some are killed, and some paused while another replay takes over; the last replay sends the rest."""
+    count = 8000
+    generator = random.Random(7)
     log = OnKafka(broker, topic, 2)
     broker.create_topic(f"{topic}-dead", 2)
     write_letters(log, [(i % 2, Record(i, b"%d" % i, NOON_MS, b"%d" % (i % 7)), "undecodable") for i in range(count)])
@@ -122,9 +124,9 @@ def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: s
         process = ForkedProcess(
             arguments(broker, topic, "replay", "--send"), dict(os.environ), tmp_path / f"{attempt}.log"
         )
-        some = before + random_.randrange(1, 1500)
+        enough = before + generator.randrange(1, 1500)
         wait_until(
-            lambda s=some, p=process: sum(broker.end_offsets(topic).values()) >= s or p.poll() is not None,
+            lambda enough=enough, p=process: sum(broker.end_offsets(topic).values()) >= enough or p.poll() is not None,
             60,
             "progress",
         )
@@ -133,17 +135,17 @@ def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: s
             paused.append(process)
         else:
             process.kill()
-    replayed(broker, topic, "--send")
+    replay(broker, topic, "--send")
     for process in paused:
         process.send_signal(signal.SIGCONT)
         assert process.wait(60) in (0, 1)  # fenced, if it was in the middle
-    assert "0 records were sent" in replayed(broker, topic, "--send")
+    assert "0 records were sent" in replay(broker, topic, "--send")
     copies = Counter(int(record.value) for record in broker.read_all(topic))
     assert sorted(copies) == list(range(count))
     assert set(copies.values()) == {1}
 
 
-def test_mistakes_are_one_line(broker: Broker, topic: str) -> None:
+def test_mistakes_are_one_line_errors(broker: Broker, topic: str) -> None:
     options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
     assert_one_line(run("dead-letters", "list", *options), "dead_letter_topic is required", 2)
     assert_one_line(run("dead-letters", "list", *options, "--dead-letter-topic", f"{topic}-no"), f"no topic {topic}-no")

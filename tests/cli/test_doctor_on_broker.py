@@ -11,8 +11,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from kafka.structs import OffsetAndMetadata
 
-from streampca.cli.doctor_topic import _why_unreachable
-from streampca.consumer_group.committed import metadata_of_store
+from streampca.cli.doctor_topic import _explain_unreachable
+from streampca.consumer_group.committed import format_store_metadata
 from streampca.stores import identity
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.identity import StoreIdentity
@@ -33,23 +33,23 @@ def store(tmp_path: Path, topic: str) -> Path:
     return tmp_path
 
 
-def doctor(topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:
+def transform_doctor(topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:
     """Run `doctor` for transform; return its exit code and, by the name of the check, its line."""
     return run_doctor("--topic", topic, "--output-topic", f"{topic}-out", "--store", store, **environment)
 
 
 def worker_doctor(broker: Broker, topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:
-    """The same for a worker."""
+    """Run `doctor` for a worker; return its exit code and, by the name of the check, its line."""
     words = ("--topic", topic, "--dimensions", 4, "--components", 2, "--store", store)
     return run_doctor(*words, "--bootstrap-servers", broker.bootstrap, **environment)
 
 
-def test_both_roles_pass(broker: Broker, topic: str, store: Path) -> None:
+def test_all_checks_pass_for_transform_alone_and_with_a_worker(broker: Broker, topic: str, store: Path) -> None:
     broker.create_topic(topic, 2)
     broker.create_topic(f"{topic}-out", 3)
     broker.produce(topic, 0, [json.dumps([0.0] * 5).encode()])
     environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap}
-    code, alone = doctor(topic, store, **environment)
+    code, alone = transform_doctor(topic, store, **environment)
     assert (code, {line[0] for line in alone.values()}) == (0, {"✓"}), alone
     assert alone["output topic"] == f"✓ {topic}-out has 3 partitions and may be written to"
     assert alone["transactions"].endswith(f"begin with streampca-transform-{topic}-")
@@ -57,7 +57,7 @@ def test_both_roles_pass(broker: Broker, topic: str, store: Path) -> None:
     assert alone["lag"] == f"✓ streampca-transform-{topic} is 1 records behind"
     assert "a vector of 5 numbers" in alone["newest record"]
     both = {**environment, "STREAMPCA_DIMENSIONS": "5", "STREAMPCA_COMPONENTS": "2"}
-    code, lines = doctor(topic, store, **both)
+    code, lines = transform_doctor(topic, store, **both)
     assert (code, {line[0] for line in lines.values()}) == (0, {"✓"}), lines
     assert lines.keys() == alone.keys() | {"store", "consumer group", "checkpoints"}
 
@@ -65,7 +65,7 @@ def test_both_roles_pass(broker: Broker, topic: str, store: Path) -> None:
 def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: str, store: Path) -> None:
     broker.create_topic(topic, 2)
     environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap}
-    code, lines = doctor(topic, store, **environment)
+    code, lines = transform_doctor(topic, store, **environment)
     assert code == 1
     assert f"✗ there is no topic {topic}-out" in lines["output topic"]
     assert lines["transactions"].startswith("–")
@@ -73,13 +73,58 @@ def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: s
     group = f"streampca-transform-{topic}"
     with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group)) as member:
         member.commit({TopicPartition(topic, 1): OffsetAndMetadata(0, "k=3 d=5\0", -1)})
-    code, lines = doctor(topic, store, **environment)
+    code, lines = transform_doctor(topic, store, **environment)
     assert code == 1
-    assert f"✗ {topic}-out has 1 partitions, fewer than {topic}: add some" in lines["output topic"]
+    assert f"✗ {topic}-out has 1 partitions, so partitions 1 of {topic} wait: add" in lines["output topic"]
+    assert lines["transform group"].startswith("–")
+    broker.add_partitions(f"{topic}-out", 2)
+    code, lines = transform_doctor(topic, store, **environment)
+    assert code == 1
     assert f"✗ {topic}-out holds outputs of 3 components of 5 dimensions" in lines["transform group"]
 
 
-def test_missing_rights_are_named(broker: Broker, topic: str, store: Path) -> None:
+def test_doctor_compares_the_largest_records_of_the_topic_and_the_dead_letter_topic(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.create_topic(topic, max_message_bytes=100_000)
+    name = "size of dead letters"
+    assert worker_doctor(broker, topic, tmp_path)[1][name] == "✓ no dead-letter topic"
+    for size, expected in ((100_000 + 65_535, "warning: "), (100_000 + 65_536, "takes every record")):
+        dead = broker.create_topic(f"{topic}-{size}", max_message_bytes=size)
+        code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_DEAD_LETTER_TOPIC=dead)
+        assert code == 0, lines
+        assert expected in lines[name]
+        assert ("set max.message.bytes" in lines[name]) == (expected == "warning: ")
+
+
+def test_a_compacted_output_topic_fails_where_outputs_have_no_key(broker: Broker, topic: str, store: Path) -> None:
+    broker.create_topic(topic, cleanup_policy="compact")
+    broker.create_topic(f"{topic}-out", cleanup_policy="compact,delete")
+    environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap}
+    value = json.dumps([0.0] * 5).encode()
+
+    def check(**more: str) -> str:
+        code, lines = transform_doctor(topic, store, **environment, **more)
+        line = lines["keys of outputs"]
+        assert (code != 0) == (line[0] == "✗"), lines
+        assert "it is compacted" in lines["records"]
+        return line
+
+    assert check()[0] == "✓"  # nothing is known of the keys yet
+    with closing(broker.producer()) as producer:
+        producer.send(topic, value, key=b"a", partition=0).get(60)
+    assert check()[0] == "✓"
+    assert "Arrow outputs have no key" in check(STREAMPCA_OUTPUT_FORMAT="arrow")
+    other = broker.create_topic(f"{topic}-keyless")
+    broker.create_topic(f"{other}-out", cleanup_policy="compact")
+    broker.produce(other, 0, [value])
+    models_in(store, other).save(numbered(7))
+    code, lines = transform_doctor(other, store, **environment)
+    assert code == 1
+    assert "the newest record of partition 0" in lines["keys of outputs"]
+
+
+def test_doctor_names_missing_rights(broker: Broker, topic: str, store: Path) -> None:
     for name in (topic, f"{topic}-out", f"{topic}-dead"):
         broker.create_topic(name)
     secure = {
@@ -97,7 +142,7 @@ def test_missing_rights_are_named(broker: Broker, topic: str, store: Path) -> No
             for right, resource in ((ACLOperation.DESCRIBE, prefix), (ACLOperation.READ, dead))
         ]
     )
-    code, lines = doctor(topic, store, **secure)
+    code, lines = transform_doctor(topic, store, **secure)
     assert code == 1
     assert {name for name, line in lines.items() if line[0] == "✗"} == {"dead-letter topic", "transactions"}
     assert f"does not allow this user: writing to topic {topic}-dead; grant it the right" in lines["dead-letter topic"]
@@ -118,9 +163,11 @@ def test_open_transactions_are_a_failure_only_if_they_stand_still(broker: Broker
     assert worker_doctor(broker, topic, store, **environment)[1]["open transactions"] == "✓ none"
 
 
-def test_addresses_that_brokers_advertise_are_tried() -> None:
-    assert _why_unreachable("3", "kafka-3.invalid", 9092).startswith("broker 3 advertises kafka-3.invalid:9092, which")
-    assert "refused" in _why_unreachable("3", "127.0.0.1", free_ports(1)[0])
+def test_an_advertised_address_that_cannot_be_reached_is_explained() -> None:
+    assert _explain_unreachable("3", "kafka-3.invalid", 9092).startswith(
+        "broker 3 advertises kafka-3.invalid:9092, which"
+    )
+    assert "refused" in _explain_unreachable("3", "127.0.0.1", free_ports(1)[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -134,22 +181,22 @@ def test_doctor_says_when_records_carry_float32(broker: Broker, topic: str, tmp_
         assert ("dtype=float32" in lines["newest record"]) == (dtype == "float32" and not asked)
 
 
-def test_doctor_looks_behind_deletes_and_finds_a_field_that_is_always_null(
+def test_doctor_finds_the_newest_vector_before_deletes_and_a_field_that_is_always_null(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    def newest() -> str:
+    def check() -> str:
         return worker_doctor(broker, topic, tmp_path, STREAMPCA_FIELD="before")[1]["newest record"]
 
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [b'{"before": null, "after": [1, 2, 3, 4]}'] * 60)
-    assert newest().startswith("✓ none of the newest 60 records has a vector: all are tombstones or null at `field`")
+    assert check().startswith("✓ none of the newest 60 records has a vector: all are tombstones or null at `field`")
     broker.produce(topic, 0, [b'{"before": [1, 2, 3, 4]}', *[None] * 30])
-    assert newest().startswith("✓ partition 0, offset 60 is a vector of 4 numbers")
+    assert check().startswith("✓ partition 0, offset 60 is a vector of 4 numbers")
     broker.produce(topic, 0, [None] * 100)
-    assert newest().startswith("✗ none of the newest 100 records has a vector")
+    assert check().startswith("✗ none of the newest 100 records has a vector")
 
 
-def test_doctor_and_produce_over_tls_with_a_login(
+def test_doctor_and_produce_connect_over_tls_with_a_login(
     broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str
 ) -> None:
     broker.create_topic(topic)
@@ -167,7 +214,7 @@ def test_doctor_and_produce_over_tls_with_a_login(
     assert (code, {line[0] for line in lines.values()}) == (0, {"✓"}), lines
     assert lines["broker"] == f"✓ {broker.tls_bootstrap} answers {client} (SASL_SSL, logged in as {USER})"
     assert f"{topic} has 1 partitions; its id is " in lines["topic"]
-    assert lines["records"] == f"✓ {topic} holds 1,001"
+    assert lines["records"] == f"✓ {topic} holds at most 1,001 records"
     assert lines["consumer group"].endswith("has offsets of 0 of 1 partitions")
     assert lines["lag"].endswith("is 1,001 records behind")
     assert "a vector of 4 numbers" in lines["newest record"]
@@ -190,7 +237,7 @@ def test_doctor_reports_failed_checks(broker: Broker, topic: str, tmp_path: Path
     assert "2 numbers, not 4" in lines["newest record"]
 
 
-def test_doctor_of_an_absent_broker(tmp_path: Path) -> None:
+def test_doctor_reports_an_absent_broker_and_still_checks_the_store(tmp_path: Path) -> None:
     options = ("--topic", "t", "--dimensions", 4, "--components", 2, "--bootstrap-servers", "127.0.0.1:1")
     outcome = run("doctor", *options, STREAMPCA_STORE=str(tmp_path), timeout=40)
     assert outcome.returncode == 1
@@ -199,13 +246,13 @@ def test_doctor_of_an_absent_broker(tmp_path: Path) -> None:
     assert outcome.stdout.endswith("\n1 check failed\n")
 
 
-def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_doctor_reports_checkpoints_that_are_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [b"[1, 2, 3, 4]"] * 9)
-    commit(broker, topic, {(topic, 0): 5})  # as another tool, whose offsets say nothing
+    commit(broker, topic, {(topic, 0): 5})  # as another tool does, whose offsets do not name a store
     code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
     assert (code, lines["checkpoints"][0]) == (0, "✓")
-    commit(broker, topic, {(topic, 0): 5}, metadata_of_store(identity.ensure(DirectoryStore(tmp_path))))
+    commit(broker, topic, {(topic, 0): 5}, format_store_metadata(identity.ensure(DirectoryStore(tmp_path))))
     code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
     assert code == 1
     assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")
@@ -214,7 +261,7 @@ def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: 
 def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 2)
     other = StoreIdentity("ab" * 16, "s3://bucket/other", "worker-7")
-    commit(broker, topic, {(topic, 1): 0}, metadata_of_store(other))
+    commit(broker, topic, {(topic, 1): 0}, format_store_metadata(other))
     environment = {"STREAMPCA_GROUP_ID": topic}
     code, lines = worker_doctor(broker, topic, tmp_path / "store", **environment)
     assert code == 1

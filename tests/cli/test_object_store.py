@@ -42,7 +42,7 @@ def test_fit_writes_and_inspect_reads_an_object(url: str, vectors: Path, capsys:
     assert "readings: 1 models, newest version 300\nversions: 300\n" in capsys.readouterr().out
 
 
-def test_objects_and_buckets_that_do_not_exist(url: str, vectors: Path) -> None:
+def test_an_object_or_bucket_that_does_not_exist_is_named(url: str, vectors: Path) -> None:
     with pytest.raises(StoreError, match=f"cannot read {url}/model.npz: there is no such file"):
         inspect.run(f"{url}/model.npz", as_json=True)
     assert "holds no checkpoints and no models" in refusal(StoreError, inspect.run, url, as_json=True)

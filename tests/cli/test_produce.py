@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.command_line import assert_fatal, printed, run
+from tests.command_line import assert_one_line, printed, run
 from tests.kafka_broker import Broker
 
 pytestmark = pytest.mark.usefixtures("client")
@@ -44,10 +44,13 @@ def test_produce_limits_the_rate(broker: Broker, topic: str, tmp_path: Path) -> 
 
 def test_produce_reports_missing_topics_and_bad_rows(broker: Broker, topic: str, tmp_path: Path, vectors: Path) -> None:
     options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
-    assert_fatal(run("produce", vectors, *options), f"there is no topic {topic}")
+    assert_one_line(run("produce", vectors, *options), f"there is no topic {topic}")
     broker.create_topic(topic, 1)
     (tmp_path / "v.csv").write_text("1,2\n3,4\n5\n")
-    assert_fatal(run("produce", tmp_path / "v.csv", *options), "row 3: 1 cells, not 2")
+    refused = run("produce", tmp_path / "v.csv", *options)
+    note, error = refused.stderr.splitlines()
+    assert (refused.returncode, note.endswith("the first line is a row")) == (1, True)
+    assert "row 3: 1 cells, not 2" in error
 
 
 def test_numbers_are_sent_by_the_names_of_the_setting(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -58,9 +61,9 @@ def test_numbers_are_sent_by_the_names_of_the_setting(broker: Broker, topic: str
     options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
     named = {"STREAMPCA_FIELD": "at.temp,at.hum"}
     (tmp_path / "whole.csv").write_text("hum,temp\n48,21.5\n50,22\n")
-    assert "its columns temp, hum" in printed("produce", tmp_path / "whole.csv", *options, **named)
-    assert "read in their order" in printed("produce", tmp_path / "v.npy", *options, **named)
+    assert "its columns temp, hum" in run("produce", tmp_path / "whole.csv", *options, **named).stderr
+    assert "read in their order" in run("produce", tmp_path / "v.npy", *options, **named).stderr
     refused = run("produce", tmp_path / "v.csv", *options, "--field", "hum,id", **named)
-    assert_fatal(refused, "has the columns hum, id, but the dimensions learned are temp, hum")
+    assert_one_line(refused, "has the columns hum, id, but the dimensions are temp, hum")
     sent = [json.loads(record.value)["at"] for record in broker.read_all(topic)]
     assert sent == [{"temp": 21.5, "hum": 48}, {"temp": 22, "hum": 50}, {"temp": 1, "hum": 1}]

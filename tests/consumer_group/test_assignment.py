@@ -1,7 +1,7 @@
 """Where reading resumes: a log that lost records, and partitions whose records cannot be decoded for now."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -17,8 +17,8 @@ from streampca.consumer_group.events import (
     PartitionsReleased,
     PartitionStalled,
 )  # fmt: skip
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.in_flight import InFlight
-from streampca.consumer_group.policy import FirstRecords
 from streampca.errors import OffsetGapError, SourceError, StoreError, TopicReplacedError
 from streampca.fold.checkpoint import encode
 from streampca.fold.fold import Fold
@@ -34,34 +34,42 @@ from tests.fold.streams import vectors
 from tests.formats.structured import memory
 from tests.in_memory import MemorySource, MemoryTopic
 from tests.in_memory.schemas import MemorySchemas
-from tests.members import member_of
-from tests.worker.environment import POISON, TOPIC, Environment, EventRecorder, N, environment_of, filled_with
+from tests.members import make_member
+from tests.worker.environment import (
+    POISON,
+    TOPIC,
+    Environment,
+    EventRecorder,
+    N,
+    make_environment,
+    make_filled_environment,
+)
 from tests.worker.harness import (
     SCHEMA,
     SynchronousExecutor,
     WorkerFixture,
-    at_poll,
-    avros,
-    broker_away_at_lookup,
-    config_for,
-    learned_in_one_batch,
+    act_at_polls,
+    hide_broker_at_lookup,
+    learn_in_one_batch,
+    make_avro_values,
+    make_config_for,
     make_worker,
+    make_worker_config,
     run_until,
-    worker_config,
 )
 
 
 @pytest.mark.parametrize("on_offset_gap", ["fail", "earliest", "latest"])
 @pytest.mark.parametrize("position", [50, 70, 90, 91])
 def test_a_log_that_lost_records_that_were_read_is_refused(on_offset_gap: str, position: int) -> None:
-    policy = worker_config(on_offset_gap=on_offset_gap)
+    policy = make_worker_config(on_offset_gap=on_offset_gap)
     with pytest.raises(SourceError, match=rf"^partition 3 .* {position} .*50 to 90.* lost .* group_id$"):
         policy.resume_at(OutOfRange(partition=3, position=position, earliest=50, latest=90))
 
 
 @pytest.fixture
 def filled() -> Environment:
-    return filled_with(N)
+    return make_filled_environment(N)
 
 
 @pytest.fixture
@@ -79,7 +87,7 @@ def figures(env: Environment) -> tuple[int, int, int]:
 
 
 def test_lost_records_stop_the_worker_and_the_error_names_the_setting(trimmed: Environment) -> None:
-    text = refusal(OffsetGapError, make_worker(trimmed, worker_config(on_offset_gap="fail")).run)
+    text = refusal(OffsetGapError, make_worker(trimmed, make_worker_config(on_offset_gap="fail")).run)
     assert re.match(rf"partition 0 of {TOPIC}: offset 100 was removed by retention.* 180; set on_offset_gap ", text)
     assert trimmed.calls("save", "commit") == []
 
@@ -87,8 +95,8 @@ def test_lost_records_stop_the_worker_and_the_error_names_the_setting(trimmed: E
 @pytest.mark.parametrize(("policy", "position"), [("earliest", 180), ("latest", N)])
 def test_lost_records_are_skipped_by_policy_and_counted_once(trimmed: Environment, policy: str, position: int) -> None:
     """Although the broker is away when it is asked whether the topic is the same."""
-    away = broker_away_at_lookup(trimmed, 3)
-    worker = make_worker(trimmed, worker_config(on_offset_gap=policy), hook=away).run()
+    away = hide_broker_at_lookup(trimmed, 3)
+    worker = make_worker(trimmed, make_worker_config(on_offset_gap=policy), hook=away).run()
     assert [entry[1] for entry in trimmed.calls("seek")] == [{0: 100}, {0: 100}, {0: position}]
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 100, position)]
     assert figures(trimmed) == (N, 100 + N - position, position - 100)
@@ -99,13 +107,13 @@ def test_a_log_that_ends_before_the_checkpoint_is_an_error(filled: Environment) 
     log = filled.topic.logs[0]
     del log.records[200:]
     log.end = 200
-    assert "lost data" in refusal(OffsetGapError, make_worker(filled, worker_config(on_offset_gap="earliest")).run)
+    assert "lost data" in refusal(OffsetGapError, make_worker(filled, make_worker_config(on_offset_gap="earliest")).run)
     assert filled.position() == N
 
 
 def test_records_removed_before_the_first_poll_are_not_lost() -> None:
-    env = filled_with(100)
-    worker = make_worker(env, worker_config(on_offset_gap="fail"))
+    env = make_filled_environment(100)
+    worker = make_worker(env, make_worker_config(on_offset_gap="fail"))
     original_poll = worker.source.poll
     out_of_range = iter([OutOfRange(0, 0, 40, 100)])
 
@@ -123,11 +131,11 @@ def test_records_removed_before_the_first_poll_are_not_lost() -> None:
 
 def test_a_replaced_topic_is_not_mistaken_for_lost_records(trimmed: Environment) -> None:
     script = [lambda: trimmed.topic.create(1), 10]
-    refusal(TopicReplacedError, make_worker(trimmed, worker_config(on_offset_gap="earliest"), script).run)
+    refusal(TopicReplacedError, make_worker(trimmed, make_worker_config(on_offset_gap="earliest"), script).run)
     assert trimmed.calls("save", "commit") == []
 
 
-def cut_and_grown(env: Environment) -> None:
+def cut_and_grow_log(env: Environment) -> None:
     """Lose the last 40 of 100 records; append 90 others."""
     env.topic.truncate(0, 60)
     env.send(0, vectors(90, seed=7))
@@ -136,14 +144,14 @@ def cut_and_grown(env: Environment) -> None:
 @pytest.fixture
 def env() -> Environment:
     """A topic whose first 100 records have been learned."""
-    env = filled_with(100)
+    env = make_filled_environment(100)
     make_worker(env).run()
     return env
 
 
 def test_the_worker_stops_and_changes_nothing(env: Environment) -> None:
     before = env.newest()
-    cut_and_grown(env)
+    cut_and_grow_log(env)
     words = rf"partition 0 of {TOPIC}: offset 100 .* cut at offset 60 or before .* group_id, .* on_offset_gap "
     assert re.match(words, refusal(OffsetGapError, make_worker(env).run))
     assert encode(env.newest()) == encode(before)
@@ -156,9 +164,9 @@ def test_the_worker_resumes_as_on_offset_gap_allows(
     env: Environment, running: bool, policy: str, position: int, learned: int
 ) -> None:
     if not running:
-        cut_and_grown(env)
-    script = [10, 10, lambda: cut_and_grown(env)] if running else []
-    worker = make_worker(env, worker_config(env.fold_config, on_offset_gap=policy), script).run()
+        cut_and_grow_log(env)
+    script = [10, 10, lambda: cut_and_grow_log(env)] if running else []
+    worker = make_worker(env, make_worker_config(env.fold_config, on_offset_gap=policy), script).run()
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 60, position, truncated=True)]
     assert figures(env) == (150, learned, position - 60)
     assert make_worker(env).run().recorder.of_type(OffsetsSkipped) == []
@@ -186,7 +194,7 @@ def test_a_checkpoint_without_the_last_record_is_used_unchecked(env: Environment
     assert newest.fold.last == (99, 0)
     old = replace(newest, fold=replace(newest.fold, last=None))
     env.store.write(f"checkpoints/{TOPIC}/0/{100:020d}.npz", encode(old))
-    cut_and_grown(env)
+    cut_and_grow_log(env)
     make_worker(env).run()
     assert env.position() == 150
 
@@ -195,7 +203,7 @@ def test_a_checkpoint_without_the_last_record_is_used_unchecked(env: Environment
 
 
 def run_with(env: Environment, schemas: MemorySchemas, script: list[object], **options: object) -> WorkerFixture:
-    return make_worker(env, config_for(env, "avro", schemas, **options), script).run()  # type: ignore[arg-type]
+    return make_worker(env, make_config_for(env, "avro", schemas, **options), script).run()  # type: ignore[arg-type]
 
 
 def set_away(schemas: MemorySchemas, *, away: bool) -> Callable[[], None]:
@@ -204,12 +212,12 @@ def set_away(schemas: MemorySchemas, *, away: bool) -> Callable[[], None]:
 
 def test_a_log_that_is_cut_while_the_registry_is_away_is_noticed() -> None:
     V, schemas = vectors(100), memory(SCHEMA)
-    env = environment_of([*avros(V[:80]), *avros(V[80:], 2)])
+    env = make_environment([*make_avro_values(V[:80]), *make_avro_values(V[80:], 2)])
 
     def cut_and_grow() -> None:
         schemas.away = False
         env.topic.truncate(0, 60)
-        env.send(0, avros(vectors(90, seed=7)))
+        env.send(0, make_avro_values(vectors(90, seed=7)))
 
     script: list[object] = [80, set_away(schemas, away=True), 20, cut_and_grow, *([None] * 5)]
     assert "offset 80 follows records that are not in the log any more" in refusal(
@@ -220,19 +228,22 @@ def test_a_log_that_is_cut_while_the_registry_is_away_is_noticed() -> None:
 
 def test_messages_before_the_registry_failed_are_saved() -> None:
     env, V, schemas = Environment(), vectors(60), memory(SCHEMA)
-    env.send(0, [*avros(V[:30]), *avros(V[30:], 2)])
+    env.send(0, [*make_avro_values(V[:30]), *make_avro_values(V[30:], 2)])
     worker = make_worker(
-        env, config_for(env, "avro", schemas), [30, set_away(schemas, away=True), *([30] * 4)], stop_when_idle=False
+        env,
+        make_config_for(env, "avro", schemas),
+        [30, set_away(schemas, away=True), *([30] * 4)],
+        stop_when_idle=False,
     )
-    at_poll(worker, {13: lambda: worker.stop("enough")})
-    member = member_of()
-    worker.add_listener(member).run()
+    act_at_polls(worker, {13: lambda: worker.stop("enough")})
+    member = make_member()
+    worker.also_notify(member.notify).run()
     assert env.position() == 30
     assert len(worker.recorder.of_type(PartitionStalled)) >= 2
     assert member.state.partitions.are_stalled
     schemas.away, schemas.schemas[2] = False, SCHEMA
-    make_worker(env, config_for(env, "avro", schemas)).run()
-    assert encode(env.newest()) == learned_in_one_batch(env, V, [1] * 60, 60)
+    make_worker(env, make_config_for(env, "avro", schemas)).run()
+    assert encode(env.newest()) == learn_in_one_batch(env, V, [1] * 60, 60)
 
 
 def test_a_registry_that_denies_access_ends_the_worker() -> None:
@@ -240,7 +251,7 @@ def test_a_registry_that_denies_access_ends_the_worker() -> None:
         def get(self, schema_id: int | str) -> WriterSchema:
             raise SourceError("the schema registry refuses us")
 
-    env = environment_of(avros(vectors(5)))
+    env = make_environment(make_avro_values(vectors(5)))
     assert "refuses us" in refusal(SourceError, run_with, env, ForbiddenSchemas({}), [])
     assert env.position() is None
 
@@ -264,25 +275,25 @@ class FlakySchemas(MemorySchemas):
 def test_a_flaky_registry_loses_no_record(limit_bytes: int, failures: int) -> None:
     """It may answer for a batch that was read after one that still waits."""
     env, V = Environment(), vectors(100)
-    env.send(0, avros(V))
-    config = config_for(env, "avro", FlakySchemas(failures), on_bad_record="dead_letter")
-    member = member_of()
+    env.send(0, make_avro_values(V))
+    config = make_config_for(env, "avro", FlakySchemas(failures), on_bad_record="dead_letter")
+    member = make_member()
     worker = make_worker(env, config, batch=10, threads=ThreadPoolExecutor(2), limit_bytes=limit_bytes)
-    worker.add_listener(member).run()
+    worker.also_notify(member.notify).run()
     assert env.dead_letters == []
     stalled = worker.recorder.of_type(PartitionStalled)[0]
     assert (stalled.partition, stalled.lag) == (0, 100)
     assert "does not answer" in stalled.cause
     assert not member.state.partitions.are_stalled
-    assert encode(env.newest()) == learned_in_one_batch(env, V, [1] * 100, 100)
+    assert encode(env.newest()) == learn_in_one_batch(env, V, [1] * 100, 100)
 
 
 # --- what was read, and not handled -----------------------------------------------------------------------------------
 
 
-def with_guessed_type(env: Environment, **options: Any) -> WorkerConfig:
+def guess_type(env: Environment, **options: Any) -> WorkerConfig:
     """Whose first records are compared: bad ones, which hold no numbers, do not wait."""
-    return replace(worker_config(**options), codec=Codec("float64", Judge.of(env.fold_config.learning)))
+    return replace(make_worker_config(**options), codec=Codec("float64", Judge.of(env.fold_config.learning)))
 
 
 @pytest.mark.parametrize("on_offset_gap", ["fail", "earliest", "latest"])
@@ -290,7 +301,7 @@ def with_guessed_type(env: Environment, **options: Any) -> WorkerConfig:
 @pytest.mark.parametrize("end", [5, 20, 39])
 def test_a_log_that_is_cut_behind_what_was_handled_loses_nothing(on_offset_gap: str, handled: int, end: int) -> None:
     """Records that were compared, and not handled, are read again, as the log holds them now."""
-    env = environment_of([POISON] * handled)
+    env = make_environment([POISON] * handled)
     env.topic.skip(0, 5 - handled)
 
     def cut_and_grow() -> None:
@@ -298,7 +309,7 @@ def test_a_log_that_is_cut_behind_what_was_handled_loses_nothing(on_offset_gap: 
         env.send(0, vectors(150, seed=7))
 
     script = [1000, lambda: env.send(0, vectors(35)), 1000, None, cut_and_grow, *[1000] * 4]
-    config = with_guessed_type(env, on_bad_record="skip", on_offset_gap=on_offset_gap)
+    config = guess_type(env, on_bad_record="skip", on_offset_gap=on_offset_gap)
     worker = make_worker(env, config, script).run()
     assert worker.recorder.of_type(OffsetsSkipped) == []
     assert figures(env) == (end + 150, end - 5 + 150, 0)
@@ -307,14 +318,14 @@ def test_a_log_that_is_cut_behind_what_was_handled_loses_nothing(on_offset_gap: 
 
 @pytest.mark.parametrize(("policy", "learned"), [("earliest", 150), ("latest", 0)])
 def test_where_handled_records_are_lost_only_those_count(policy: str, learned: int) -> None:
-    env = environment_of([POISON] * 5)
+    env = make_environment([POISON] * 5)
 
     def cut_and_grow() -> None:
         env.topic.truncate(0, 3)
         env.send(0, vectors(152, seed=7))
 
     script = [5, lambda: env.send(0, vectors(35)), 35, None, cut_and_grow, *[1000] * 4]
-    config = with_guessed_type(env, on_bad_record="skip", on_offset_gap=policy)
+    config = guess_type(env, on_bad_record="skip", on_offset_gap=policy)
     worker = make_worker(env, config, script).run()
     position = 5 if policy == "earliest" else 155
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 3, position, truncated=True)]
@@ -325,37 +336,40 @@ def test_where_handled_records_are_lost_only_those_count(policy: str, learned: i
 @pytest.mark.parametrize("restored", [frozenset(), frozenset({1}), frozenset({0, 1})])
 def test_all_that_is_released_is_reported_whether_it_was_restored_or_not(restored: frozenset[int], lost: bool) -> None:
     """A partition that stalls may be revoked while it waits to be restored again: its stall is over, too."""
-    env, recorder = filled_with(10, 10), EventRecorder()
-    source, config = MemorySource(env.topic), with_guessed_type(env)
+    env, recorder = make_filled_environment(10, 10), EventRecorder()
+    source, config = MemorySource(env.topic), guess_type(env)
     source.poll(0), source.poll(0)
     answers = iter([frozenset({0, 1}), restored])
 
-    def restore(partitions: Collection[int]) -> dict[int, Fold]:
+    def restore(partitions: Collection[int]) -> Iterator[dict[int, Fold]]:
         found = next(answers)
-        if partitions - found:
+        if not found:
             raise StoreError("away")
-        return {p: Fold.empty(env.fold_config.learning) for p in found}
+        yield {p: Fold.empty(env.fold_config.learning) for p in found}
 
     first_records = FirstRecords(TOPIC, config.codec)
     in_flight = InFlight[Learned](SynchronousExecutor(), partial(decode_records, config.codec), limit_bytes=1000)
-    assignment = Assignment[Fold](config, source, in_flight, restore, recorder, first_records)
+    assignment = Assignment[Fold](config, source, in_flight, restore, recorder.notify, first_records)
     assignment.assign({0, 1})
     assignment._pause_undecoded(Undecoded(0, 0, 10, "the registry is away"))
     assignment.restart()
     assignment.retry_when_due(0.0)
     assignment.retry_when_due(100.0)
-    was_restored = restored == {0, 1}
-    assert sorted(assignment.release({0, 1}, lost=lost)) == ([0, 1] if was_restored else [])
+    assert assignment.progress.keys() == restored
+    assignment.release({0, 1}, lost=lost)
+    assert assignment.progress == {}
     assert recorder.of_type(PartitionsReleased) == [PartitionsReleased([0, 1], lost)]
 
 
 def test_partitions_that_wait_to_be_restored_again_are_reported_as_released() -> None:
     """They were reported as assigned before."""
     recorder, unused = EventRecorder(), mock.Mock()
-    assignment = Assignment[Position](
-        unused, unused, unused, lambda partitions: {p: Position(5) for p in partitions}, recorder, unused
-    )
+
+    def restore(partitions: Collection[int]) -> Iterator[dict[int, Position]]:
+        yield {p: Position(5) for p in partitions}
+
+    assignment = Assignment[Position](unused, unused, unused, restore, recorder.notify, unused)
     assignment.assign([0, 1])
     assignment.restart()
-    assert assignment.release([0], lost=False) == []  # none that is read
+    assignment.release([0], lost=False)
     assert recorder.of_type(PartitionsReleased) == [PartitionsReleased([0], lost=False)]

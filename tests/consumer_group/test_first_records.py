@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.consumer_group.policy import FIRST, FirstRecords
+from streampca.consumer_group.first_records import FIRST_RECORDS, FirstRecords
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.formats.record import Record
@@ -81,8 +81,8 @@ def events_of(codec: Codec, V: Array, size: int, start: int = 0) -> Iterator[Any
         yield decode_records(codec, Records(0, part, begin + len(part), len(V)))
 
 
-@pytest.mark.parametrize("size", [1, 7, 60, FIRST, 250])
-@pytest.mark.parametrize("again", [1, 7, 60, FIRST, 250])
+@pytest.mark.parametrize("size", [1, 7, 60, FIRST_RECORDS, 250])
+@pytest.mark.parametrize("again", [1, 7, 60, FIRST_RECORDS, 250])
 def test_records_that_are_read_again_are_handled_in_batches_of_any_size(size: int, again: int) -> None:
     """Nothing is handled before the hundredth record was compared, and nothing is compared twice."""
     codec, V = codec_of("float64", 5), np.random.default_rng(0).normal(size=(250, 5))
@@ -92,14 +92,14 @@ def test_records_that_are_read_again_are_handled_in_batches_of_any_size(size: in
     for event in events_of(codec, V, size):
         compared = event.next
         if first.may_handle(event):
-            assert size >= FIRST
+            assert size >= FIRST_RECORDS
             return
         if due := first.take_due(0.0):
-            assert (due, compared - size < FIRST <= compared) == ([0], True)
+            assert (due, compared - size < FIRST_RECORDS <= compared) == ([0], True)
             break
     assert all(first.may_handle(event) for event in events_of(codec, V, again))
-    assert codec.counts == [*range(FIRST)]  # type: ignore[attr-defined]
-    assert 0 not in first._partitions
+    assert codec.counts == [*range(FIRST_RECORDS)]  # type: ignore[attr-defined]
+    assert 0 not in first._starts
 
 
 def test_after_a_minute_records_are_handled_and_still_compared() -> None:

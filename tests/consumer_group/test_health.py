@@ -6,9 +6,8 @@ from streampca.consumer_group import events
 from streampca.consumer_group.health import Failure, why_not_ready, why_unhealthy
 from streampca.consumer_group.member import Member
 from streampca.sources.events import SourceStatus
-from tests.members import member_of
+from tests.members import make_member, notify
 from tests.waiting import Clock
-from tests.worker.environment import notify
 
 MEMBER, NON_MEMBER = (events.LoopTicked(SourceStatus(connected=True, member=is_one)) for is_one in (True, False))
 ASSIGNED = events.PartitionsAssigned({0: 5})
@@ -16,10 +15,10 @@ ASSIGNED = events.PartitionsAssigned({0: 5})
 
 @pytest.fixture
 def member(clock: Clock) -> Member:
-    return member_of(clock=clock)
+    return make_member(clock=clock)
 
 
-def test_healthy_while_the_loop_has_run_within_a_minute_and_five_minutes_before_it_starts(
+def test_a_member_is_healthy_if_its_loop_ran_in_the_last_minute_or_starts_within_five(
     member: Member, clock: Clock
 ) -> None:
     """Compiling takes long."""
@@ -37,7 +36,7 @@ def test_healthy_while_the_loop_has_run_within_a_minute_and_five_minutes_before_
         assert why_unhealthy(member.state, member.now().ticks) == expected
 
 
-def test_ready_from_the_first_assignment_until_it_stops(member: Member) -> None:
+def test_a_member_is_ready_from_the_first_assignment_until_it_stops(member: Member) -> None:
     assert why_not_ready(member.state, member.now().ticks) == Failure("group", "no place in the consumer group yet")
     member.notify(ASSIGNED)
     assert why_not_ready(member.state, member.now().ticks) is None
@@ -58,7 +57,7 @@ def test_ready_from_the_first_assignment_until_it_stops(member: Member) -> None:
     ],
     ids=["standby", "lost partitions"],
 )  # fmt: skip
-def test_when_a_worker_is_ready(
+def test_a_worker_is_ready_with_partitions_or_as_a_standby(
     member: Member, clock: Clock, timeline: list[tuple[float, events.MemberEvent, bool]]
 ) -> None:
     for seconds, event, is_ready in timeline:

@@ -266,7 +266,7 @@ def test_the_error_of_a_thread_that_has_died_is_raised_before_the_next_poll(sour
 
 
 def test_a_thread_without_a_task_is_not_watched() -> None:
-    with watchdog.watching(), ThreadPoolExecutor(1) as executor:
+    with watchdog.watch_threads(), ThreadPoolExecutor(1) as executor:
         loop = Loop(executor)
         loop.read(records(0, 0, 3))
         loop.tasks.finish(0)
@@ -283,7 +283,7 @@ def test_a_task_that_hangs_is_watched_while_the_loop_waits_for_it() -> None:
         go_on.wait(PATIENCE_S)
         return decoded(event)
 
-    with watchdog.watching(), ThreadPoolExecutor(1) as executor:
+    with watchdog.watch_threads(), ThreadPoolExecutor(1) as executor:
         loop = Loop(executor, decode)
         loop.read(records(0, 0, 3))
         assert begun.wait(PATIENCE_S)

@@ -18,19 +18,22 @@ from streampca.consumer_group.events import (
     MemberStopping,
     ModelFixed,
     ModelPublished,
-    NewClientTried,
+    NamesUnseen,
     OffsetsSkipped,
     PartitionsAssigned,
+    PartitionsMissing,
     PartitionsReleased,
     PartitionStalled,
     PublishFailed,
     RecordRejected,
     RecordsSkipped,
+    RecordsSuspicious,
+    RestoreBegun,
     RestoreFailed,
     StartDelayed,
     TransactionEnded,
 )
-from streampca.consumer_group.listeners import log_problems
+from streampca.consumer_group.log import log_problems
 from streampca.consumer_group.member_state import MemberState, Moment, Problem
 from streampca.consumer_group.partition_state import PartitionState, PartitionStates
 from streampca.consumer_group.saving import Saving
@@ -41,7 +44,7 @@ from streampca.sources.events import SourceStatus
 from streampca.stores.process_status import ProcessStatuses
 from tests.example_models import numbered
 from tests.in_memory.store import FaultyStore
-from tests.members import first_state
+from tests.members import make_first_state
 
 FOLD = Fold.empty(LearningConfig(3, 2))
 COUNTS = {"all": 4, "read": 4, "written": 3, "rejected": 1}
@@ -66,6 +69,7 @@ PARTITIONS, OFFSETS, CAUSES = st.integers(0, 70), st.integers(0, 50), st.sampled
 KINDS: dict[type, st.SearchStrategy[MemberEvent]] = {
     StartDelayed: st.builds(StartDelayed, st.sampled_from(["the store", "brokers", "model"]), CAUSES),
     PartitionsAssigned: st.builds(PartitionsAssigned, st.dictionaries(PARTITIONS, st.integers(-1, 50))),
+    RestoreBegun: st.builds(RestoreBegun, st.integers(0, 50)),
     RestoreFailed: st.builds(RestoreFailed, CAUSES),
     PartitionsReleased: st.builds(PartitionsReleased, st.lists(PARTITIONS), st.booleans()),
     BatchLearned: st.builds(learned, PARTITIONS, OFFSETS, st.integers(0, 1)),
@@ -75,14 +79,16 @@ KINDS: dict[type, st.SearchStrategy[MemberEvent]] = {
     ),
     ModelFixed: st.just(ModelFixed(7, [])),
     RecordRejected: st.just(RecordRejected(0, 1, "undecodable", "?")),
+    RecordsSuspicious: st.just(RecordsSuspicious("elements change their places")),
+    NamesUnseen: st.just(NamesUnseen("none")),
     RecordsSkipped: st.just(RecordsSkipped(1, accepted_any=False)),
     PartitionStalled: st.builds(PartitionStalled, PARTITIONS, OFFSETS, CAUSES),
     OffsetsSkipped: st.builds(OffsetsSkipped, PARTITIONS, OFFSETS, OFFSETS),
     CheckpointSaved: st.builds(saved, PARTITIONS, OFFSETS),
     CheckpointPostponed: st.builds(CheckpointPostponed, CAUSES, st.sampled_from(["dead letters", "topic", "store"])),
-    NewClientTried: st.builds(NewClientTried, st.booleans()),
     ModelPublished: st.just(ModelPublished(MODEL, 0.1)),
     PublishFailed: st.builds(PublishFailed, CAUSES),
+    PartitionsMissing: st.builds(PartitionsMissing, st.dictionaries(PARTITIONS, CAUSES)),
     LoopTicked: st.builds(tick, connected=st.booleans(), member=st.booleans(), is_saving=st.booleans()),
     MemberStopping: st.just(MemberStopping("SIGTERM")),
     MemberEnded: st.builds(MemberEnded, st.sampled_from(["", "an error"])),
@@ -92,8 +98,8 @@ TIMELINES = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 20.0, 400.0]), EVENTS)
 
 
 def after(timeline: list[tuple[float, MemberEvent]], state: MemberState | None = None) -> tuple[MemberState, Moment]:
-    state = state or first_state(save_due_after_s=5.0)
-    now = state.ticked
+    state = state or make_first_state(save_due_after_s=5.0)
+    now = state.last_turn_at
     for seconds, event in timeline:
         now = Moment(now.ticks + seconds, now.unix + seconds)
         state = state.after(event, now)
@@ -127,16 +133,22 @@ BEGINS: dict[type, tuple[MemberEvent, ...]] = {
     PartitionStalled: (PartitionStalled(0, 5, "x"), PartitionStalled(40, 5, "x")),
     CheckpointPostponed: (CheckpointPostponed("x"),),
     PublishFailed: (PublishFailed("x"),),
+    PartitionsMissing: (PartitionsMissing({0: "x"}),),
     TransactionEnded: (TransactionEnded("failed", COUNTS, 0.0, "x"),),
     LoopTicked: (tick(connected=False),),
     Saving: (learned(0, 9), tick()),
 }
 ENDS: dict[type, list[tuple[MemberEvent, ...]]] = {
     StartDelayed: [(tick(),)],
-    RestoreFailed: [(PartitionsAssigned({1: 5}),), (PartitionsReleased([1], lost=False),)],
+    RestoreFailed: [
+        (PartitionsAssigned({1: 5}),),
+        (PartitionsReleased([1], lost=False),),
+        (PartitionsMissing({}),),
+    ],
     PartitionStalled: [(learned(0, 9), learned(40, 9)), (learned(0, 9), PartitionsReleased([40], lost=True))],
     CheckpointPostponed: [(saved(0, 5),)],
-    PublishFailed: [(ModelPublished(MODEL, 0.1),)],
+    PublishFailed: [(ModelPublished(MODEL, 0.1),), (PartitionsMissing({}),)],
+    PartitionsMissing: [(PartitionsMissing({}),), (PartitionsReleased([1], lost=False),)],
     TransactionEnded: [(TransactionEnded("committed", COUNTS, 0.1),)],
     LoopTicked: [(tick(),)],
     Saving: [
@@ -163,6 +175,16 @@ def test_every_problem_that_begins_also_ends(name: type) -> None:
         assert after([(0.0, event) for event in ends], begun)[0].problems == {}
 
 
+def test_a_failed_save_is_over_when_what_waited_is_saved_whatever_else_was_saved() -> None:
+    """The store may refuse the checkpoint of one partition, and take the others."""
+    read = [(0.0, learned(partition, 9)) for partition in (0, 40)]
+    failed, _ = after([*read, (1.0, CheckpointPostponed("x")), (1.0, saved(40, 9)), (1.0, learned(40, 12))])
+    assert failed.problems.keys() == {CheckpointPostponed}
+    assert after([(1.0, saved(40, 12))], failed)[0].problems.keys() == {CheckpointPostponed}
+    assert after([(1.0, saved(0, 9))], failed)[0].problems == {}
+    assert after([(1.0, PartitionsReleased([0], lost=False)), (0.0, saved(40, 12))], failed)[0].problems == {}
+
+
 @given(TIMELINES)
 def test_no_other_problem_begins(timeline: list[tuple[float, MemberEvent]]) -> None:
     assert after(timeline)[0].problems.keys() <= BEGINS.keys() | {MemberEnded}
@@ -174,7 +196,7 @@ def test_equal_states_have_no_difference_to_log(timeline: list[tuple[float, Memb
     lines: list[EventDict] = []
     with pytest.MonkeyPatch.context() as patch:
         for level in ("info", "error"):
-            patch.setattr(f"streampca.consumer_group.listeners.log.{level}", lambda *line, **_: lines.append(line))
+            patch.setattr(f"streampca.consumer_group.log.log.{level}", lambda *line, **_: lines.append(line))
         log_problems(state.problems, dict(state.problems))
         assert lines == []
         log_problems({}, {RestoreFailed: Problem("x", 0.0)})
@@ -215,6 +237,17 @@ def test_an_event_of_one_partition_copies_few_of_a_thousand(count: int, of_one: 
         chunks = state.after(of_one(partition), now).partitions._chunks
         assert [index for index, chunk in chunks.items() if chunk is not before[index]] == [partition // 32]
         assert max(map(len, chunks.values())) <= 32
+
+
+@given(TIMELINES)
+def test_the_oldest_unsaved_record_is_that_of_all_partitions(timeline: list[tuple[float, MemberEvent]]) -> None:
+    """It is asked for after each event, so that what was computed for earlier states is used."""
+    state, _ = after([])
+    for step in timeline:
+        state, _ = after([step], state)
+        times = [partition.unsaved_since for partition in state.partitions.values()]
+        oldest = min((time for time in times if time is not None), default=None)
+        assert state.partitions.unsaved_since == oldest
 
 
 @pytest.mark.parametrize("event", [tick(), CheckpointPostponed("x"), PublishFailed("x"), MemberStopping("x")])

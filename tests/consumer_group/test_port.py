@@ -21,7 +21,7 @@ from streampca.consumer_group.port import MOST_CONNECTIONS, member_port
 from streampca.errors import SettingsError
 from streampca.process import http_server
 from streampca.process.metrics import LabelledRegistry
-from tests.members import member_of
+from tests.members import make_member
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -42,7 +42,7 @@ def serving(registry: CollectorRegistry, member: Member, host: str = "127.0.0.1"
 
 @pytest.fixture
 def member() -> Member:
-    return member_of(clock=time.monotonic)
+    return make_member(clock=time.monotonic)
 
 
 @pytest.fixture
@@ -75,6 +75,15 @@ def test_probes_answer_as_the_health_is(server: Server, member: Member) -> None:
     assert get(server, "/readyz")[::2] == (200, "ok\n")
     member.notify(events.MemberStopping("SIGTERM"))
     assert get(server, "/readyz")[::2] == (503, "stopping: SIGTERM\n")
+
+
+def test_a_healthy_member_says_which_partitions_are_missing(server: Server, member: Member) -> None:
+    """A restart would not help, so the probe does not fail."""
+    member.notify(events.PartitionsMissing({2**31: "model 7 contains backfill-0", 3: "cannot read 3"}))
+    text = "ok; partitions missing: cannot read 3; model 7 contains backfill-0\n"
+    assert get(server, "/healthz")[::2] == (200, text)
+    member.notify(events.PartitionsMissing({}))
+    assert get(server, "/healthz")[::2] == (200, "ok\n")
 
 
 def test_other_paths_are_not_found_and_queries_are_ignored(server: Server) -> None:
@@ -156,7 +165,7 @@ def test_invalid_requests_and_closed_connections_do_no_harm(server: Server, capl
     assert caplog.records == []
 
 
-def test_it_also_listens_on_ipv6(member: Member) -> None:
+def test_the_port_listens_on_ipv6_too(member: Member) -> None:
     with ExitStack() as stack:
         try:
             server = stack.enter_context(serving(CollectorRegistry(), member, "::1"))

@@ -19,10 +19,10 @@ from streampca.errors import (
     StoreError,
 )  # fmt: skip
 from streampca.process import watchdog
-from streampca.process.start import Started, ThreadFailures
-from streampca.worker.listeners import WorkerLog
+from streampca.process.start import PreparedProcess, ThreadFailures
+from streampca.worker.log import WorkerLog
 from tests.errors import refusal
-from tests.members import member_of
+from tests.members import make_member
 from tests.waiting import Clock
 
 ABSENCES = StoreBusyError, NoBrokerError, TimeoutError, NotYetError
@@ -40,18 +40,20 @@ def test_a_start_that_waits_does_not_count_as_a_loop_that_hangs() -> None:
         watched.append(threading.current_thread() in watchdog._watch.due_s)  # type: ignore[union-attr]
         return "there"
 
-    process = Process(member_of(), Started(None, ThreadFailures()), lambda decode: decode)
-    with watchdog.watching():
+    process = Process(make_member(), PreparedProcess(None, ThreadFailures()), spans=None)
+    with watchdog.watch_threads():
         process.start([Step("output schema", ask_registry), Step("broker", wait_for_brokers)])
     assert watched == [False]
 
 
 @pytest.mark.parametrize("kind", [*ABSENCES, CertificateError, SettingsError, SourceError, StoreError])
-def test_a_start(kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]) -> None:
+def test_a_start_waits_for_what_is_absent_and_ends_at_a_mistake(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]
+) -> None:
     monkeypatch.setattr(process_module, "_RETRY_S", 0.0)
     clock = Clock(0.0)
-    member = member_of(WorkerLog(), clock=clock)
-    process = Process(member, Started(None, ThreadFailures()), lambda decode: decode)
+    member = make_member(WorkerLog(), clock=clock)
+    process = Process(member, PreparedProcess(None, ThreadFailures()), spans=None)
 
     def attempt() -> str:
         clock.now += 1

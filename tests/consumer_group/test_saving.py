@@ -17,14 +17,16 @@ from streampca.errors import StoreError
 from streampca.fold.fold import Fold
 from streampca.pca.learning import LearningConfig
 from streampca.sources.events import SourceStatus
-from streampca.transform.listeners import TransformLog, TransformMetrics
-from streampca.worker.listeners import WorkerLog, WorkerMetrics
-from tests.members import member_of
+from streampca.transform.log import TransformLog
+from streampca.transform.metrics import TransformMetrics
+from streampca.worker.log import WorkerLog
+from streampca.worker.metrics import WorkerMetrics
+from tests.members import make_member, notify
 from tests.monitoring.prometheus import samples_in
 from tests.transform.harness import Member, World
 from tests.waiting import Clock
-from tests.worker.environment import TOPIC, Environment, N, filled_with, notify
-from tests.worker.harness import SynchronousExecutor, make_worker, raising, send_poison, worker_config
+from tests.worker.environment import TOPIC, Environment, N, make_filled_environment
+from tests.worker.harness import SynchronousExecutor, make_raising_hook, make_worker, make_worker_config, send_poison
 
 SILENT = TimeoutError("no broker answers at kafka:9092")
 FOLD = Fold.empty(LearningConfig(3, 2))
@@ -39,7 +41,7 @@ class Watched:
         log, self._metrics = (
             (WorkerLog(), WorkerMetrics(TOPIC)) if role == "worker" else (TransformLog(), TransformMetrics(TOPIC))
         )
-        self.member = member_of(
+        self.member = make_member(
             log, self._metrics, clock=self.clock, save_due_after_s=due_after_s, could_save=lambda needs: is_new_answered
         )
 
@@ -50,7 +52,7 @@ class Watched:
 
     @property
     def is_healthy(self) -> bool:
-        return why_unhealthy(self.member.state, self.member.state.ticked.ticks) is None
+        return why_unhealthy(self.member.state, self.member.state.last_turn_at.ticks) is None
 
 
 class Hanging(Executor):
@@ -87,7 +89,7 @@ def said(logs: list[EventDict]) -> list[str]:
         ("letters", True, "dead letters: 1 dead letters are not acknowledged yet", True),
     ],
 )
-def test_each_dependency_of_a_save_that_stops(
+def test_a_save_that_stops_is_reported_and_a_silent_client_is_restarted(
     logs: list[EventDict], fault: str, is_new_answered: bool, cause: str, restarts: bool
 ) -> None:
     env, executor, seen, faults = Environment(), Hanging(), list[Any](), {fault}
@@ -114,9 +116,9 @@ def test_each_dependency_of_a_save_that_stops(
     if fault != "hang":
         executor.release()
     steps = [begin, 60, partial(look, 304.0), None, partial(look, 306.0), None, None, end, None, None]
-    config = worker_config(env.fold_config, on_bad_record="dead_letter")
-    hook = raising(SILENT, "topic_id", lambda: bool(faults & {"admin", "brokers"} and env.calls("seek")))
-    worker = make_worker(env, config, steps, hook=hook, save_executor=executor).add_listener(watched.member)
+    config = make_worker_config(env.fold_config, on_bad_record="dead_letter")
+    hook = make_raising_hook(SILENT, "topic_id", lambda: bool(faults & {"admin", "brokers"} and env.calls("seek")))
+    worker = make_worker(env, config, steps, hook=hook, save_executor=executor).also_notify(watched.member.notify)
     worker.run()
     assert seen == [(0, 0, True), (299, 0, True), (301, 1, not restarts)]
     assert said(logs) == [cause]
@@ -133,7 +135,7 @@ def test_each_dependency_of_a_save_that_stops(
         ("before", True, "transaction: before", False),
     ],
 )
-def test_each_dependency_of_a_commit_that_stops(
+def test_a_commit_that_stops_is_reported_and_a_silent_client_is_restarted(
     logs: list[EventDict],
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
@@ -143,7 +145,7 @@ def test_each_dependency_of_a_commit_that_stops(
 ) -> None:
     seen, faults = list[Any](), {fault}
     watched, world = Watched("transform", 0.0, is_new_answered=is_new_answered), World(50)
-    hook = raising(SILENT, "topic_id", lambda: bool(seen and faults & {"admin", "brokers"}))
+    hook = make_raising_hook(SILENT, "topic_id", lambda: bool(seen and faults & {"admin", "brokers"}))
 
     def look(now: float) -> None:
         seen.append((watched.overdue_s, len(said(logs)), watched.is_healthy))
@@ -156,7 +158,7 @@ def test_each_dependency_of_a_commit_that_stops(
         faults.clear()
 
     steps = [20, *(partial(look, now) for now in (0.0, 299.0, 301.0)), end]
-    member = Member(world, steps, listener=watched.member)
+    member = Member(world, steps, also_notify=watched.member.notify)
     topic_id = member.source.topic_id
     monkeypatch.setattr(member.source, "topic_id", lambda: (hook("topic_id"), topic_id())[1])
     member.run()
@@ -205,7 +207,7 @@ SKIPPED = events.OffsetsSkipped(0, 5, 9, False)
         ([ASSIGNED, WRITTEN, FAILED, ASSIGNED, WRITTEN, STALLED], 400),
     ],
 )
-def test_only_records_past_the_last_save_are_late(
+def test_only_records_behind_the_last_save_are_overdue(
     logs: list[EventDict], happened: list[MemberEvent], overdue_s: float
 ) -> None:
     """One that waits for a registry, a token, a model or a transaction's end, or that is not ours, has none."""
@@ -232,8 +234,8 @@ def test_a_silent_client_is_noticed_between_models_that_are_written() -> None:
         assert watched.is_healthy == is_healthy
 
 
-def test_an_interval_of_ten_minutes_is_not_late(logs: list[EventDict]) -> None:
-    filled = filled_with(N)
+def test_saves_every_ten_minutes_are_not_overdue(logs: list[EventDict]) -> None:
+    filled = make_filled_environment(N)
     watched, now = Watched("worker", 600.0), itertools.count(1.0)
     overdue: list[float] = []
 
@@ -242,7 +244,9 @@ def test_an_interval_of_ten_minutes_is_not_late(logs: list[EventDict]) -> None:
         watched.clock.now = next(now)
         return watched.clock.now
 
-    worker = make_worker(filled, worker_config(filled.fold_config, checkpoint_interval_s=600.0), [1, None, None] * N)
-    worker.add_listener(watched.member).worker.run(tick)
+    worker = make_worker(
+        filled, make_worker_config(filled.fold_config, checkpoint_interval_s=600.0), [1, None, None] * N
+    )
+    worker.also_notify(watched.member.notify).worker.run(tick)
     assert len(filled.calls("save")) > 1
     assert (max(overdue) < 10, said(logs)) == (True, [])

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+from structlog.typing import EventDict
 
 from streampca.consumer_group import events
 from streampca.consumer_group.member import Member
@@ -19,10 +20,10 @@ from streampca.stores.base import Store, is_part
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from tests.example_models import numbered
-from tests.fold.streams import fold_config, fold_of, vectors
+from tests.fold.streams import fold_config, make_fold, vectors
 from tests.in_memory.store import FaultyStore
 from tests.waiting import PATIENCE_S
-from tests.worker.environment import TOPIC, notify
+from tests.worker.environment import TOPIC
 from tests.worker.harness import SynchronousExecutor
 
 NAME = "host-7"
@@ -43,10 +44,17 @@ class CountingStore(FaultyStore):
 class ReportedMember:
     """A member with its status reports, their store, and its clocks, which are a constant apart."""
 
-    def __init__(self, store: Store, executor: Executor | None = None, output_topic: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor | None = None,
+        output_topic: str | None = None,
+        name: str = NAME,
+        group: str = "blue",
+    ) -> None:
         self.store, self.ticks, self.status = store, 500.0, CONNECTED
         self.reports = ProcessStatuses(store, TOPIC)
-        self._status = StatusReports(self.reports, NAME, output_topic, executor)
+        self._status = StatusReports(self.reports, name, output_topic, group, executor)
         self._member = Member([self._status], 600.0, lambda _: False, lambda: self.ticks, lambda: 1e9 + self.ticks)
 
     def __enter__(self) -> Self:
@@ -60,7 +68,8 @@ class ReportedMember:
         self._member.__exit__(kind, error, traceback)
 
     def notify(self, *happened: events.MemberEvent) -> None:
-        notify(self._member, *happened)
+        for event in happened:
+            self._member.notify(event)
 
     def run(self, seconds: float) -> None:
         """Tick five times a second for this many seconds."""
@@ -89,10 +98,10 @@ STOP = events.MemberStopping("now")  # writes a report at once
 
 
 def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> events.BatchLearned:
-    return events.BatchLearned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
+    return events.BatchLearned(partition, make_fold(vectors(messages), fold_config()), messages, [], 0.1, lag)
 
 
-def test_states_from_start_to_stop(member: ReportedMember) -> None:
+def test_a_status_has_each_state_from_start_to_stop(member: ReportedMember) -> None:
     with member:
         first = member.report()
         assert (first.name, first.state, first.trouble, first.partitions) == (NAME, "starting", None, {})
@@ -138,13 +147,40 @@ def test_the_rate_covers_the_last_ten_seconds(member: ReportedMember) -> None:
         assert (idle.messages_per_second, idle.state) == (0, "waiting")
 
 
-def test_written_every_few_seconds_at_any_loop_speed(member: ReportedMember, store: CountingStore) -> None:
+def test_a_status_is_written_every_few_seconds_at_any_loop_speed(member: ReportedMember, store: CountingStore) -> None:
     with member:
         before = store.writes
         for _ in range(3000):  # 30 seconds
             member.ticks += 0.01
             member.notify(learned(1), events.LoopTicked(CONNECTED))
         assert 8 <= store.writes - before <= 10
+
+
+@pytest.mark.parametrize(
+    ("group", "output_topic", "lines"),
+    [("green", None, 1), ("blue", None, 0), ("streampca-transform-readings", "out", 0)],
+)
+def test_a_worker_logs_once_that_workers_of_another_group_save_to_its_store(
+    member: ReportedMember, logs: list[EventDict], group: str, output_topic: str | None, lines: int
+) -> None:
+    other = ReportedMember(member.store, SynchronousExecutor(), output_topic, "other-2", group)
+    with member, other:
+        other.notify(events.PartitionsAssigned({0: 1}))
+        for _ in range(3):
+            member.notify(events.PartitionsAssigned({0: 1}))
+        found = [line for line in logs if line["event"] == "store shared with another group"]
+        # Both are told: each has found the other's report.
+        assert [(line["group"], line["others"]) for line in found] == [(group, ["blue"]), ("blue", [group])][
+            : 2 * lines
+        ]
+
+
+def test_a_worker_that_has_ended_shares_no_store(member: ReportedMember, logs: list[EventDict]) -> None:
+    with ReportedMember(member.store, SynchronousExecutor(), name="other-2", group="green") as other:
+        other.notify(events.PartitionsAssigned({0: 1}))
+    with member:
+        member.notify(events.PartitionsAssigned({0: 1}))
+    assert [line for line in logs if line["event"] == "store shared with another group"] == []
 
 
 @pytest.mark.parametrize(

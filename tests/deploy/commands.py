@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 
 from streampca.cli.app import app as command_line
-from streampca.consumer_group import health
+from streampca.consumer_group import port
 from streampca.settings.base import Settings
 from streampca.settings.commands import (
     CreateTopicsSettings,
@@ -51,5 +51,5 @@ def effective_settings(
 def paths_served() -> dict[str, set[str]]:
     """The paths that worker, transform and sidecar answer."""
     sidecar = create_app(MemoryStore(), ServeSettings(topic="t"))
-    worker = {p for p in ("/metrics", "/healthz", "/readyz") if f'"{p}"' in Path(health.__file__).read_text()}
+    worker = {p for p in ("/metrics", "/healthz", "/readyz") if f'"{p}"' in Path(port.__file__).read_text()}
     return {"worker": worker, "transform": worker, "serve": set(sidecar.openapi()["paths"])}

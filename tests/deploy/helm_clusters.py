@@ -97,6 +97,34 @@ def test_egress_allows_the_ports_of_urls_among_the_variables() -> None:
     assert {"name": "SSL_CERT_FILE", "value": "/ca.pem"} in job["spec"]["containers"][0]["env"]
 
 
+@pytest.mark.parametrize(
+    ("servers", "ports"),
+    [
+        ("kafka-3f2a.aivencloud.com:13041", {13041}),
+        ("one.example.com:19092, two.example.com:29092,three.example.com:19092", {19092, 29092}),
+        ("[2001:db8::5]:39092", {39092}),
+    ],
+)
+def test_members_may_reach_the_ports_of_their_brokers_and_sidecars_may_not(servers: str, ports: set[int]) -> None:
+    found = rendered({"settings": {"bootstrap_servers": servers}, "transform": {"enabled": True}})
+
+    def allowed_ports(component: str) -> set[int]:
+        rules = policy_of(found, component)["egress"]
+        return {port["port"] for rule in rules for port in rule["ports"]}
+
+    assert ports <= allowed_ports("worker") & allowed_ports("transform")
+    assert not ports & allowed_ports("sidecar")
+
+
+@pytest.mark.parametrize(("settings", "sets_rack"), [({}, True), ({"rack": "b"}, False)])
+def test_a_member_knows_the_zone_of_its_pod_unless_rack_is_set(settings: Object, sets_rack: bool) -> None:
+    found = rendered({"settings": settings, "transform": {"enabled": True}})
+    for pod in pods(found, "StatefulSet").values():
+        zones = [v for v in pod["spec"]["containers"][0]["env"] if v["name"] == "STREAMPCA_RACK"]
+        paths = [zone["valueFrom"]["fieldRef"]["fieldPath"] for zone in zones]
+        assert paths == ["metadata.labels['topology.kubernetes.io/zone']"] * sets_rack
+
+
 def test_podspec_merges_into_every_pod_by_the_names_of_items() -> None:
     proxy, mount = {"name": "proxy", "image": "proxy:1"}, {"name": "tmp", "mountPath": "/cache"}
     own = {"name": "worker", "args": ["worker", "--start", "latest"], "volumeMounts": [mount], "env": [{"name": "A"}]}
@@ -122,4 +150,4 @@ def test_podspec_merges_into_every_pod_by_the_names_of_items() -> None:
     worker, second = everywhere["worker"]["spec"]["containers"]
     assert (second, worker["args"]) == (proxy, own["args"])
     assert [m["mountPath"] for m in worker["volumeMounts"]] == ["/tmp", "/cache"]  # noqa: S108
-    assert [variable["name"] for variable in worker["env"]] == ["STREAMPCA_GROUP_INSTANCE_ID", "A"]
+    assert [variable["name"] for variable in worker["env"]] == ["STREAMPCA_GROUP_INSTANCE_ID", "STREAMPCA_RACK", "A"]

@@ -42,6 +42,18 @@ def test_a_backfill_is_a_job_like_a_worker() -> None:
     assert [v["name"] for v in backfill["volumes"]] == [*(v["name"] for v in worker["volumes"]), "lake"]
     assert all(backfill[name] == worker[name] for name in ("serviceAccountName", "nodeSelector", "securityContext"))
     assert egress_of(found)["backfill"] == {53, 5353, 443, 80, 988}
+    csv = "backfill.where=q=true,backfill.skipLines=1000000,backfill.encoding=latin-1,backfill.separator=;"
+    for header, option in (("yes", "--header"), ("no", "--no-header")):
+        (container,) = pods(rendered(f"{BACKFILL},{csv},backfill.header={header}"), "Job")["backfill"]["spec"][
+            "containers"
+        ]
+        assert container["args"][4:-1] == [
+            "--where=q=true",
+            "--skip-lines=1000000",
+            "--encoding=latin-1",
+            "--separator=;",
+            option,
+        ]
     jobs = rendered(BACKFILL) + rendered(f"{BACKFILL},backfill.number=1")
     assert len({identity(o) for o in of_kind(jobs, "Job")}) == 3  # another backfill is another job, for the same topics
 
@@ -83,7 +95,8 @@ def test_options_have_their_effect() -> None:
     (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
     assert trigger["metadata"].items() >= {"consumerGroup": "mine", "lagThreshold": "2000000", "tls": "enable"}.items()
     assert trigger["authenticationRef"] == {"name": "kafka"}
-    assert egress_of(found) == {"sidecar": set(), "worker": {53, 5353, 19092}, "transform": {53, 5353, 19092}}
+    ports_of_members = {53, 5353, 9092, 19092}  # 9092 is that of bootstrap_servers
+    assert egress_of(found) == {"sidecar": set(), "worker": ports_of_members, "transform": ports_of_members}
     allowed = [
         rule["from"][0]["namespaceSelector"]["matchExpressions"][0]["values"]
         for o in of_kind(found, "NetworkPolicy")

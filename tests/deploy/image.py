@@ -160,13 +160,14 @@ def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
 def test_no_role_grows_in_ten_minutes_at_full_speed(
     image: oci.Image, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    create_topics(image, broker, topic, tmp_path, "--output-topic", f"{topic}-output")
+    for client in ("kafka-python", "confluent"):  # an output topic belongs to one group
+        create_topics(image, broker, topic, tmp_path, "--output-topic", f"{topic}-{client}")
     roles = {"worker": "", "sidecar": "", "transform with kafka-python": "kafka-python", "transform": "confluent"}
     with ExitStack() as stack:
         containers, urls = dict[str, oci.Container](), dict[str, str]()
         for (role, client), port in zip(roles.items(), free_ports(len(roles)), strict=True):
             environment = environment_of_services(broker, topic) | {
-                "STREAMPCA_OUTPUT_TOPIC": f"{topic}-output",
+                "STREAMPCA_OUTPUT_TOPIC": f"{topic}-{client}",
                 "STREAMPCA_TRANSFORM_GROUP_ID": f"{topic}-{client}",
                 "STREAMPCA_KAFKA_CLIENT": client or "confluent",
                 "STREAMPCA_METRICS_PORT": str(port),

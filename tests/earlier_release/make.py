@@ -152,7 +152,7 @@ def write_store(folder: Path) -> None:
     fold_config = config(5, impute=True)
     store = DirectoryStore(folder)
     saved, published = Checkpoints(store, TOPIC), Models(store, TOPIC)
-    saved.identity()
+    saved.ensure_identity()
     merger, rows = FoldMerger(fold_config), stream(2200, 5, 8)
     backfill = backfill_partition(0)
     for partition, part in ((0, rows[:300]), (1, rows[300:700]), (backfill, rows[700:1000])):

@@ -49,7 +49,7 @@ def test_a_worker_continues_where_the_release_before_ended() -> None:
         fold = env.newest(partition).fold
         assert fold.position == fold.stats.learned == learned + NEW
         assert fold.state.weight > before[partition].state.weight
-        data = env.checkpoints.at(partition, learned + NEW)
+        data = env.checkpoints.read_file(partition, learned + NEW)
         assert npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION)[0]["format_version"] == 4
     newest = env.models.newest()
     assert newest is not None

@@ -41,6 +41,7 @@ UNITS = np.logspace(-3, 3, 12)
         StreamingPCA(whiten=True),
         StreamingPCA(0.9, batch_size=7),
         StreamingPCA(standardize=True, missing="impute"),
+        StreamingPCA(missing_values=[-9999, np.inf]),
     ],
 )
 def test_scikit_learns_estimator_checks(estimator: StreamingPCA) -> None:
@@ -72,6 +73,34 @@ def test_rows_with_gaps_are_learned_and_projected() -> None:
     complete = StreamingPCA(2).fit(Y)
     for refusing in (StreamingPCA(2).fit, complete.partial_fit, complete.transform, complete.score_samples):
         assert 'NaN: StreamingPCA fills it with missing="impute"' in refusal(ValueError, refusing, holes)
+
+
+@pytest.mark.parametrize(
+    ("code", "missing_values"),
+    [(-9999.0, -9999), (-9999.0, [-200, -9999]), (np.inf, np.array([np.inf])), (float(np.float32(0.1)), "0.1")],
+)
+def test_missing_values_are_learned_and_projected_as_nan_is(code: float, missing_values: Any) -> None:
+    is_gap = np.random.default_rng(1).random(X.shape) < 0.1
+    holes = np.where(is_gap, np.nan, X)
+    codes = np.where(is_gap, code, X)
+    nan = StreamingPCA(2, missing="impute", dtype="float32").fit(holes)
+    coded = StreamingPCA(2, missing="impute", missing_values=missing_values, dtype="float32")
+    coded.partial_fit(codes[:100]).partial_fit(codes[100:])
+    assert coded.components_.tobytes() == nan.components_.tobytes()
+    assert coded.transform(codes).tobytes() == nan.transform(holes).tobytes()
+    assert coded.p_values(codes).tobytes() == nan.p_values(holes).tobytes()
+    other_sign = np.where(is_gap, -code, X)
+    if np.isinf(code):
+        assert "infinity" in refusal(ValueError, coded.partial_fit, other_sign)
+        assert "infinity" in refusal(ValueError, coded.transform, other_sign)
+    refusing = StreamingPCA(2, missing_values=missing_values, dtype="float32")
+    words = f'Input X contains {code}, one of missing_values: StreamingPCA fills it with missing="impute"'
+    assert refusal(ValueError, refusing.fit, codes) == words
+    assert refusal(ValueError, refusing.fit(X).transform, codes) == words
+
+
+def test_missing_values_must_be_numbers() -> None:
+    assert "'x' is not a number" in refusal(ValueError, StreamingPCA(2, missing_values="x").fit, X)
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=7))
@@ -107,7 +136,7 @@ def test_merged_estimators_have_learned_all_parts(standardize: bool) -> None:
     assert merged.n_samples_seen_ == len(X)
     assert merged.explained_variance_ == pytest.approx(whole.explained_variance_, rel=1e-9)
     assert merged.components_ == pytest.approx(whole.components_, abs=1e-7)
-    weights = [pca.online_.past_scores.entered.weight for pca in (merge([a, b]), a, b)]
+    weights = [pca.online_.past_scores.histograms.weight for pca in (merge([a, b]), a, b)]
     assert weights[0] == pytest.approx(sum(weights[1:]))
     assert weights[0] > 1000
     assert merged.p_values(X[:5]).shape == (5,)
@@ -415,7 +444,14 @@ def test_one_row_has_no_variance(whiten: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"n_components": 3}, {"half_life": 9.0}, {"missing": "impute"}, {"center": False, "dtype": "float32"}]
+    "changed",
+    [
+        {"n_components": 3},
+        {"half_life": 9.0},
+        {"missing": "impute"},
+        {"missing_values": [-9999, -200]},
+        {"center": False, "dtype": "float32"},
+    ],
 )
 def test_parameters_that_shape_the_model_cannot_change_after_data(changed: dict[str, Any]) -> None:
     pca = StreamingPCA(2).fit(X)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from streampca import StreamingPCA, merge
@@ -128,6 +130,39 @@ def test_a_sensor_that_was_never_seen_does_not_exist_for_what_is_served() -> Non
         single = whole.model_.project(new.astype(np.float32))
         assert single.residual == pytest.approx(of_whole.residual, rel=1e-4)
         assert not np.isin(of_whole.contributions(SENSORS)[1].spe[:, -6:], 0, invert=True).any()
+
+
+MASKED: dict[str, Callable[[F64], object]] = {
+    "-9999": lambda rows: np.ma.masked_array(np.nan_to_num(rows, nan=-9999), np.isnan(rows)),
+    "nan": np.ma.masked_invalid,
+    "rows": lambda rows: [np.ma.masked_invalid(row) for row in rows],
+    "objects of pandas": lambda rows: pd.DataFrame(rows).astype(object).mask(np.isnan(rows), pd.NA),
+    "objects of NumPy": lambda rows: np.where(np.isnan(rows), pd.NA, rows.astype(object)),
+    "lists": lambda rows: [[None if entry != entry else entry for entry in row] for row in rows.tolist()],
+    "lists of pandas' null": lambda rows: [[pd.NA if entry != entry else entry for entry in row] for row in rows],
+    "Arrow": lambda rows: pa.table({str(i): pa.array(column, from_pandas=True) for i, column in enumerate(rows.T)}),
+}
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_what_a_mask_or_a_null_hides_is_missing(kind: str) -> None:
+    rows = at_random(stream(7, 1000))
+    plain, hidden = fitted(rows, batch_size=300), fitted(MASKED[kind](rows), batch_size=300)
+    assert np.array_equal(hidden.components_, plain.components_)
+    for method in ("transform", "p_values", "score_samples"):
+        assert np.array_equal(getattr(hidden, method)(MASKED[kind](rows[:50])), getattr(plain, method)(rows[:50]))
+    with pytest.raises(ValueError, match='missing="impute"'):
+        StreamingPCA(2).fit(MASKED[kind](rows))
+
+
+def test_whole_numbers_behind_a_mask_are_missing_and_a_mask_that_hides_nothing_is_ignored() -> None:
+    rows = np.round(at_random(stream(7, 1000)))
+    counts = np.ma.masked_array(np.nan_to_num(rows, nan=-1).astype(np.int16), np.isnan(rows))
+    assert np.array_equal(fitted(counts).mean_, fitted(rows).mean_)
+    single = stream(8, 500).astype(np.float32)
+    pca = StreamingPCA(2).fit(np.ma.masked_array(single))
+    assert np.array_equal(pca.components_, StreamingPCA(2).fit(single).components_)
+    assert pca.components_.dtype == np.float32
 
 
 def test_a_sensor_that_a_partition_saw_once_weighs_next_to_nothing() -> None:

@@ -19,12 +19,12 @@ from streampca.files.columns import FileOptions
 from streampca.fold import checkpoint as files
 from streampca.formats.arrow import column_of
 from streampca.stores.memory import MemoryStore
-from tests.backfill.rows import backfill_of, here, learned, rows, table, write
+from tests.backfill.rows import fold_here, learn_files, make_plan, make_rows, make_table, write_files
 from tests.errors import refusal
 
 
 def test_a_file_counts_once_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake = write(tmp_path / "lake", rows(900, d=5))
+    lake = write_files(tmp_path / "lake", make_rows(900, d=5))
     monkeypatch.chdir(lake.parent)
     (lake.parent / "link").symlink_to(lake)
     spelled = [str(lake), lake.name, f"./{lake.name}/../{lake.name}", "link", lake.as_uri()]
@@ -33,22 +33,22 @@ def test_a_file_counts_once_however_it_is_spelled(tmp_path: Path, monkeypatch: p
 
 def test_a_link_says_by_its_own_name_what_the_file_is(tmp_path: Path) -> None:
     """Caches of downloads name the files themselves by digests. Two links to one file count once."""
-    pq.write_table(table(rows(300, d=5)), tmp_path / "5d41402a")
+    pq.write_table(make_table(make_rows(300, d=5)), tmp_path / "5d41402a")
     (tmp_path / "lake").mkdir()
     for name in ("a.parquet", "b.parquet"):
         (tmp_path / "lake" / name).symlink_to(tmp_path / "5d41402a")
-    assert learned(here, backfill_of(5), tmp_path / "lake").fold.stats.learned == 300
+    assert learn_files(fold_here, make_plan(5), tmp_path / "lake").fold.stats.learned == 300
 
 
 @pytest.mark.parametrize("when", ["before", "while"])
 def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
     """Also if what is left of it cannot be read."""
-    pq.write_table(table(rows(20_000)), path := tmp_path / "a.parquet", row_group_size=20_000)
+    pq.write_table(make_table(make_rows(20_000)), path := tmp_path / "a.parquet", row_group_size=20_000)
     [chunk] = chunks_of([str(path)])
-    batches = read(chunk, backfill_of().options)
+    batches = read(chunk, make_plan().options)
     if when == "while":
         next(batches)
-    pq.write_table(table(rows(300, seed=1)), path)
+    pq.write_table(make_table(make_rows(300, seed=1)), path)
     os.utime(path, ns=(0, chunk.changed_ns + 1))
     text = refusal(InputError, list, batches)
     assert text.startswith(f"{path} has changed since this command began: run it again")
@@ -59,18 +59,19 @@ def test_a_csv_file_may_begin_with_many_whole_numbers(tmp_path: Path) -> None:
     lines = ["f_0,f_1,note", *["1,2,7"] * 400_000, "0.5,3,text of a column that is not read"]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     (tmp_path / "0-empty.csv").write_text(lines[0] + "\n")
-    config = replace(backfill_of(2).fold_config, names=["f_0", "f_1"])
-    assert learned(here, BackfillPlan("readings", config, FileOptions("f_*")), tmp_path).fold.stats.learned == 400_001
+    config = replace(make_plan(2).fold_config, names=["f_0", "f_1"])
+    checkpoint = learn_files(fold_here, BackfillPlan("readings", config, FileOptions("f_*")), tmp_path)
+    assert checkpoint.fold.stats.learned == 400_001
 
 
 def test_temporary_hidden_and_empty_files_are_not_learned(tmp_path: Path) -> None:
     """Files that engines have not committed, hidden ones, and empty ones."""
-    lake = write(tmp_path / "lake", rows(900, d=5))
+    lake = write_files(tmp_path / "lake", make_rows(900, d=5))
     for other in ("_temporary/0/part.parquet", ".hidden.parquet"):
         (lake / other).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table(rows(100, d=5)), lake / other)
-    pq.write_table(table(rows(1, d=5)).slice(1), lake / "0-empty.parquet")
-    assert learned(here, backfill_of(5), lake).fold.stats.learned == 900
+        pq.write_table(make_table(make_rows(100, d=5)), lake / other)
+    pq.write_table(make_table(make_rows(1, d=5)).slice(1), lake / "0-empty.parquet")
+    assert learn_files(fold_here, make_plan(5), lake).fold.stats.learned == 900
 
 
 def test_tables_whose_files_hold_deleted_rows_are_refused(tmp_path: Path) -> None:
@@ -78,13 +79,13 @@ def test_tables_whose_files_hold_deleted_rows_are_refused(tmp_path: Path) -> Non
     assert "v1.metadata.json: of tables those of Delta can be read" in refusal(
         InputError, chunks_of, ["lake/v1.metadata.json"]
     )
-    lists = pa.table({"embedding": column_of(rows(10, d=5))})
+    lists = pa.table({"embedding": column_of(make_rows(10, d=5))})
     write_deltalake(tmp_path / "lake", lists, configuration={"delta.enableDeletionVectors": "true"})
     assert "is more than its files" in refusal(InputError, chunks_of, [str(tmp_path / "lake")])
 
 
 def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> None:
-    Y = rows(700, d=5)
+    Y = make_rows(700, d=5)
     lists = pa.table({"embedding": column_of(Y)})
     numbers = pa.table({f"f_{i}": Y[:, i] for i in range(5)})
     pq.write_table(lists, tmp_path / "a.parquet")
@@ -96,16 +97,16 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
     checkpoints = []
     for name, field in (("a.parquet", "embedding"), ("b.npy", ""), ("c.arrow", "embedding"),
                         ("d.csv", "f_*"), ("e", "embedding"), ("f.parquet", "f_*")):  # fmt: skip
-        backfill = BackfillPlan("readings", backfill_of(5).fold_config, FileOptions(field))
+        backfill = BackfillPlan("readings", make_plan(5).fold_config, FileOptions(field))
         backfill, _ = with_names(MemoryStore(), backfill, chunks_of([str(tmp_path / name)]))
-        checkpoints.append(files.encode(replace(learned(here, backfill, tmp_path / name), names=None)))
+        checkpoints.append(files.encode(replace(learn_files(fold_here, backfill, tmp_path / name), names=None)))
     assert len(set(checkpoints)) == 1
 
 
 @pytest.mark.parametrize("kind", ["zeros, which take no space", "others", "one batch of Arrow IPC"])
 def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, kind: str) -> None:
     """How well rows are packed says nothing of their memory."""
-    Y = rows(100_000, d=128) if kind == "others" else np.zeros((100_000, 128))
+    Y = make_rows(100_000, d=128) if kind == "others" else np.zeros((100_000, 128))
     lists = pa.table({"embedding": column_of(Y)})
     if "Arrow" in kind:
         write_arrow(tmp_path / "a.arrow", lists)
@@ -113,7 +114,7 @@ def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, kind: str) -
         pq.write_table(lists, tmp_path / "a.parquet", row_group_size=len(Y))
     [chunk] = chunks_of([str(tmp_path)])
     before = pa.total_allocated_bytes()
-    batches = read(chunk, BackfillPlan("readings", backfill_of(128).fold_config, FileOptions("embedding")).options)
+    batches = read(chunk, BackfillPlan("readings", make_plan(128).fold_config, FileOptions("embedding")).options)
     lengths = [len(next(batches).found.counts)]
     assert "Arrow" in kind or pa.total_allocated_bytes() - before < Y.nbytes / 2
     lengths += [len(batch.found.counts) for batch in batches]

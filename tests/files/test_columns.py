@@ -78,7 +78,7 @@ def test_columns_are_read_by_the_names_learned(tmp_path: Path) -> None:
             options = FileOptions(field, dimensions=2, names=["c", "a"])
             assert open_rows(path, options).names == ["c", "a"]
             assert vectors(path, options)[0] == [3.5, 1]
-        assert "columns b, a, c, but the dimensions learned are a, d" in refusal(
+        assert "columns b, a, c, but the dimensions are a, d" in refusal(
             InputError, open_rows, path, FileOptions("*", dimensions=2, names=["a", "d"])
         )
     np.save(tmp_path / "v.npy", np.ones((3, 2)))
@@ -86,12 +86,35 @@ def test_columns_are_read_by_the_names_learned(tmp_path: Path) -> None:
     assert (rows.names, rows.notes) == (None, "its columns have no names, so they are read in their order")
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_sparse_vectors_in_columns_are_refused_and_dense_ones_are_read(tmp_path: Path, around: bool) -> None:
+    columns = {"indices": pa.array([None, [1]]), "values": pa.array([[1.0, 2.0], [3.0, 4.0]])}
+    if around:
+        columns = {"v": pa.StructArray.from_arrays(list(columns.values()), list(columns))}
+    table, options = pa.table(columns), FileOptions("v.values" if around else "values")
+    pq.write_table(table.slice(0, 1), tmp_path / "dense.parquet")
+    pq.write_table(table, tmp_path / "sparse.parquet")
+    [chunk] = open_rows(tmp_path / "dense.parquet", options).chunks()
+    assert chunk.vectors.tolist() == [[1, 2]]
+    message = refusal(InputError, lambda: list(open_rows(tmp_path / "sparse.parquet", options).chunks()))
+    assert "row 2: a sparse vector" in message
+
+
+def test_a_column_that_is_kept_may_hold_text_in_any_encoding(tmp_path: Path) -> None:
+    text = pa.array([b"Stra\xdfe"]).view(pa.string())
+    table = pa.table({"v": [[1.0, 2.0]], "s": pa.StructArray.from_arrays([text], ["text"]), "text": text})
+    with pa.ipc.new_stream(tmp_path / "v.arrow", table.schema) as writer:
+        writer.write_table(table)
+    [chunk] = open_rows(tmp_path / "v.arrow", FileOptions("v", others=True)).chunks()
+    assert (chunk.vectors.tolist(), list(chunk.others)) == ([[1, 2]], ["s", "text"])
+
+
 def test_a_row_may_hold_no_vector_or_several(tmp_path: Path) -> None:
     rows = [{"e": None}, {"e": [[1, 2], [3, 4]]}, {"e": [[5, 6]]}]
     (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     chunks = list(open_rows(tmp_path / "v.jsonl").chunks(skip_nulls=True))
     assert [(c.vectors.tolist(), c.rows.tolist(), c.skipped) for c in chunks] == [
-        ([[1, 2], [3, 4], [5, 6]], [2, 2, 3], 1)
+        ([[1, 2], [3, 4], [5, 6]], [2, 2, 3], {"no_value": 1})
     ]
     assert "row 1: the field 'e' is null" in refusal(InputError, list, open_rows(tmp_path / "v.jsonl").chunks())
 
@@ -137,3 +160,19 @@ def test_bytes_may_be_numbers_of_two_sizes(tmp_path: Path) -> None:
         assert "16 bytes may be 4 numbers of 4 or 2 of 8: say --dimensions" in refusal(
             InputError, open_rows, tmp_path / f"4.{suffix}", FileOptions("e")
         )
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("kind", ["a map", "texts of JSON"])
+def test_a_pattern_whose_names_are_only_in_rows_is_refused(tmp_path: Path, suffix: str, kind: str) -> None:
+    records = [{"f_x": 1.0, "f_y": 2.0}, {"f_x": 3.0, "f_y": 4.0}]
+    if kind == "a map":
+        column = pa.array([list(record.items()) for record in records], pa.map_(pa.string(), pa.float64()))
+    else:
+        column = pa.array([json.dumps(record) for record in records])
+    path = tmp_path / f"v.{suffix}"
+    write = pq.write_table if suffix == "parquet" else feather.write_feather
+    write(pa.table({"m": column}), path)
+    assert "pattern m.f_* is not known: write each name" in refusal(InputError, open_rows, path, FileOptions("m.f_*"))
+    rows = open_rows(path, FileOptions("m.f_x,m.f_y"))
+    assert np.concatenate([chunk.vectors for chunk in rows.chunks()]).tolist() == [[1, 2], [3, 4]]

@@ -5,21 +5,25 @@ import io
 import json
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, strategies as st
 
 from streampca.errors import InputError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.rows import KINDS, find_kind
+from tests.errors import refusal
 
 Y = np.random.default_rng(0).normal(size=(50, 3))
 TABLE = pa.table({name: Y[:, i] for i, name in enumerate("abc")})
@@ -76,6 +80,26 @@ def test_noise_and_truncated_files_are_refused(tmp_path: Path, suffix: str, comp
     assert "�" not in str(caught.value)
 
 
+def arrow(new: Callable[..., Any]) -> bytes:
+    """A file, or a stream, of ten batches."""
+    out = io.BytesIO()
+    with new(out, TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=5)
+    return out.getvalue()
+
+
+@given(st.sampled_from([pa.ipc.new_file, pa.ipc.new_stream]), st.data())
+def test_an_arrow_file_that_was_cut_or_joined_is_refused(new: Callable[..., Any], data: st.DataObject) -> None:
+    """Never read as a shorter one: batches that come before the cut are whole."""
+    whole = arrow(new)
+    cuts = st.integers(1, len(whole) - 1) | st.just(len(whole) - 8)
+    joined = [whole + b"x"] if new is pa.ipc.new_file else [whole + b"x", whole + whole]
+    content = data.draw(cuts.map(lambda end: whole[:end]) | st.sampled_from(joined))
+    with tempfile.TemporaryDirectory() as folder:
+        (path := Path(folder) / "v.arrow").write_bytes(content)
+        assert "v.arrow" in refusal(InputError, lambda: list(open_rows(path).chunks()))
+
+
 BOMBS = {
     "v.csv": b"0" * 2**20, "v.tsv": b"1\t" * 2**19, "v.json": b"[0," * 2**18, "v.jsonl": b'{"a":' * 2**18,
     "v.csv.quoted": b'"\n",' * 2**18, "v.arrow": b"\x7f\x7f\x7f\x7f" * 2**18,
@@ -111,3 +135,36 @@ def zstd(data: bytes) -> bytes:
     with pa.CompressedOutputStream(out, "zstd") as file:
         file.write(data)
     return bytes(out.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("compression", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["npy", "arrow", "parquet", "Arrow stream"])
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_files_that_were_joined_are_refused(tmp_path: Path, kind: str, compression: str, is_longer: bool) -> None:
+    """The end of the second file would be read with the rows of the first one, or the second one would be lost."""
+    pack = {"": bytes, ".gz": gzip.compress}[compression]
+    parts = []
+    for rows in (Y[:20], Y[20:] if is_longer else Y[20:40]):
+        table = pa.table({name: rows[:, i] for i, name in enumerate("abc")})
+        parts.append(pack(in_memory(kind, rows, table)))
+    suffix = "arrow" if kind == "Arrow stream" else kind
+    path = tmp_path / f"v.{suffix}{compression}"
+    path.write_bytes(parts[0])
+    assert len(np.concatenate([chunk.vectors for chunk in open_rows(path).chunks()])) == 20
+    path.write_bytes(b"".join(parts))
+    with pytest.raises(InputError, match="v\\."):
+        list(open_rows(path).chunks())
+
+
+def in_memory(kind: str, rows: Any, table: pa.Table) -> bytes:
+    """The rows as a file of this kind."""
+    out = io.BytesIO()
+    if kind == "npy":
+        np.save(out, rows)
+    elif kind == "parquet":
+        pq.write_table(table, out)
+    else:
+        open_writer = pa.ipc.new_stream if kind == "Arrow stream" else pa.ipc.new_file
+        with open_writer(out, table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+    return out.getvalue()

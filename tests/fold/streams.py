@@ -34,10 +34,13 @@ def fold_config(
 CONFIG = fold_config()
 
 
-def fold_of(V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None) -> Fold:
+def make_fold(V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None) -> Fold:
     """The fold after all messages in one batch, at the offsets from 0 on."""
-    stamps = timestamps if timestamps is not None else [-1] * len(V)
-    return learn(Fold.empty(fold_config.learning), V, stamps, len(V) or -1, fold_config)[0]
+    if timestamps is None:
+        timestamps = [-1] * len(V)
+    position = len(V) or -1
+    fold, _ = learn(Fold.empty(fold_config.learning), V, timestamps, position, fold_config)
+    return fold
 
 
 def learn(
@@ -48,16 +51,23 @@ def learn(
     fold_config: FoldConfig,
     counts: Sequence[int] | None = None,
 ) -> tuple[Fold, list[Losses]]:
-    """Take vectors of records with these timestamps, all before `position`; `counts` of each, or one."""
+    """Take a batch of records with these timestamps, which ends at `position`.
+
+    `counts` are the numbers of vectors of the records; None: one each.
+    """
     n = len(timestamps)
-    decoded = Decoded(V, np.arange(n), [], np.array([1] * n if counts is None else counts, np.int64))
+    if counts is None:
+        counts = [1] * n
+    decoded = Decoded(V, indices=np.arange(n), rejects=[], counts=np.array(counts, np.int64))
     return fold.take(Batch(decoded, np.array(timestamps, np.int64), (), position), fold_config)
 
 
-def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic: str = "readings") -> files.Checkpoint:
+def make_checkpoint(
+    fold: Fold, fold_config: FoldConfig, partition: int = 0, topic: str = "readings"
+) -> files.Checkpoint:
     return files.Checkpoint(topic, "id-1", partition, fold, fold_config.as_dict())
 
 
 def bits(fold: Fold, fold_config: FoldConfig) -> bytes:
     """The fold's checkpoint: two folds are equal if and only if these bytes are."""
-    return files.encode(checkpoint_of(fold, fold_config))
+    return files.encode(make_checkpoint(fold, fold_config))

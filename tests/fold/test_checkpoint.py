@@ -16,12 +16,13 @@ from streampca.errors import DamagedFileError, SettingsError
 from streampca.fold import npz
 from streampca.fold.checkpoint import FORMAT_VERSION, KIND, Checkpoint, decode, encode
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldConfig, FoldStats
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
 from streampca.pca.state import State
 from tests.errors import refusal
-from tests.fold.streams import CONFIG, D, bits, checkpoint_of, fold_config, fold_of, learn, vectors
+from tests.fold.streams import CONFIG, D, bits, fold_config, learn, make_checkpoint, make_fold, vectors
 from tests.pca.streams import values_in, with_gaps
 
 EXAMPLES = {
@@ -40,7 +41,7 @@ EXAMPLES = {
 def example(name: str) -> tuple[Fold, FoldConfig]:
     config, n = EXAMPLES[name]
     d = config.learning.dimensions
-    fold = fold_of(vectors(n, d, dtype=config.learning.dtype), config, [10**12 + 7 * i for i in range(n)])
+    fold = make_fold(vectors(n, d, dtype=config.learning.dtype), config, [10**12 + 7 * i for i in range(n)])
     return fold.reject(["undecodable", "too_large", "undecodable"], skipped=4).skip(n + 40), config
 
 
@@ -117,10 +118,10 @@ def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> N
         ({}, {"pending": np.full((1, D), np.inf), "pending_retention": np.ones(1)}),
     ],
 )
-def test_damaged_gaps_are_refused(header: dict[str, Any], arrays: dict[str, Any]) -> None:
+def test_damaged_arrays_of_a_fold_with_gaps_are_refused(header: dict[str, Any], arrays: dict[str, Any]) -> None:
     config, V = fold_config(impute=True), vectors(500)
     V[170:] = with_gaps(V[170:], 0.3, 1)
-    fields, intact = npz.decode(bits(fold_of(V, config), config), KIND, FORMAT_VERSION)
+    fields, intact = npz.decode(bits(make_fold(V, config), config), KIND, FORMAT_VERSION)
     assert "missing" in intact
     refusal(DamagedFileError, decode, npz.encode(fields | header, intact | arrays))
 
@@ -202,7 +203,7 @@ def test_another_process_writes_the_same_bytes() -> None:
 
 
 def saved(fold_config: FoldConfig) -> Checkpoint:
-    return decode(encode(checkpoint_of(Fold.empty(fold_config.learning), fold_config, partition=3)))
+    return decode(encode(make_checkpoint(Fold.empty(fold_config.learning), fold_config, partition=3)))
 
 
 def test_every_setting_that_affects_the_result_is_compared() -> None:
@@ -214,11 +215,30 @@ def test_every_setting_that_affects_the_result_is_compared() -> None:
         "format": replace(CONFIG, format="npy"),
         "field": replace(CONFIG, field="a"),
         "missing": fold_config(impute=True),
+        "missing_values": fold_config(missing_values="-9999"),
+        "where": replace(CONFIG, where="kind=cpu"),
     }
-    assert set(others) | {"start"} == set(CONFIG.as_dict())
+    assert set(others) | {"start"} == {*CONFIG.as_dict(), "missing_values", "where"}
     for name, other in others.items():
         saved(other).refuse_other_settings(other)
         assert f"{name}=" in refusal(SettingsError, saved(CONFIG).refuse_other_settings, other)
+
+
+def test_a_checkpoint_has_missing_values_only_if_some_are_set() -> None:
+    config = fold_config(missing_values="-9999, 5")
+    assert "missing_values" not in CONFIG.as_dict()
+    assert FoldConfig.from_dict(CONFIG.as_dict()) == CONFIG
+    assert FoldConfig.from_dict(saved(config).settings) == config
+    words = refusal(SettingsError, saved(config).refuse_other_settings, CONFIG)
+    assert "missing_values=-9999, 5 (now None)" in words
+
+
+def test_a_checkpoint_has_conditions_only_if_some_are_set_and_those_of_a_backfill_are_its_files() -> None:
+    config = replace(CONFIG, where="kind=cpu")
+    assert "where" not in CONFIG.as_dict()
+    assert FoldConfig.from_dict(saved(config).settings) == config
+    assert "where=kind=cpu (now None)" in refusal(SettingsError, saved(config).refuse_other_settings, CONFIG)
+    replace(saved(config), partition=FIRST_BACKFILL).refuse_other_settings(CONFIG)
 
 
 def test_names_and_their_order_must_agree_but_not_the_field_that_they_come_from() -> None:
@@ -226,15 +246,15 @@ def test_names_and_their_order_must_agree_but_not_the_field_that_they_come_from(
         return replace(fold_config(), field=field, names=list(names) or None)
 
     def made_with(config: FoldConfig, partition: int = 0) -> Checkpoint:
-        return replace(checkpoint_of(fold_of(vectors(3), config), config, partition), names=config.names)
+        return replace(make_checkpoint(make_fold(vectors(3), config), config, partition), names=config.names)
 
     array, named, elsewhere = config("v"), config("a,b,c,d,e", "abcde"), config("x.a,x.b,x.c,x.d,x.e", "abcde")
     for then, now in [(named, elsewhere), (array, named), (named, array)]:
-        assert made_with(then).usable_by(now).fold.stats.learned == 3
+        assert made_with(then).adapt_to(now).fold.stats.learned == 3
     made_with(array, FIRST_BACKFILL).refuse_other_settings(config("w"))  # files hold the vectors elsewhere
     assert "field=v (now w)" in refusal(SettingsError, made_with(array).refuse_other_settings, config("w"))
     for other in ("edcba", "abcdx"):
-        text = refusal(SettingsError, made_with(named).usable_by, config("a,b,c,d,e", other))
+        text = refusal(SettingsError, made_with(named).adapt_to, config("a,b,c,d,e", other))
         assert f"names=a, b, c, d, e (now {', '.join(other)})" in text
 
 
@@ -243,11 +263,11 @@ def test_names_change_no_other_bit_of_a_checkpoint() -> None:
     assert FoldConfig.from_dict(CONFIG.as_dict(), list("abcde")) == replace(CONFIG, names=list("abcde"))
 
 
-def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
+def test_a_checkpoint_that_has_learned_nothing_takes_the_settings_of_the_worker() -> None:
     before, now = fold_config(), replace(fold_config(dimensions=7, dtype="float32"), names=list("abcdefg"))
 
     def rejected(config: FoldConfig) -> Checkpoint:
         fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9)
-        return replace(checkpoint_of(replace(fold, last=LastRecord(8, 2)), config, partition=3), names=config.names)
+        return replace(make_checkpoint(replace(fold, last=LastRecord(8, 2)), config, partition=3), names=config.names)
 
-    assert encode(rejected(before).usable_by(now)) == encode(rejected(now))
+    assert encode(rejected(before).adapt_to(now)) == encode(rejected(now))

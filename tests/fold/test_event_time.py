@@ -55,7 +55,7 @@ def reference(stream: list[int]) -> list[int]:
 
 @settings(deadline=None)
 @given(stream=streams, cuts=st.lists(st.integers(0, 150), max_size=6))
-def test_poll_boundaries_do_not_matter(stream: list[int], cuts: list[int]) -> None:
+def test_cutting_records_into_batches_does_not_change_the_event_time(stream: list[int], cuts: list[int]) -> None:
     whole, steps = EventTime().advance(stream)
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     clock, parts = EventTime(), []
@@ -81,7 +81,7 @@ def test_wrong_timestamps_move_time_by_what_31_records_last(seed: int, share: fl
         assert stream[i - WINDOW + 1] <= now <= stream[i]
 
 
-def test_many_records_at_once_equal_one_at_a_time() -> None:
+def test_many_records_at_once_advance_time_as_single_records_do() -> None:
     """Their medians are computed in parts."""
     stream = (np.arange(9000) * 10 + np.random.default_rng(5).integers(0, 500, 9000)).tolist()
     whole, steps = EventTime().advance(stream)

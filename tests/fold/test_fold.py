@@ -11,12 +11,13 @@ from hypothesis import given, settings, strategies as st
 from streampca.fold import checkpoint as files, npz
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.codec import Codec
+from streampca.formats.errors import NO_VALUE
 from streampca.formats.judge import Judge
 from streampca.formats.record import Batch, Decoded, Record, Reject, batch_of_rows
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LEARN_BLOCK
-from tests.fold.streams import CONFIG, WARM_UP, D, bits, fold_config, fold_of, learn, vectors
-from tests.pca.streams import covariance, learned, with_gaps
+from streampca.pca.learning_config import LEARN_BLOCK
+from tests.fold.streams import CONFIG, WARM_UP, D, bits, fold_config, learn, make_fold, vectors
+from tests.pca.streams import covariance, find_covariance, with_gaps
 
 CONFIGS = {
     "plain": fold_config(),
@@ -43,7 +44,7 @@ CONFIGS = {
 }
 
 
-def stamps_of(n: int, seed: int = 1) -> list[int]:
+def make_timestamps(n: int, seed: int = 1) -> list[int]:
     """Timestamps: mostly increasing, sometimes unknown, late or far in the future."""
     random = np.random.default_rng(seed)
     stamps = np.cumsum(random.integers(0, 100, n)) + 1_000_000 - random.integers(0, 50, n)
@@ -60,13 +61,14 @@ def messages(config: FoldConfig, n: int, seed: int = 0) -> Array:
     return V.astype(config.learning.dtype)
 
 
-def batch_of(V: Array, counts: Sequence[int], bad: Collection[int] = (), deletes: Collection[int] = ()) -> Batch:
+def make_batch(V: Array, counts: Sequence[int], bad: Collection[int] = (), deletes: Collection[int] = ()) -> Batch:
     """Records with these numbers of vectors, at offsets that leave gaps, some of them bad or deletes."""
-    records = [Record(2 * i + 5, b"", stamp, leader_epoch=3) for i, stamp in enumerate(stamps_of(len(counts)))]
+    records = [Record(2 * i + 5, b"", stamp, leader_epoch=3) for i, stamp in enumerate(make_timestamps(len(counts)))]
     is_good = [i not in bad and i not in deletes for i in range(len(counts))]
     good, vectors = np.flatnonzero(is_good), V[np.repeat(is_good, counts)]
     rejects = [Reject(i, ("undecodable", "too_large")[i % 2], "bad") for i in sorted(bad)]
-    decoded = Decoded(vectors, good, rejects, np.array(counts, np.int64)[good], sorted(deletes))
+    skipped = [Reject(i, NO_VALUE, "") for i in sorted(deletes)]
+    decoded = Decoded(vectors, good, rejects, np.array(counts, np.int64)[good], skipped)
     return Batch(decoded, np.array([records[i].timestamp for i in good], np.int64), records, records[-1].offset + 1)
 
 
@@ -76,9 +78,14 @@ def cut(batch: Batch, start: int, end: int) -> Batch:
     skipped = batch.before(start).decoded if start < len(batch.records) else batch.decoded
     n, m = len(skipped.vectors), len(skipped.indices)
     rejects = [replace(reject, index=reject.index - start) for reject in first.decoded.rejects if reject.index >= start]
-    deletes = [i - start for i in first.decoded.skipped if i >= start]
-    vectors, indices, _, counts, _ = first.decoded
-    decoded = Decoded(vectors[n:], indices[m:] - start, rejects, counts[m:], deletes)
+    deletes = [replace(delete, index=delete.index - start) for delete in first.decoded.skipped if delete.index >= start]
+    decoded = Decoded(
+        vectors=first.decoded.vectors[n:],
+        indices=first.decoded.indices[m:] - start,
+        rejects=rejects,
+        counts=first.decoded.counts[m:],
+        skipped=deletes,
+    )
     return replace(first, decoded=decoded, timestamps=first.timestamps[m:], records=first.records[start:])
 
 
@@ -97,7 +104,7 @@ def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.Da
     n = len(counts)
     bad = data.draw(st.frozensets(st.integers(0, n - 1), max_size=n // 10))
     deletes = data.draw(st.frozensets(st.integers(0, n - 1), max_size=n // 10)) - bad
-    whole = batch_of(messages(config, sum(counts)), counts, bad, deletes)
+    whole = make_batch(messages(config, sum(counts)), counts, bad, deletes)
     expected, losses = Fold.empty(config.learning).take(whole, config)
     fold = Fold.empty(config.learning)
     cuts = data.draw(st.lists(st.integers(0, n), max_size=12) | st.just(list(range(n))))
@@ -118,7 +125,7 @@ def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.Da
 def test_deletes_anywhere_change_nothing_that_is_learned(name: str, deletes: list[int], data: st.DataObject) -> None:
     """Whatever their timestamps, and wherever the stream is cut; they are counted, and the position moves past them."""
     config = CONFIGS[name]
-    V, stamps = messages(config, 150), stamps_of(150)
+    V, stamps = messages(config, 150), make_timestamps(150)
     codec = Codec("float64", Judge.of(config.learning))
     values: list[tuple[bytes | None, int]] = [(v.tobytes(), t) for v, t in zip(V.astype("<f8"), stamps, strict=True)]
     with_deletes = values.copy()
@@ -140,7 +147,7 @@ def test_deletes_anywhere_change_nothing_that_is_learned(name: str, deletes: lis
 
 @given(cuts=st.lists(st.integers(0, 3000), max_size=6), off=st.integers(1, 2500))
 @settings(max_examples=10, deadline=None)
-def test_a_sensor_that_is_off_at_first_makes_no_difference_to_that(cuts: list[int], off: int) -> None:
+def test_with_a_sensor_that_is_off_at_first_cuts_of_batches_change_no_bit(cuts: list[int], off: int) -> None:
     config, n = CONFIGS["gaps"], 3000
     V = messages(config, n, off)
     V[:off, 1] = np.nan
@@ -149,39 +156,39 @@ def test_a_sensor_that_is_off_at_first_makes_no_difference_to_that(cuts: list[in
         fold, _ = learn(fold, V[start:end], range(start, end), end, config)
         fold.provisional(config.learning)
         fold = files.decode(bits(fold, config)).fold
-    assert bits(fold, config) == bits(fold_of(V, config, range(n)), config)
+    assert bits(fold, config) == bits(make_fold(V, config, range(n)), config)
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "gaps" in name])
 def test_without_gaps_the_checkpoint_is_that_of_a_worker_that_refuses_them(name: str) -> None:
     config, V = CONFIGS[name], vectors(700, dtype=CONFIGS[name].learning.dtype)
     refusing = replace(config, learning=replace(config.learning, impute=False))
-    ours = npz.decode(bits(fold_of(V, config), config), files.KIND, files.FORMAT_VERSION)
-    plain = npz.decode(bits(fold_of(V, refusing), refusing), files.KIND, files.FORMAT_VERSION)
+    ours = npz.decode(bits(make_fold(V, config), config), files.KIND, files.FORMAT_VERSION)
+    plain = npz.decode(bits(make_fold(V, refusing), refusing), files.KIND, files.FORMAT_VERSION)
     assert ours[0]["settings"] == plain[0]["settings"] | {"missing": "impute"}
     assert ours[0] | {"settings": {}} == plain[0] | {"settings": {}}
     assert {name: array.tobytes() for name, array in ours[1].items()} == {n: a.tobytes() for n, a in plain[1].items()}
 
 
-def test_a_batch_without_records_keeps_the_last_one() -> None:
-    fold, _ = Fold.empty(CONFIG.learning).take(batch_of(vectors(9), [1] * 9), CONFIG)
+def test_a_batch_without_records_keeps_the_last_record() -> None:
+    fold, _ = Fold.empty(CONFIG.learning).take(make_batch(vectors(9), [1] * 9), CONFIG)
     after, _ = fold.take(batch_of_rows(np.zeros((0, D)), fold.position + 7), CONFIG)
     assert (after.position, after.last) == (fold.position + 7, fold.last)
 
 
 def test_vectors_are_converted_to_the_precision_of_the_fold() -> None:
     config, V = fold_config(dtype="float32"), vectors(30)
-    fold = fold_of(V, config)
+    fold = make_fold(V, config)
     assert fold.pending.dtype == np.float32
-    assert bits(fold, config) == bits(fold_of(V.astype(np.float32), config), config)
+    assert bits(fold, config) == bits(make_fold(V.astype(np.float32), config), config)
 
 
 def test_the_vectors_may_be_overwritten_after_learning() -> None:
     config, V = fold_config(), vectors(250)
     kept = V.copy()
-    fold = fold_of(V, config)
+    fold = make_fold(V, config)
     V[:] = np.nan
-    assert bits(fold, config) == bits(fold_of(kept, config), config)
+    assert bits(fold, config) == bits(make_fold(kept, config), config)
 
 
 def test_a_half_life_in_seconds_weights_by_event_time() -> None:
@@ -189,29 +196,29 @@ def test_a_half_life_in_seconds_weights_by_event_time() -> None:
     stamps = np.cumsum(np.random.default_rng(3).integers(0, 200, 250)) + 10**12
     accepted = np.array([stamps[max(i - 31, 0)] for i in range(250)])  # the median of 63 records
     weights = 0.5 ** ((accepted[-1] - accepted) / 4000)
-    fold = fold_of(V, config, [int(stamp) for stamp in stamps])
+    fold = make_fold(V, config, [int(stamp) for stamp in stamps])
     state = fold.provisional(config.learning)
     assert fold.event_time.now_ms == accepted[-1]
     assert state.weight == pytest.approx(weights.sum())
-    np.testing.assert_allclose(learned(state), covariance(V, weights), atol=1e-10)
+    np.testing.assert_allclose(find_covariance(state), covariance(V, weights), atol=1e-10)
 
 
 def test_a_gap_of_many_half_lives_forgets_everything_before_it() -> None:
     config, V = fold_config(components=D, half_life_seconds=1.0), vectors(200)
-    fold = fold_of(V, config, [10**9] * 100 + [10**13] * 100)
+    fold = make_fold(V, config, [10**9] * 100 + [10**13] * 100)
     state = fold.provisional(config.learning)
     late = V[131:]  # the first 31 after the gap were learned before time advanced
     assert state.weight == pytest.approx(len(late))
-    np.testing.assert_allclose(learned(state), covariance(late), atol=1e-10)
+    np.testing.assert_allclose(find_covariance(state), covariance(late), atol=1e-10)
     assert files.decode(bits(fold, config)).fold.position == 200
 
 
 def test_only_a_half_life_in_seconds_forgets_over_time_without_messages() -> None:
-    assert fold_config().retention(np.array([0, 5, 10**12])).tolist() == [1, 1, 1]
-    assert fold_config().decay(10**12) == fold_config(half_life_messages=5.0).decay(10**12) == 1
+    assert fold_config().compute_retention(np.array([0, 5, 10**12])).tolist() == [1, 1, 1]
+    assert fold_config().compute_decay(10**12) == fold_config(half_life_messages=5.0).compute_decay(10**12) == 1
     config = fold_config(half_life_seconds=2.0)
-    assert [config.decay(ms) for ms in (0, 2000, 6000, 10**14)] == pytest.approx([1, 0.5, 0.125, 0])
-    assert config.retention(np.array([6000]))[0] == pytest.approx(config.decay(6000))
+    assert [config.compute_decay(ms) for ms in (0, 2000, 6000, 10**14)] == pytest.approx([1, 0.5, 0.125, 0])
+    assert config.compute_retention(np.array([6000]))[0] == pytest.approx(config.compute_decay(6000))
 
 
 def test_losses_are_averaged_over_all_messages_and_over_about_the_last_thousand() -> None:

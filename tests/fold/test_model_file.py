@@ -69,10 +69,10 @@ def test_the_order_of_positions_does_not_change_the_bytes() -> None:
 
 
 @pytest.mark.parametrize("scale", [None, np.arange(1, 7.0)])
-def test_what_not_every_model_has_survives_a_round_trip(scale: Any) -> None:
-    learned = np.ones(21, np.float32)
+def test_optional_parts_of_a_model_survive_a_round_trip(scale: Any) -> None:
+    continuation = np.ones(21, np.float32)
     model = a_published(
-        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(), learned=learned,
+        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(), continuation=continuation,
         names=list("abcdef"),
     )  # fmt: skip
     seen, known = np.arange(6) > 1, np.minimum.outer(np.arange(6) / 5, np.arange(6) / 5)[np.tril_indices(6)]

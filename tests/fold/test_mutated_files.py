@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 from streampca.fold import checkpoint, model_file, npz
-from tests.fold.streams import bits, fold_config, fold_of, learn, vectors
+from tests.fold.streams import bits, fold_config, learn, make_fold, vectors
 from tests.fold.test_model_file import a_published, some_past_scores
 
 CONFIGS = {
@@ -28,7 +28,7 @@ def example(name: str) -> bytes:
     config, n = CONFIGS[name]
     d, dtype = config.learning.dimensions, config.learning.dtype
     V, stamps = vectors(n, d, dtype=dtype), [10**12 + 7 * i for i in range(n)]
-    return bits(fold_of(V, config, stamps), config)
+    return bits(make_fold(V, config, stamps), config)
 
 
 CHECKPOINTS = {name: npz.decode(example(name), checkpoint.KIND, checkpoint.FORMAT_VERSION) for name in CONFIGS}

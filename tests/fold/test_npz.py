@@ -105,7 +105,7 @@ def test_arbitrary_bytes_are_refused(data: bytes) -> None:
         refusal(DamagedFileError, npz.decode, some, "test", 1)
 
 
-def test_damage_with_a_valid_digest_raises_no_other_error() -> None:
+def test_damage_with_a_valid_digest_raises_nothing_but_a_damaged_file_error() -> None:
     """Errors of zipfile and NumPy become DamagedFileError."""
     rng, body = random.Random(2), DATA[:-64]
     assert sealed(body) == DATA
@@ -150,7 +150,7 @@ PLAIN = b'{"kind": "test", "format_version": 1}'
          "a newer release has written this test file.*nothing is damaged"),
     ],
 )  # fmt: skip
-def test_other_files_are_refused_and_those_of_other_kinds_and_releases_named(
+def test_foreign_files_are_refused_and_other_kinds_and_releases_are_named(
     data: bytes, kind: str, version: int, error: type[Exception], words: str
 ) -> None:
     """A compressed one before it is unpacked."""

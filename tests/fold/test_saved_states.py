@@ -60,11 +60,11 @@ def assert_saved(fold: Fold, config: FoldConfig) -> None:
     data = bits(fold, config)
     assert checkpoints.encode(checkpoints.decode(data)) == data
     if fold.stats.learned > 1:
-        published = MergedFold.alone(fold, config).published(config, PastScores.empty(), 1.0)
+        published = MergedFold.from_fold(fold, config).make_published_model(config, PastScores.empty(), 1.0)
         models.decode(models.encode(published))
 
 
-def taken(fold: Fold, V: Array, config: FoldConfig) -> Fold:
+def take_all(fold: Fold, V: Array, config: FoldConfig) -> Fold:
     return learn(fold, V, [-1] * len(V), max(fold.position, 0) + len(V), config)[0]
 
 
@@ -97,14 +97,14 @@ def test_whatever_is_learned_or_merged_can_be_saved(case: tuple[Array, FoldConfi
     V, config = case
     fold = Fold.empty(config.learning)
     for part in np.split(V, [7, 20, 21, 300]):
-        fold = taken(fold, part, config)
+        fold = take_all(fold, part, config)
         assert_saved(fold, config)
     merger = FoldMerger(config)
     for part in np.array_split(V, 5):
-        merger.append(taken(Fold.empty(config.learning), part, config))
-    merged = merger.fold(N)
+        merger.append(take_all(Fold.empty(config.learning), part, config))
+    merged = merger.make_fold(N)
     assert_saved(merged, config)
-    assert_saved(taken(merged, V[:300], config), config)
+    assert_saved(take_all(merged, V[:300], config), config)
 
 
 CORRELATED: dict[str, tuple[Callable[[Random], F64], float, float]] = {
@@ -125,7 +125,7 @@ def test_correlations_outside_the_components_are_at_most_1(kind: str, seed: int)
     config = fold_config(dimensions=60, components=3, oversampling=None, warm_up=None, impute=True)
     fold = Fold.empty(config.learning)
     for part in np.array_split(V, 6):
-        fold = taken(fold, part, config)
+        fold = take_all(fold, part, config)
         assert_saved(fold, config)
         if fold.state.covariance is not None:
             variances = fold.state.entry_variances
@@ -144,7 +144,7 @@ def test_the_largest_vectors_that_are_accepted_can_be_saved(dtype: str, d: int) 
     assert Judge.of(config.learning).first_bad(V) is None
     fold = Fold.empty(config.learning)
     for row in V:
-        fold = taken(fold, row[None].astype(dtype), config)
+        fold = take_all(fold, row[None].astype(dtype), config)
     for part in (V[:7], V[:30], V):
-        assert_saved(taken(Fold.empty(config.learning), part.astype(dtype), config), config)
+        assert_saved(take_all(Fold.empty(config.learning), part.astype(dtype), config), config)
     assert_saved(fold, config)

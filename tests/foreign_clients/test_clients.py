@@ -10,7 +10,7 @@ import pytest
 
 from tests.command_line import succeeded
 from tests.example_models import numbered
-from tests.sidecar.process import serving
+from tests.sidecar.process import serve_models
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +37,8 @@ def python() -> Path:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A sidecar with the versions 10 and 20."""
-    with serving(tmp_path_factory.mktemp("store"), numbered(10), numbered(20)) as sidecar:
-        yield sidecar.url()
+    with serve_models(tmp_path_factory.mktemp("store"), numbered(10), numbered(20)) as sidecar:
+        yield sidecar.wait_for_url()
 
 
 @pytest.mark.parametrize("script", ["triton", "kserve_rest", "mlflow_scoring"])

@@ -41,9 +41,17 @@ ARRAY = {"type": "array", "items": "double"}
 
 
 def codec(
-    kind: str = "json", field: str = "", schemas: MemorySchemas | None = None, d: int = D, **judging: Any
+    kind: str = "json",
+    field: str = "",
+    schemas: MemorySchemas | None = None,
+    d: int = D,
+    where: str = "",
+    label: str = "",
+    **judging: Any,
 ) -> Codec:
-    return Codec(kind, Judge(d, **{"largest_value": 1e150} | judging), field, schemas)
+    """Return the codec of a format. `judging` are settings of the judge."""
+    settings = {"largest_value": 1e150} | judging
+    return Codec(kind, Judge(d, **settings), field, schemas, where, label)
 
 
 def assert_rejected(decoded: Decoded, reason: str, words: str) -> None:
@@ -55,7 +63,7 @@ def assert_rejected(decoded: Decoded, reason: str, words: str) -> None:
 
 @cache
 def readings(field: str) -> Codec:
-    """Cached, because compiling the schema takes a while."""
+    """Return the codec of `Reading` messages. It is cached, because compiling the schema takes a while."""
     return codec("protobuf", field, memory(READING))
 
 
@@ -230,6 +238,11 @@ def only_reject(decoded: Decoded) -> tuple[str, str]:
     assert 0 < len(reject.message) < 400
     assert "\n" not in reject.message
     return reject.reason, reject.message
+
+
+def skipped_in(decoded: Decoded) -> list[int]:
+    """The indices of the values that are skipped."""
+    return [skipped.index for skipped in decoded.skipped]
 
 
 def numbers_alone(read: VectorBytes | GuessedNumbers) -> VectorBytes:

@@ -34,6 +34,7 @@ from tests.formats.structured import (
     protobuf,
     reading,
     readings,
+    skipped_in,
     zeros,
 )
 
@@ -49,12 +50,12 @@ def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]
 
 
 def decode_together_and_alone(decoder: Codec, values: Sequence[bytes | None]) -> Decoded:
-    """The values, of which each is decoded or rejected as in a batch of its own; the numbers are finite."""
-    together, alone = decoder.decode(values), [decoder.decode([value]) for value in values]
+    """Decode values in a batch. Each is decoded or rejected as it is in a batch of its own; the numbers are finite."""
+    together = decoder.decode(values)
+    alone = [decoder.decode([value]) for value in values]
+    rejects = [replace(reject, index=index) for index, single in enumerate(alone) for reject in single.rejects]
     assert together.vectors.tobytes() == b"".join(single.vectors.tobytes() for single in alone)
-    assert together.rejects == [
-        replace(reject, index=index) for index, single in enumerate(alone) for reject in single.rejects
-    ]
+    assert together.rejects == rejects
     assert np.isfinite(together.vectors).all()
     return together
 
@@ -86,8 +87,8 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
     decoder = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
     decoded = decode_together_and_alone(decoder, values)
     rejected = [reject.index for reject in decoded.rejects]
-    assert sorted([*decoded.indices.tolist(), *rejected, *decoded.skipped]) == list(range(len(values)))
-    assert decoded.skipped == [
+    assert sorted([*decoded.indices.tolist(), *rejected, *skipped_in(decoded)]) == list(range(len(values)))
+    assert skipped_in(decoded) == [
         i for i, value in enumerate(values) if value is None or (kind, value) == ("json", b"null")
     ]
     assert decoded.indices.tolist() == sorted(decoded.indices.tolist())

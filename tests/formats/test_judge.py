@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from streampca.formats.schemas import WriterSchema
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
+from streampca.pca.missing_values import MissingValues
 from tests.formats.structured import (
     FORMATS,
     GAPPY,
@@ -111,7 +112,7 @@ def test_large_values_are_rejected_in_batches_of_any_magnitude(kind: str, data: 
 
 
 def values_of(rows: F64) -> dict[str, list[bytes]]:
-    """The rows in each format that needs no schema."""
+    """Return the values of rows in each format that needs no schema."""
 
     def fields(row: F64) -> list[float | None]:
         return [None if np.isnan(entry) else float(entry) for entry in row]
@@ -137,10 +138,9 @@ def test_vectors_with_gaps_are_decoded_in_each_format(name: str) -> None:
 def test_without_imputation_a_gap_is_rejected_and_the_setting_is_named(name: str) -> None:
     decoded = codec(name.partition(",")[0], d=4).decode(values_of(GAPPY)[name])
     assert decoded.vectors.tobytes() == GAPPY[[1]].tobytes()
-    reason = "undecodable" if name.startswith("json") else "not_finite"
+    reason = "undecodable" if name == "json" else "not_finite"
     assert {reject.reason for reject in decoded.rejects} == {reason}
-    if name != "json, NaN":  # which is no JSON
-        assert all("missing=impute" in reject.message for reject in decoded.rejects)
+    assert all("missing=impute" in reject.message for reject in decoded.rejects)
 
 
 def test_all_bit_patterns_of_nan_become_one() -> None:
@@ -156,3 +156,33 @@ def test_infinity_and_large_entries_are_rejected_beside_gaps() -> None:
     assert [reject.reason for reject in decoded.rejects] == ["not_finite", "too_large"]
     assert [reject.message.split(";")[0] for reject in decoded.rejects] == ["entry 1 is inf", "entry 1 is 1e+200"]
     assert len(decoded.vectors) == 1
+
+
+CODED = np.where(np.isnan(GAPPY), -9999.0, GAPPY)  # a number in place of each gap
+CODES = MissingValues.of("-9999, -1", "float64")
+
+
+@pytest.mark.parametrize("name", values_of(CODED))
+def test_missing_values_are_gaps_in_each_format(name: str) -> None:
+    kind, _, _ = name.partition(",")
+    decoded = codec(kind, d=4, min_observed=2, missing_values=CODES).decode(values_of(CODED)[name])
+    gaps = codec(kind, d=4, min_observed=2).decode(values_of(GAPPY)[name])
+    assert decoded.vectors.tobytes() == gaps.vectors.tobytes()
+    assert decoded.rejects == gaps.rejects
+
+
+@pytest.mark.parametrize("name", values_of(CODED))
+def test_without_imputation_a_missing_value_is_rejected_and_both_settings_are_named(name: str) -> None:
+    decoded = codec(name.partition(",")[0], d=4, missing_values=CODES).decode(values_of(CODED)[name])
+    assert decoded.vectors.tobytes() == GAPPY[[1]].tobytes()
+    assert {reject.reason for reject in decoded.rejects} == {"not_finite"}
+    words = "entry 1 is -9999.0, one of missing_values (missing=impute learns vectors with gaps)"
+    assert decoded.rejects[0].message == words
+
+
+def test_infinity_that_is_not_a_missing_value_is_rejected_beside_it() -> None:
+    missing_values = MissingValues.of("-inf", "float64")
+    rows = np.array([[-np.inf, np.inf, 1.0, 2.0], [-np.inf, 1.0, 1.0, 2.0]])
+    decoded = codec("float64", d=4, min_observed=2, missing_values=missing_values).decode([r.tobytes() for r in rows])
+    assert decoded.vectors.tolist()[0][1:] == [1.0, 1.0, 2.0]
+    assert [(reject.index, reject.message) for reject in decoded.rejects] == [(0, "entry 1 is inf")]

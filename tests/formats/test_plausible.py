@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
+from streampca.formats.codec import Codec
 from streampca.formats.plausible import explain_problem, find_plausible_formats, find_problem
 from streampca.formats.record import Record
 from streampca.formats.schemas import WriterSchema
 from streampca.pca.arrays import Array
+from streampca.pca.missing_values import MissingValues
 from tests.formats.structured import avro, codec
 from tests.in_memory.schemas import MemorySchemas
 
@@ -140,3 +142,16 @@ def test_formats_that_name_the_type_are_not_compared(kind: str) -> None:
     foreign = [row.astype(">f8").tobytes() for row in REALS["reals"]]
     values = foreign if kind != "json" else [orjson.dumps({"v": row}) for row in REALS["reals"].tolist()]
     assert codec(kind, "v" if kind == "json" else "", d=D).sample_untyped([Record(0, value) for value in values]) == []
+
+
+def test_missing_values_are_left_out_of_the_comparison() -> None:
+    """A fill value is far from all measured numbers, but its bytes were not misread."""
+    rows = np.where(RNG.random((N, D)) < 0.3, 1.7e308, RNG.normal(size=(N, D)))
+    records = [Record(0, row.tobytes()) for row in rows]
+    assert "decades" in explain(codec("float64", d=D), records)
+    with_missing_values = codec("float64", d=D, missing_values=MissingValues.of("1.7e308", "float64"))
+    assert explain(with_missing_values, records) == ""
+
+
+def explain(decoder: Codec, records: list[Record]) -> str:
+    return decoder.explain_wrong_type(decoder.sample_untyped(records))

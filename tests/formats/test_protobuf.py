@@ -113,7 +113,7 @@ def test_invalid_protobuf_indexes_are_rejected(indexes: bytes, words: str) -> No
     [
         ("vector", "undecodable", "no field 'vector'"), ("step.v", "undecodable", "no field 'step.v'"),
         ("sensor.v", "undecodable", "no field"), ("one", "undecodable", "not a number"),
-        ("flags", "undecodable", "neither"), ("step", "undecodable", "neither"),
+        ("flags", "wrong_length", "0 numbers"), ("step", "undecodable", "neither"),
         ("sensor", "wrong_length", "0 bytes"), ("words", "wrong_length", "0 numbers"),  # text
     ],
 )  # fmt: skip
@@ -151,3 +151,42 @@ def test_a_slow_machine_is_not_the_fault_of_the_schema(
     monkeypatch.setattr(module, "_PROTOC", f"{limit}exec({program!r})")
     monkeypatch.setattr(module, "_TIMEOUT_S", timeout_s)
     refusal(error, module.compiled, WriterSchema("PROTOBUF", 'syntax = "proto3";'))
+
+
+BESIDE = """
+syntax = "proto3";
+message R {
+  string text = 1; optional string maybe = 2; repeated string texts = 3; map<string, string> map = 4; Inner inner = 5;
+  oneof one { string a = 6; Inner b = 7; }
+  Vector vector = 8;
+  message Inner { string text = 1; Inner inner = 2; }
+  message Vector { string note = 1; repeated double values = 2; repeated int64 indices = 3; string text = 4; }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [b"\x0a\1\xdf", b"\x12\1\xdf", b"\x1a\1\xdf", b"\x22\6\x0a\1\xdf\x12\1\xdf", b"\x2a\3\x0a\1\xdf", b"\x32\1\xdf",
+     b"\x3a\1\xff"],
+    ids=["text", "optional", "repeated", "map", "message", "oneof", "no message"],
+)  # fmt: skip
+def test_what_lies_beside_the_vector_rejects_nothing(beside: bytes) -> None:
+    vector = b"\x0a\1\xdf\x12\x18" + np.array(ROW).tobytes()
+    message = beside + b"\x42" + bytes([len(vector)]) + vector
+    decoder = codec("protobuf", "vector.values", memory(WriterSchema("PROTOBUF", BESIDE)))
+    decoded = decoder.decode([framed(1, b"\0" + message)])
+    assert decoded.vectors.tolist() == [ROW], decoded.rejects
+
+
+def test_a_sparse_vector_is_refused_as_sparse() -> None:
+    vector = b"\x12\x18" + np.array(ROW).tobytes() + b"\x1a\3\1\2\3"
+    decoder = codec("protobuf", "vector.values", memory(WriterSchema("PROTOBUF", BESIDE)))
+    dense = decoder.decode([framed(1, b"\0\x42\x1a" + vector[:26])])
+    sparse = decoder.decode([framed(1, b"\0\x42\x1f" + vector)])
+    assert dense.vectors.tolist() == [ROW], dense.rejects
+    assert_rejected(sparse, "undecodable", "sparse")
+
+
+def test_booleans_are_numbers() -> None:
+    assert readings("flags").decode([protobuf(reading(flags=[True, False, True]))]).vectors.tolist() == [[1, 0, 1]]

@@ -196,7 +196,7 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: 
             assert "not this one" in refusal(TimeoutError, good.get, status)
         for status in (400, 404, 422):  # one id is no reason to stop: its records are dead letters
             refusal(KeyError, good.get, status)
-        monkeypatch.setattr(module, "_FAILING_S", 0.0)
+        monkeypatch.setattr(module, "_UNKNOWN_AFTER_S", 0.0)
         refusal(KeyError, good.get, 500)
         expired = new_client(url, schema_registry_login="ann:expired")
         for refused in (lambda: good.get(403), lambda: expired.get(1), lambda: new_client(url).get(1)):

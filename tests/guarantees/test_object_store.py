@@ -75,7 +75,7 @@ def test_learning_continues_while_the_store_is_away(
         proxy.end()
         broker.produce(new_topic, 0, as_json(vectors(1000, seed=1)))
         members.wait_until_learned()
-        ready = f"{sidecar.url()}/readyz"
+        ready = f"{sidecar.wait_for_url()}/readyz"
         members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a model")
         resumed = worker.count("checkpoint saved again")  # after a broker that was slow
         proxy.begin(Fault("hang"))

@@ -1,6 +1,7 @@
 """Broker outages, faulty connections, stalled handshakes, replaced topics and records removed by retention."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,15 @@ import pytest
 
 from tests.faulty_proxy import FaultyProxy
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors, with_polls_of
+from tests.guarantees.test_transform import PARTITIONS, assert_each_once, members
+from tests.java_server import available
 from tests.kafka_broker import Broker
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 OUTAGE_S = 10
+CHANGED_ADDRESS_S = 180  # longest time until members have found brokers at other addresses
 FAULTS = {"cut": 3, "slow": 500, "silent": 1}  # how many of each
 SILENCE_S = 2.5  # longer than the session
 
@@ -50,6 +55,44 @@ def test_a_broker_outage_changes_no_bit(stoppable: Broker, topic: str, tmp_path:
         logged = [e for e in worker.events() if e["level"] in ("warning", "error") and "logger" not in e]
         assert 1 <= len(logged) <= 6, f"the outage must be logged once: {logged}"
         assert worker.stop() == 0
+
+
+@pytest.fixture
+def movable(tmp_path: Path) -> Iterator[Broker]:
+    """A broker of this test alone, which may change its address."""
+    with available(lambda: Broker(tmp_path / "broker"), "broker") as own:
+        yield own
+
+
+def produce_everywhere(broker: Broker, topic: str, count: int) -> None:
+    """Send so many records to each partition."""
+    for partition in range(PARTITIONS):
+        broker.produce(topic, partition, as_json(vectors(count, seed=partition)))
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_members_go_on_after_all_brokers_have_changed_address(
+    movable: Broker, new_topic: str, tmp_path: Path, client: str
+) -> None:
+    """The bootstrap address stays, as that of a load balancer does. Members have nothing to save meanwhile."""
+    (port,) = free_ports(1)
+    at = {"bootstrap_servers": f"127.0.0.1:{port}", "kafka_client": client}
+    with (
+        FaultyProxy(port, movable.port) as balancer,
+        members(movable, new_topic, tmp_path / "transform") as transforming,
+        group(movable, new_topic, tmp_path / "workers", [client], **at) as learning,
+    ):
+        produce_everywhere(movable, new_topic, 100)
+        learning.learn()
+        transforming.start(**at)
+        transforming.wait_for_all()
+        movable.move()
+        balancer.target = movable.port
+        produce_everywhere(movable, new_topic, 50)
+        learning.wait_until_learned(CHANGED_ADDRESS_S)
+        transforming.wait(lambda: transforming.position() == PARTITIONS * 150, "all records", CHANGED_ADDRESS_S)
+        learning.assert_same_bits()
+        assert_each_once(movable, new_topic)
 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)

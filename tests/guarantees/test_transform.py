@@ -23,7 +23,7 @@ from tests.example_models import models_in, numbered
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import SASL, USER, Broker
-from tests.transform.harness import of, origin_of_output
+from tests.transform.harness import project_single, read_output_origin
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -130,13 +130,13 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     good = [record for record in records if record.value != BAD]
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
-    fields = of(OutputFields(FIELDS), numbered(7, d=D, k=K), vectors, np.array(offsets))
+    fields = project_single(OutputFields(FIELDS), numbered(7, d=D, k=K), vectors, np.array(offsets))
     return list(zip(offsets, writer_of("json").write(fields), strict=True))
 
 
 def read_output(output: Any) -> Iterator[tuple[int, bytes]]:
     """The offset and the output of each record in a message; rows of Arrow as JSON."""
-    origin = origin_of_output(output.headers)
+    origin = read_output_origin(output.headers)
     assert origin.partition == output.partition
     if output.value.startswith(b"{"):
         yield origin.offset, output.value
@@ -183,6 +183,7 @@ def test_outputs_are_dead_letters_where_brokers_refuse_their_size(
     allowed = {
         (ResourceType.TOPIC, topic): ACLOperation.READ,
         (ResourceType.TOPIC, f"{topic}-output"): ACLOperation.WRITE,
+        (ResourceType.TOPIC, f"{topic}-output", ACLResourcePatternType.LITERAL): ACLOperation.READ,
         (ResourceType.TOPIC, f"{topic}-dead"): ACLOperation.WRITE,
         (ResourceType.GROUP, f"streampca-transform-{topic}"): ACLOperation.READ,
         (

@@ -38,6 +38,7 @@ class Coordinator:
         self._epochs: dict[str, int] = {}
         self._unfinished: dict[str, Transaction] = {}
         self.logs: dict[tuple[str, int], list[tuple[Transaction, Outgoing]]] = defaultdict(list)
+        self.first: dict[tuple[str, int], int] = defaultdict(int)  # by log, the first offset that it holds
         self.written: dict[str, list[Outgoing]] = defaultdict(list)  # by topic, what readers of committed records see
         self.on_end: Callable[[Transaction], object] = lambda transaction: None
 

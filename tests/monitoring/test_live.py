@@ -53,7 +53,7 @@ class Stack:
     def start_sidecar(self) -> None:
         port = self.ports["sidecar"]
         self.sidecar = SidecarProcess(self.workers.store, topic=self.workers.topic, port=port).__enter__()
-        self.sidecar.url()
+        self.sidecar.wait_for_url()
 
     def start_transform(self) -> ForkedProcess:
         members = Members(self.workers.broker, self.workers.topic, self.workers.folder)

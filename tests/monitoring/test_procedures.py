@@ -106,16 +106,30 @@ def damage(members: Group, partition: int) -> None:
         path.write_bytes(path.read_bytes()[:-100])
 
 
-@pytest.mark.parametrize("page", [BACKUP_SECTION, section("Reset and replay")], ids=["restored", "learned again"])
-def test_one_damaged_partition(learned: Group, shell: Shell, page: str) -> None:
+def test_one_damaged_partition_is_restored(learned: Group, shell: Shell) -> None:
     bits = learned.files()
     damage(learned, 1)
-    refused = learned.start()
-    assert refused.wait() == 1
-    assert "every checkpoint of partition 1" in refused.text()
-    shell(*lines(page, "rm -r STORE"))
+    assert_refused(learned)
+    shell(*lines(BACKUP_SECTION, "rm -r STORE"))
     run_command(learned, "reset", "--yes")
     assert_relearned(learned, bits)
+
+
+def test_one_damaged_partition_is_learned_again(learned: Group) -> None:
+    bits = learned.files()
+    damage(learned, 1)
+    assert_refused(learned)
+    (command,) = lines(section("Reset and replay"), "streampca reset")
+    words = command.replace("PARTITION", "1").split()
+    run_command(learned, *words[1:], "--yes")
+    assert_relearned(learned, bits)
+
+
+def assert_refused(members: Group) -> None:
+    """A worker ends where a checkpoint is damaged and no older one is whole."""
+    worker = members.start()
+    assert worker.wait() == 1
+    assert "every checkpoint of partition 1" in worker.text()
 
 
 def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
@@ -128,7 +142,7 @@ def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
     models = models_in(other, learned.topic)
     learned.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
     with SidecarProcess(other, topic=learned.topic) as sidecar:
-        url = sidecar.url()
+        url = sidecar.wait_for_url()
         wait_until(lambda: is_ready(f"{url}/readyz"))
         model = httpx.get(f"{url}/v1/model", timeout=60).json()
     assert (model["version"], model["dimensions"], model["components"]) == (ROUNDS * 2000, D, K + 1)

@@ -13,9 +13,9 @@ import yaml
 
 import streampca
 from streampca.formats.codec import REASONS
-from streampca.transform.listeners import TransformMetrics
+from streampca.transform.metrics import TransformMetrics
 from streampca.transform.outputs import OUTPUT_TOO_LARGE
-from streampca.worker.listeners import WorkerMetrics
+from streampca.worker.metrics import WorkerMetrics
 from tests.command_line import succeeded
 from tests.deploy import files
 from tests.example_models import sidecar_registry

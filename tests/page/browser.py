@@ -15,47 +15,52 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses, TransformStatus
 from tests.example_models import TOPIC
 
-Opened = Callable[..., Page]
+OpenPage = Callable[..., Page]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-def installed() -> str | None:
-    """The installed browser's path."""
-    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+def find_browser() -> str | None:
+    """Return the path of the installed browser; None without one."""
+    for name in _NAMES:
+        path = shutil.which(name)
+        if path:
+            return path
+    return None
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """The browser, closed at the end of the block."""
+def start_chromium() -> Iterator[Browser]:
+    """Start the browser, and close it at the end of the block."""
     sandbox = [] if os.geteuid() else ["--no-sandbox"]  # root has none
-    with sync_playwright() as started, started.chromium.launch(executable_path=installed(), args=sandbox) as browser:
+    with sync_playwright() as started, started.chromium.launch(executable_path=find_browser(), args=sandbox) as browser:
         yield browser
 
 
 @contextmanager
-def watched(page: Page) -> Iterator[Page]:
-    """The page, which must log no error or warning until the end of the block, and no request may fail."""
+def check_page_logs(page: Page) -> Iterator[Page]:
+    """Assert that the page logs no error or warning until the end of the block, and that no request fails."""
     complaints: list[str] = []
     page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("pageerror", lambda error: complaints.append(f"{error}: {error.stack}"))
     page.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
     yield page
     # A request is aborted if the page is left before the answer came.
-    assert [text for text in complaints if not text.endswith(": net::ERR_ABORTED")] == []
+    problems = [text for text in complaints if not text.endswith(": net::ERR_ABORTED")]
+    assert not problems, problems
 
 
-def status(page: Page, text: str) -> None:
+def wait_for_status(page: Page, text: str) -> None:
     expect(page.locator("#status")).to_contain_text(text)
 
 
-def passes_axe(page: Page) -> None:
+def check_with_axe(page: Page) -> None:
     result = Axe().run(page)
     assert result.violations_count == 0, result.generate_report()
 
 
 def save(page: Page, button: str) -> tuple[str, bytes]:
-    """The name and the content of the file that a button saves."""
+    """Click a button that saves a file, and return the file's name and content."""
     with page.expect_download() as saved:
         page.get_by_role("button", name=button, exact=True).click()
     return saved.value.suggested_filename, saved.value.path().read_bytes()
@@ -69,7 +74,7 @@ def project(page: Page, vectors: list[list[float]]) -> None:
 def report_member(
     store: DirectoryStore, name: str, silent_s: float, lags: dict[str, int], started_at: float = 0.0, **transform: Any
 ) -> None:
-    """Write the report of a member of transform; with its start, that of a worker."""
+    """Write the status report of a member of transform; with `started_at`, of a worker."""
     none = {"model_version": None, "awaits": None, "written": 0, "rejected": 0, "committed_at": None}
     status = ProcessStatus(
         name=name, state="transforming" if lags else "starting", trouble=None, started_at=started_at,

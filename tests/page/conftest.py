@@ -11,7 +11,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC
 from tests.java_server import unavailable
-from tests.page.browser import chromium, installed, status, watched
+from tests.page.browser import check_page_logs, find_browser, start_chromium, wait_for_status
 from tests.sidecar.process import SidecarProcess
 
 expect.set_options(timeout=60_000)
@@ -20,9 +20,9 @@ expect.set_options(timeout=60_000)
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Of module scope: while the browser is open, its event loop runs in this thread, and asyncio allows only one."""
-    if installed() is None:
+    if find_browser() is None:
         unavailable("Chromium is needed: `make browser` installs it")
-    with chromium() as browser:
+    with start_chromium() as browser:
         yield browser
 
 
@@ -40,7 +40,7 @@ def models(store: DirectoryStore) -> Models:
 def sidecar(store: DirectoryStore) -> Iterator[str]:
     """The sidecar's URL."""
     with SidecarProcess(store.root) as process:
-        yield process.url()
+        yield process.wait_for_url()
 
 
 @pytest.fixture
@@ -52,20 +52,20 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
     """A page; at the end it must have logged no errors."""
-    with watched(context.new_page()) as page:
+    with check_page_logs(context.new_page()) as page:
         yield page
 
 
 @pytest.fixture
-def opened(page: Page, sidecar: str, models: Models) -> Callable[..., Page]:
-    """Opens the sidecar's page; with models, saves them before and waits until the last is served."""
+def open_page(page: Page, sidecar: str, models: Models) -> Callable[..., Page]:
+    """A function that opens the sidecar's page. With models, it saves them and waits until the last is served."""
 
-    def open_it(query: str = "", *published: PublishedModel) -> Page:
+    def open_saved(query: str = "", *published: PublishedModel) -> Page:
         for model in published:
             models.save(model)
         page.goto(f"{sidecar}/{query}")
         if published:
-            status(page, f"Serving version {published[-1].version:,}")
+            wait_for_status(page, f"Serving version {published[-1].version:,}")
         return page
 
-    return open_it
+    return open_saved

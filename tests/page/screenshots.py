@@ -14,7 +14,7 @@ import numpy as np
 from playwright.sync_api import Browser, expect
 
 from experiments import datasets
-from tests.page.browser import chromium
+from tests.page.browser import start_chromium
 from tests.ports import free_ports
 from tests.waiting import answer_of, wait_until
 
@@ -25,7 +25,7 @@ _VERSIONS = 30  # enough points for the curves
 def main() -> None:
     pixels, _ = datasets.load("mnist", datasets.default_folder())
     order = np.random.default_rng(0).permutation(len(pixels))
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+    with tempfile.TemporaryDirectory() as folder, start_chromium() as browser:
         file = Path(folder) / "mnist.npy"
         np.save(file, (pixels[order] / 255).astype(np.float32))
         [port] = free_ports(1)

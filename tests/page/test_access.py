@@ -1,5 +1,6 @@
 """The page in a real Chromium for everybody: on a phone, by the keyboard, by a screen reader, with a token."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -12,12 +13,12 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import numbered, with_past_scores
-from tests.page.browser import Opened, passes_axe, report_member, status, watched
-from tests.process.test_bearer_tokens import line
+from tests.page.browser import OpenPage, check_page_logs, check_with_axe, report_member, wait_for_status
+from tests.process.test_bearer_tokens import token_line
 from tests.sidecar.process import SidecarProcess
 
 TABS = {  # and what is shown last
-    "Over time": "#losses-chart canvas", "Components": "#components canvas", "Vectors": "#p-chart canvas",
+    "Over time": "#losses-chart canvas", "Components": "#components .bars", "Vectors": "#p-chart canvas",
     "Workers": "#transform-ended",
 }  # fmt: skip
 
@@ -25,9 +26,9 @@ TABS = {  # and what is shown last
 def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str) -> None:
     models.save(numbered(123_456_789, d=784, k=20))
     phone: Any = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
-    with browser.new_context(color_scheme="dark", **phone) as context, watched(context.new_page()) as page:
+    with browser.new_context(color_scheme="dark", **phone) as context, check_page_logs(context.new_page()) as page:
         page.goto(sidecar)
-        status(page, "Serving version 123,456,789")
+        wait_for_status(page, "Serving version 123,456,789")
         page.get_by_role("radio", name="Components").check()
         expect(page.locator("#components figure")).to_have_count(20)
         red, green, blue = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
@@ -38,14 +39,16 @@ def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str
 
 
 def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, sidecar: str) -> None:
+    names = ["temperature", "humidity", "pressure", "flow", "revolutions"]
     for version in (123_456_788, 123_456_789):
-        models.save(replace(with_past_scores(numbered(version), np.eye(5)), partition_losses={0: 0.1, 1: 0.2}))
+        published = replace(numbered(version), names=names, partition_losses={0: 0.1, 1: 0.2})
+        models.save(with_past_scores(published, np.eye(5)))
     Models(store, "orders").save(numbered(10))
     for name, silent_s in (("busy", 0), ("ended", 100)):
         report_member(store, name, silent_s, {"0": 1_000})
-    for width, scheme in ((1440, "light"), (360, "dark")):
-        options: Any = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "is_mobile": width == 360}
-        with browser.new_context(**options) as context, watched(context.new_page()) as page:
+    for width, scheme in itertools.product((1366, 390), ("light", "dark")):
+        options: Any = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "is_mobile": width == 390}
+        with browser.new_context(**options) as context, check_page_logs(context.new_page()) as page:
             page.goto(f"{sidecar}/?tab=vectors&with=123456788")
             for button in ("Fill in an example", "Project"):
                 page.get_by_role("button", name=button).click()
@@ -55,22 +58,35 @@ def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectorySto
                 expect(page.locator(shown).first).to_be_visible()
                 for summary in page.locator(".panel:not([hidden]) summary:visible").all():
                     summary.click()
-                passes_axe(page)
+                check_with_axe(page)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.goto(f"{sidecar}/docs")
-            status(page, "23 operations")
+            wait_for_status(page, "23 operations")
             for summary in page.locator("summary").all():
                 summary.click()
             form = page.get_by_role("form", name="Try project", exact=True)
-            form.get_by_label("Body").fill('{"vectors": [[1, 2, 3, 4, 5]]}')
+            expect(form.get_by_label("Body")).to_have_value(re.compile("revolutions"))
             form.get_by_role("button", name="Send").click()
             expect(form.get_by_role("status")).to_contain_text('"coordinates":[[')
-            passes_axe(page)
+            check_with_axe(page)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_everything_can_be_reached_by_the_keyboard(opened: Opened) -> None:
-    page = opened("", numbered(10), numbered(20))
+def test_axe_finds_nothing_among_strips_with_a_description(browser: Browser, models: Models, sidecar: str) -> None:
+    models.save(numbered(10, d=41, k=17))
+    for width, scheme in itertools.product((1366, 390), ("light", "dark")):
+        options: Any = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+        with browser.new_context(**options) as context, check_page_logs(context.new_page()) as page:
+            page.goto(f"{sidecar}/?tab=components")
+            page.get_by_text("1 more").click()
+            page.locator("#components canvas").last.hover()
+            expect(page.locator(".beside-pointer:visible")).to_have_count(1)
+            check_with_axe(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_everything_can_be_reached_by_the_keyboard(open_page: OpenPage) -> None:
+    page = open_page("", numbered(10), numbered(20))
     active = "(({id, name, className, textContent}) => id || name || className || textContent)(document.activeElement)"
 
     def reach(*names: str) -> None:
@@ -103,9 +119,9 @@ def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None
     page.route("**/*", lambda route: route.abort())  # nothing else is there
     page.route("**/pca/**", forward)  # tried first
     page.goto(f"{sidecar}/pca/")
-    status(page, "Serving version 10")
+    wait_for_status(page, "Serving version 10")
     page.get_by_role("link", name="API").click()
-    status(page, "23 operations")
+    wait_for_status(page, "23 operations")
     page.goto("about:blank")  # before the routes end, and without them there is nothing for a poll
     page.unroute_all(behavior="wait")
 
@@ -122,25 +138,25 @@ def test_the_page_asks_for_a_token(
     models: Models, store: DirectoryStore, tmp_path: Path, context: BrowserContext
 ) -> None:
     models.save(numbered(10))
-    (tmp_path / "tokens").write_text(line("read", "ada"))
+    (tmp_path / "tokens").write_text(token_line("read", "ada"))
     page = context.new_page()
     page.add_init_script(LATE)
     field = page.get_by_role("textbox", name="Token")
     with SidecarProcess(store.root, tokens_file=str(tmp_path / "tokens")) as process:
-        page.goto(process.url())
+        page.goto(process.wait_for_url())
         for token, why in (
             ("wrong", "This sidecar needs a token."),
             ("ada", "this token is not known: it was revoked"),
         ):
-            status(page, why)
+            wait_for_status(page, why)
             expect(field).to_be_focused()
             expect(field).to_have_accessible_description(re.compile(f"^{why}"))
-            passes_axe(page)
+            check_with_axe(page)
             field.fill(token)
             page.keyboard.press("Enter")
-        status(page, "Serving version 10")
+        wait_for_status(page, "Serving version 10")
         page.reload()
-        status(page, "Serving version 10")
+        wait_for_status(page, "Serving version 10")
         with page.expect_download() as saved:
             page.get_by_role("link", name="Model as JSON").click()
         assert saved.value.suggested_filename == "model.json"

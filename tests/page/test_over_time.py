@@ -11,7 +11,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from tests.example_models import TOPIC, numbered, with_stats
-from tests.page.browser import Opened, report_member, save, status
+from tests.page.browser import OpenPage, report_member, save, wait_for_status
 
 COLOURS_OF_PLOT = """async bytes => {
     const image = await createImageBitmap(new Blob([Uint8Array.from(bytes)]));
@@ -22,13 +22,13 @@ COLOURS_OF_PLOT = """async bytes => {
 }"""
 
 
-def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opened: Opened) -> None:
+def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, open_page: OpenPage) -> None:
     now = round(time.time())
     few, many = ({p: (1 + p) / 100 for p in range(n)} for n in (2, 14))
     for version, at, losses in ((1000, now - 9000, few), (4000, now - 8990, many)):
         published = numbered(version, published_at=at)
         models.save(replace(with_stats(published, last_timestamp_ms=1000 * (at - 5400)), partition_losses=losses))
-    page = opened()
+    page = open_page()
     expect(page.locator("#rate-chart")).to_have_attribute("aria-label", re.compile("^Throughput: .*, Messages 300/s$"))
     expect(page.locator("#lag-chart")).to_have_attribute("aria-label", re.compile("^Lag: .*, Lag 90 min$"))
     expect(page.locator("#losses-which")).to_have_text("The 12 partitions where it is the greatest now.")
@@ -50,10 +50,10 @@ def published_ago(models: Models, *seconds: float) -> None:
         models.save(replace(numbered(10 * (1 + i), published_at=time.time() - ago), partition_losses=losses))
 
 
-def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened: Opened) -> None:
+def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, open_page: OpenPage) -> None:
     published_ago(models, 7300, 7200, 1800, 1700, 60, 30)
-    page = opened()
-    status(page, "Serving version 60")
+    page = open_page()
+    wait_for_status(page, "Serving version 60")
     charts = ("loss", "explained", "rate", "lag", "losses")
     for chart in charts:
         page.locator(f"#{chart}-chart + details summary").click()
@@ -76,7 +76,7 @@ def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened:
     shows(2)  # those of half an hour ago, at 0.75 and 0.77 of the axis
     expect(page.locator("[name=range]:checked")).to_have_count(0)
     page.reload()
-    status(page, "Serving version 60")
+    wait_for_status(page, "Serving version 60")
     expect(page.locator("#range-text")).to_have_text(re.compile(r"\d\d:\d\d:\d\d to .*\d\d:\d\d:\d\d$"))
     for chart in charts:
         page.locator(f"#{chart}-chart + details summary").click()
@@ -103,7 +103,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
 };"""
 
 
-def test_marks_and_labels(models: Models, store: DirectoryStore, page: Page, opened: Opened) -> None:
+def test_marks_and_labels(models: Models, store: DirectoryStore, page: Page, open_page: OpenPage) -> None:
     """Starts, settings and pins; a log scale, on which zero has no place; no label is cut, no tiny change a cliff."""
     now = time.time()
     report_member(store, "again", 0, {}, started_at=now - 100.5)
@@ -113,7 +113,7 @@ def test_marks_and_labels(models: Models, store: DirectoryStore, page: Page, ope
         models.save(replace(with_stats(published, loss_ewma=loss), model=model, settings={"components": max(2, i)}))
     Pins(store, TOPIC).set("index", 12)
     page.add_init_script(WATCH_TEXTS)
-    opened("?log=1")
+    open_page("?log=1")
     page.get_by_text("Marks: 1 × R (worker started), 1 × S (settings changed), 1 × P (version pinned)").click()
     marks = ("R .*: worker again started", "P .*: version 12, pinned as index", "S .*: version 13: components 2 → 3")
     expect(page.locator("#marks li")).to_have_text([re.compile(f"^{mark}$") for mark in marks])

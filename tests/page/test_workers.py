@@ -6,11 +6,11 @@ import time
 from playwright.sync_api import expect
 
 from streampca.stores.directory import DirectoryStore
-from tests.page.browser import Opened, report_member
+from tests.page.browser import OpenPage, report_member
 from tests.waiting import every
 
 
-def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStore, opened: Opened) -> None:
+def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStore, open_page: OpenPage) -> None:
     store.root.mkdir()
     at = time.time() - 181
     report_member(
@@ -18,7 +18,7 @@ def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStor
     )
     report_member(store, "dead", 61, {"1": 7}, model_version=1_100, written=1)
     report_member(store, "new", 0, {}, awaits="no model has been published yet")
-    page = opened()
+    page = open_page()
     lines = page.locator("#transform p")
     expect(lines).to_have_text([
         re.compile("^busy is transforming, 3 messages/s; up for"),
@@ -32,11 +32,11 @@ def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStor
     expect(page.locator("#partitions tr")).to_have_count(0)
 
 
-def test_members_that_ended_are_folded(store: DirectoryStore, opened: Opened) -> None:
+def test_members_that_ended_are_folded(store: DirectoryStore, open_page: OpenPage) -> None:
     store.root.mkdir()
     for name, silent_s, lags in (("busy", 0, {"0": 1}), ("crashed", 100, {"1": 1}), ("replaced", 100, {"0": 1})):
         report_member(store, name, silent_s, lags)
-    page = opened("?tab=workers")
+    page = open_page("?tab=workers")
     ended = page.locator("#transform-ended")
     with every(0.5, lambda: report_member(store, "just", 50, {})):  # always less than a minute ago
         expect(page.locator("#transform strong")).to_have_text(["busy", "crashed", "just"])  # nobody took over 1

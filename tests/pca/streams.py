@@ -10,8 +10,9 @@ from sklearn.preprocessing import StandardScaler
 
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
-from streampca.pca.jackknife import SamplingError, sampling_error
-from streampca.pca.learning import GUARD, LearningConfig, learn
+from streampca.pca.jackknife import SamplingError, estimate_sampling_error
+from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.learning_config import SPARE_WITH_COVARIANCE
 from streampca.pca.merge import StateMerger
 from streampca.pca.model import Model
 from streampca.pca.state import Losses, State
@@ -26,27 +27,36 @@ def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool
 
 
 def batch_pca(X: F64, k: int) -> Model:
-    """Batch PCA of X (n, d) by scikit-learn, with variances about n instead of n − 1."""
-    pca, shrink = PCA(k).fit(X), (len(X) - 1) / len(X)
-    return Model(pca.components_, shrink * pca.explained_variance_, pca.mean_, float(X.var(axis=0).sum()), len(X))
+    """The model by batch PCA of X (n, d), with variances that are divided by n instead of n − 1."""
+    pca = PCA(k).fit(X)
+    variance = (len(X) - 1) / len(X) * pca.explained_variance_
+    return Model(
+        components=pca.components_,
+        explained_variance=variance,
+        mean=pca.mean_,
+        total_variance=float(X.var(axis=0).sum()),
+        weight=len(X),
+    )
 
 
 def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, Losses]:
     """The state after the stream X (n, d) with a partial last block, and its losses."""
-    V, kept, first = X.astype(config.dtype, copy=False), np.ones(len(X)) * retention, config.next_block(0)
-    state, _ = learn(State.empty(config.dimensions, config.dtype), V[:first], kept[:first], config)
-    return learn(state, V[first:], kept[first:], config)
+    V = X.astype(config.dtype, copy=False)
+    retention = np.ones(len(X)) * retention
+    first = config.next_block_size(0)
+    state, _ = learn(State.empty(config.dimensions, config.dtype), V[:first], retention[:first], config)
+    return learn(state, V[first:], retention[first:], config)
 
 
 def remaining_weights(retention: F64) -> F64:
-    """The remaining weight (n,) of each message at the end of the stream; 1 for the last one."""
-    left = np.ones(len(retention))
-    left[:-1] = np.cumprod(retention[:0:-1])[::-1]
-    return left
+    """The weight of each message at the end of the stream, (n,); 1 for the last message."""
+    weights = np.ones(len(retention))
+    weights[:-1] = np.cumprod(retention[:0:-1])[::-1]  # the product of the later messages' retentions
+    return weights
 
 
 def covariance(X: F64, weights: F64 | None = None, center: bool = True) -> F64:
-    """NumPy's weighted covariance, or second moment unless `center`."""
+    """The weighted covariance by NumPy, or the second moment without `center`."""
     weights = np.ones(len(X)) if weights is None else weights
     X = X.astype(np.float64)
     if center:
@@ -54,24 +64,24 @@ def covariance(X: F64, weights: F64 | None = None, center: bool = True) -> F64:
     return (X * (weights / weights.sum())[:, None]).T @ X
 
 
-def scale_of(X: F64, weights: F64 | None = None) -> F64:
+def compute_scale(X: F64, weights: F64 | None = None) -> F64:
     """D (d,) as scikit-learn's StandardScaler finds it for X (n, d)."""
     return np.asarray(1 / StandardScaler().fit(X, sample_weight=weights).scale_)
 
 
 def start(seed: int, d: int = 7, k: int = 3, n: int = 20, scales: tuple[float, float] = (0.3, 3.0)) -> tuple[F64, F64]:
-    """A well-conditioned factor (d, k), whose columns have lengths within `scales`, and messages (n, d)."""
+    """A factor (d, k) of orthogonal columns with lengths within `scales`, and messages (n, d)."""
     random = np.random.default_rng(seed)
     C = np.linalg.qr(random.standard_normal((d, k)))[0] * random.uniform(*scales, k)
     return C, random.standard_normal((n, d))
 
 
-def state_of(C: F64) -> State:
+def make_state(C: F64) -> State:
     """A state with the factor C (d, r)."""
     return replace(State.empty(len(C)), C=C)
 
 
-def learned(state: State) -> F64:
+def find_covariance(state: State) -> F64:
     """The covariance as the state knows it, in float64."""
     if state.covariance is not None:
         return triangle.unpack(state.covariance, len(state.mean))
@@ -94,12 +104,13 @@ def excess(components: F64, covariance: F64) -> float:
 def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
     """X (n, d) with this share of the entries missing at random, but not more than half of a row."""
     random = np.random.default_rng(seed).random(X.shape)
-    limit = np.minimum(share, np.sort(random, axis=1)[:, X.shape[1] // 2])
+    row_medians = np.sort(random, axis=1)[:, X.shape[1] // 2]
+    limit = np.minimum(share, row_medians)
     return np.where(random < limit[:, None], np.nan, X)
 
 
-def merger_of(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> StateMerger:
-    """A merger of these states, each with its share in `decay`."""
+def make_merger(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> StateMerger:
+    """A merger of these states, each with the share in `decay` of its weight."""
     merger = StateMerger(columns)
     for state, share in zip(states, decay or [1.0] * len(states), strict=True):
         merger.add(state, share)
@@ -107,8 +118,8 @@ def merger_of(states: Sequence[State], columns: int, decay: Sequence[float] | No
 
 
 def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> State:
-    """The states as one of up to `columns` columns; the first, if there are no messages."""
-    merger = merger_of(states, columns, decay)
+    """The merged state, of up to `columns` columns; the first state, if none has learned a message."""
+    merger = make_merger(states, columns, decay)
     return merger.state(columns, states[0].C.dtype) if merger.weight else states[0]
 
 
@@ -116,13 +127,15 @@ def jackknife(
     states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
 ) -> SamplingError | None:
     """The error of the `components` leading axes of `merge(states, columns, decay)`."""
-    merger = merger_of(states, columns, decay)
-    merged = merger.state(components + GUARD, np.float64) if merger.weight else states[0]
-    return sampling_error(merger.groups(), merged, components)
+    merger = make_merger(states, columns, decay)
+    merged = merger.state(components + SPARE_WITH_COVARIANCE, np.float64) if merger.weight else states[0]
+    return estimate_sampling_error(merger.groups(), merged, components)
 
 
 def values_in(thing: Any) -> Any:
-    """All fields of a dataclass, arrays by their bits: for comparison."""
+    """All fields of a dataclass and of its fields, with arrays by their bits, so that == compares them."""
     if isinstance(thing, np.ndarray):
         return thing.dtype, thing.shape, thing.tobytes()
-    return {f.name: values_in(getattr(thing, f.name)) for f in fields(thing)} if is_dataclass(thing) else thing
+    if is_dataclass(thing):
+        return {field.name: values_in(getattr(thing, field.name)) for field in fields(thing)}
+    return thing

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig, learn
-from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, scale_of, state_of
+from tests.pca.streams import close, compute_scale, covariance, excess, find_covariance, gaussian, make_state, one_pass
 
 
 def factor(d: int, r: int, seed: int) -> F64:
@@ -26,7 +26,7 @@ factors = st.tuples(st.integers(1, 15), st.integers(1, 15), st.integers(0, 2**32
 @given(factors)
 @settings(max_examples=60, deadline=None)
 def test_axes_are_the_eigenvectors_of_the_covariance(C: np.ndarray) -> None:
-    rows, variance = axes.principal(state_of(C), C.shape[1])
+    rows, variance = axes.find_principal_axes(make_state(C), C.shape[1])
     assert (rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)] > 0).all()
     assert np.abs(rows @ rows.T - np.eye(len(rows))).max() <= 1e-12
     assert (np.diff(variance) <= 1e-12).all()
@@ -37,7 +37,7 @@ def test_axes_are_the_eigenvectors_of_the_covariance(C: np.ndarray) -> None:
 @settings(max_examples=60, deadline=None)
 def test_a_kept_covariance_is_decomposed_to_the_last_digit(C: np.ndarray, columns: int) -> None:
     d, exact = len(C), np.linalg.eigvalsh(C @ C.T)[::-1][: min(columns, C.shape[1])]
-    state = axes.decompose(replace(state_of(C[:, :0]), covariance=(C @ C.T)[np.tril_indices(d)]), columns)
+    state = axes.decompose(replace(make_state(C[:, :0]), covariance=(C @ C.T)[np.tril_indices(d)]), columns)
     assert state.variance == pytest.approx(exact[: state.rank], rel=1e-9)
     assert state.rank == len(exact) or exact[state.rank] < 1e-10 * exact[0]
     assert np.abs(state.C.T @ state.C - np.diag(state.variance)).max() <= 1e-9 * state.variance[0]
@@ -46,10 +46,10 @@ def test_a_kept_covariance_is_decomposed_to_the_last_digit(C: np.ndarray, column
 
 @pytest.mark.parametrize("C", [np.zeros((5, 0)), np.zeros((5, 2)), np.eye(5)[:, :1], 3 * np.eye(5)[:, [4, 1]]])
 def test_axes_beyond_the_rank_complete_an_orthonormal_basis(C: F64) -> None:
-    rows, variance = axes.principal(state_of(C), 5)
+    rows, variance = axes.find_principal_axes(make_state(C), 5)
     assert np.abs(rows @ rows.T - np.eye(5)).max() <= 1e-12
     assert close((rows.T * variance) @ rows, C @ C.T, 1e-12)
-    assert np.array_equal(rows, axes.principal(state_of(C), 5)[0])
+    assert np.array_equal(rows, axes.find_principal_axes(make_state(C), 5)[0])
 
 
 def test_signs_are_stable_between_versions() -> None:
@@ -68,12 +68,12 @@ def test_signs_are_stable_when_axes_swap() -> None:
 
 def test_the_whitened_coordinate_of_a_component_without_variance_is_zero() -> None:
     line = np.outer(np.arange(500.0), np.ones(3))
-    model = axes.model_of(one_pass(line, LearningConfig(3, 2))[0], 2)
+    model = axes.make_model(one_pass(line, LearningConfig(3, 2))[0], 2)
     projected = model.project(line)
     assert not projected.in_basis("whitened")[:, 1].any()
     assert projected.residual == pytest.approx(0, abs=1e-15 * 500**2)
     assert model.explained_variance[1] == 0
-    assert not axes.model_of(one_pass(np.ones((9, 3)), LearningConfig(3, 2))[0], 2).explained_variance_ratio.any()
+    assert not axes.make_model(one_pass(np.ones((9, 3)), LearningConfig(3, 2))[0], 2).explained_variance_ratio.any()
 
 
 @pytest.mark.parametrize("standardize", [False, True])
@@ -84,8 +84,8 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
     X = gaussian(1, 6000, 1 / np.arange(1, d + 1.0), offset=2.0) * (np.logspace(-3, 3, d) if standardize else 1)
     X[:, 7], X[:, 8] = 5.0, np.sign(X[:, 9] - X[:, 9].mean())
     state, whole = one_pass(X[:3000], config)[0], one_pass(X, config)[0]
-    model = axes.model_of(axes.decompose(state, 4), 4)
-    left = axes.continuation(state, model.total_variance)
+    model = axes.make_model(axes.decompose(state, 4), 4)
+    left = axes.compute_continuation(state, model.total_variance)
     again = axes.restore_state(model, left if fitted else None, None, 3000, config)
     assert (again.count, again.weight) == (3000, 3000)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
@@ -93,7 +93,10 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
     if standardize:
         assert later.scale == pytest.approx(whole.scale, rel=1e-6)
         assert later.total_variance == pytest.approx(d - 1)
-    exact, rows = covariance(X * scale_of(X) if standardize else X), axes.principal(axes.decompose(later, 4), 4)[0]
+    exact, rows = (
+        covariance(X * compute_scale(X) if standardize else X),
+        axes.find_principal_axes(axes.decompose(later, 4), 4)[0],
+    )
     assert excess(rows, exact) <= (1e-6 if fitted else 0.01)
 
 
@@ -112,11 +115,11 @@ def test_a_continued_stream_with_gaps_is_learned_as_without_a_stop(kind: str, st
         X[random.random(X.shape) < 0.3] = np.nan
     config = LearningConfig(12, 4, impute=True, standardize=standardize)
     state = axes.decompose(one_pass(X[:3000], config)[0], config.columns)
-    model = axes.model_of(state, 4)
-    again = axes.restore_state(model, axes.continuation(state, model.total_variance), state.known, 3000, config)
+    model = axes.make_model(state, 4)
+    again = axes.restore_state(model, axes.compute_continuation(state, model.total_variance), state.known, 3000, config)
     (whole, _), (later, _) = (learn(before, X[3000:], np.ones(3000), config) for before in (state, again))
     assert later.mean == pytest.approx(whole.mean, rel=1e-6)
-    assert close(learned(later), learned(whole), 1e-5)
+    assert close(find_covariance(later), find_covariance(whole), 1e-5)
     assert (later.known is None) == (whole.known is None)
     if later.known is not None:
         assert later.known == pytest.approx(whole.known, abs=1e-9)
@@ -128,8 +131,8 @@ def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_sh
     X = gaussian(2, 6000, 1 / np.arange(1, 13.0), offset=50.0)
     X[:3000, 3] = np.nan
     state = one_pass(X[:3000], config)[0]
-    model = axes.model_of(axes.decompose(state, 4), 4)
-    learned_before = (axes.continuation(state, model.total_variance), state.known) if fitted else (None, None)
+    model = axes.make_model(axes.decompose(state, 4), 4)
+    learned_before = (axes.compute_continuation(state, model.total_variance), state.known) if fitted else (None, None)
     again = axes.restore_state(model, *learned_before, 3000, config)
     assert again.entry_variances[3] == pytest.approx(0, abs=1e-12)
     later, _ = learn(again, X[3000:], np.ones(3000), config)

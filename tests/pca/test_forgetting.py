@@ -50,7 +50,7 @@ def test_forgetting_is_as_accurate_as_in_an_incremental_pca(name: str, half_life
             start = min(start + 256, end)
         exact = covariance(X, remaining_weights(np.full(end, kept)))
         state, _ = one_pass(X, config, kept)
-        ours = excess(axes.principal(state, K)[0], exact)
+        ours = excess(axes.find_principal_axes(state, K)[0], exact)
         theirs = excess(np.linalg.qr(rival.factor[:K].T)[0].T, exact)
         worst = np.maximum(worst, [ours, theirs])
     assert worst[0] <= 2 * worst[1] + 1e-6

@@ -15,7 +15,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
-from tests.pca.streams import close, gaussian, learned, remaining_weights, values_in, with_gaps
+from tests.pca.streams import close, find_covariance, gaussian, remaining_weights, values_in, with_gaps
 
 N = 900
 KINDS = ["complete", "random", "late", "dead", "returns", "never", "even", "odd", "once"]
@@ -51,7 +51,7 @@ def states(V: F64, config: LearningConfig, retention: float = 1.0) -> list[State
     """The state after each block of the stream V (n, d)."""
     found, start = [State.empty(config.dimensions)], 0
     while start < len(V):
-        end = start + config.next_block(found[-1].weight)
+        end = start + config.next_block_size(found[-1].weight)
         block = V[start:end]
         found.append(learn(found[-1], block, np.full(len(block), retention), config)[0])
         start = end
@@ -60,7 +60,7 @@ def states(V: F64, config: LearningConfig, retention: float = 1.0) -> list[State
 
 def noise_shares(state: State, k: int, config: LearningConfig) -> tuple[float, float]:
     """The shares of the total variance that σ² has where the state is served, and where it fills messages."""
-    model = axes.model_of(axes.decompose(state, config.columns), k)
+    model = axes.make_model(axes.decompose(state, config.columns), k)
     assert model.explained_variance_ratio.sum() <= 1 + 1e-12
     assert model.explained_variance.min() >= 0
     total = state.total_variance or 1.0
@@ -88,7 +88,7 @@ def test_no_pattern_of_gaps_breaks_a_state(
         if state.covariance is not None:
             assert min(noise_shares(state, config.components, config)) >= 0
             root = np.sqrt(state.entry_variances)
-            assert (np.abs(learned(state)) <= np.outer(root, root) * (1 + 1e-12)).all()
+            assert (np.abs(find_covariance(state)) <= np.outer(root, root) * (1 + 1e-12)).all()
         assert_survives_a_checkpoint(replace(state, pinv_error=0.0), config)
 
 
@@ -130,7 +130,7 @@ def test_where_nothing_predicts_a_block_has_available_case_moments(
     root = np.sqrt(S.diagonal())
     exact = np.clip(S, -np.outer(root, root), np.outer(root, root))
     assert (exact != S).any()
-    assert close(learned(state), exact, 1e-9)
+    assert close(find_covariance(state), exact, 1e-9)
 
 
 def test_the_sizes_of_batches_change_no_bit(factor: bool) -> None:
@@ -162,30 +162,32 @@ def test_no_entry_leaves_the_range_of_what_was_seen(standardize: bool) -> None:
 
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("row", [960, 1000, 1100])
-def test_an_outlier_among_the_first_values_of_a_sensor(row: int, standardize: bool, factor: bool) -> None:
+def test_an_outlier_among_the_first_values_of_a_sensor_does_not_decide_its_moments(
+    row: int, standardize: bool, factor: bool
+) -> None:
     """It decides neither the sensor's mean nor its scale, and leaves the noise of the others."""
     V = np.random.default_rng(3).standard_normal((3000, 10))
     V[:950, 0] = np.nan
     V[row, 0] = 1e5
     state = states(V, LearningConfig(10, 2, impute=True, standardize=standardize, factor=factor))[-1]
-    variance = state.entry_variances[0] if standardize or not factor else learned(state)[0, 0]
+    variance = state.entry_variances[0] if standardize or not factor else find_covariance(state)[0, 0]
     assert 0.5 <= variance <= 2
     assert abs(state.mean[0]) <= 0.1
-    model = axes.model_of(state, 2)
+    model = axes.make_model(state, 2)
     assert model.noise_variance * 8 / model.total_variance == pytest.approx(0.8, abs=0.06)
 
 
-def test_a_sensor_that_was_never_seen_is_no_dimension_of_the_noise() -> None:
+def test_a_sensor_that_was_never_seen_does_not_change_the_fill() -> None:
     """What predicts missing entries is what it would be without that sensor."""
     V = with_gaps(gaussian(5, 1200, np.append([4.0, 3.0], np.ones(18)), offset=1.0), 0.2)
     wide = np.column_stack([V, np.full((1200, 10), np.nan)])
     narrow = states(V, LearningConfig(20, 2, impute=True))
     for one, other in zip(narrow, states(wide, LearningConfig(30, 2, impute=True)), strict=True):
         assert missing.make_predictor(other, 2).ridge == pytest.approx(missing.make_predictor(one, 2).ridge, rel=1e-6)
-        assert close(learned(other)[:20, :20], learned(one), 1e-6)
+        assert close(find_covariance(other)[:20, :20], find_covariance(one), 1e-6)
 
 
-def test_pairs_that_are_never_together_agree_with_the_sensors_that_have_met_both() -> None:
+def test_the_covariance_of_sensors_that_are_never_together_follows_from_sensors_that_link_them() -> None:
     """Two overlapping halves of sensors with four common causes."""
     random = np.random.default_rng(6)
     loadings = random.standard_normal((4, 24))
@@ -196,4 +198,4 @@ def test_pairs_that_are_never_together_agree_with_the_sensors_that_have_met_both
     state = states(V, LearningConfig(24, 4, impute=True))[-1]
     known = triangle.unpack(state.known, 24)  # type: ignore[arg-type]
     assert (known[:8, 16:] == 0).all()
-    assert close(learned(state)[:8, 16:], loadings.T[:8] @ loadings[:, 16:], 0.1)
+    assert close(find_covariance(state)[:8, 16:], loadings.T[:8] @ loadings[:, 16:], 0.1)

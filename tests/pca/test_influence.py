@@ -21,7 +21,7 @@ def added_at_most(state: State, rho: float, V: F64, center: bool) -> float:
     """
     before = rho * state.weight
     eta, known = 1 / (before + 1), 1 - state.concentration if center else 1.0
-    age = state.age(~np.isnan(V).all(axis=0))
+    age = state.find_least_known(~np.isnan(V).all(axis=0))
     seen = (1 - eta) * age + eta
     return max(centring.SHARE * before * age, centring.ORDINARY) * eta / seen * state.total_variance / known
 
@@ -61,32 +61,32 @@ def test_no_message_adds_more_than_documented(
 
 def variances(state: State) -> F64:
     """The total variance, that along the first axis, and that of all others."""
-    explained = axes.principal(axes.decompose(state, 1), 1)[1].sum()
+    explained = axes.find_principal_axes(axes.decompose(state, 1), 1)[1].sum()
     return np.array([state.total_variance, explained, max(state.total_variance - explained, 0.0)])
 
 
 @pytest.mark.parametrize("size", [1e8, 1e100])
 @pytest.mark.parametrize("where", [0, 100, 199, 200, 1000, 5000])
-def test_one_vector_ruins_no_model(size: float, where: int, factor: bool) -> None:
+def test_one_huge_vector_is_clipped_and_leaves_the_axes(size: float, where: int, factor: bool) -> None:
     X = gaussian(20, 20_000, SPECTRUM, offset=1.0)
     exact = covariance(X)
     X[where] *= size
     state, _ = one_pass(X, LearningConfig(80, 5, factor=factor))
     assert state.clipped == 1
-    assert excess(axes.principal(state, 5)[0], exact) <= 0.01
+    assert excess(axes.find_principal_axes(state, 5)[0], exact) <= 0.01
 
 
 @pytest.mark.parametrize("quiet", [1e-9, 1e-3, 0.0])
-def test_a_quiet_beginning(quiet: float, factor: bool) -> None:
+def test_after_a_quiet_first_block_the_axes_are_those_of_the_rest(quiet: float, factor: bool) -> None:
     X = gaussian(21, 5200, SPECTRUM)
     X[:200] *= quiet
     state, _ = one_pass(X, LearningConfig(80, 5, factor=factor))
     assert state.count == 5200
-    assert excess(axes.principal(state, 5)[0], covariance(X[200:])) <= 0.01
+    assert excess(axes.find_principal_axes(state, 5)[0], covariance(X[200:])) <= 0.01
 
 
 @pytest.mark.parametrize("d", [1, 2, 80])
-def test_without_outliers_no_bit_differs(d: int, factor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_outliers_clipping_changes_no_bit(d: int, factor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     X, config = gaussian(22, 5000, 1 / np.arange(1, d + 1.0), offset=3.0), LearningConfig(d, min(d, 5), factor=factor)
     bounded, _ = one_pass(X, config)
     monkeypatch.setattr(centring, "SHARE", np.inf)

@@ -10,7 +10,7 @@ from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.jackknife import SamplingError
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import FEWEST
+from streampca.pca.merge import FEWEST_GROUPS
 from streampca.pca.state import State
 from tests.pca.streams import covariance, gaussian, jackknife, merge, one_pass
 
@@ -48,7 +48,7 @@ def same(one: SamplingError, other: SamplingError, tolerance: float) -> None:
 
 
 @given(
-    st.integers(0, 2**32 - 1), st.lists(st.integers(30, 300), min_size=FEWEST, max_size=MOST), st.integers(1, 4),
+    st.integers(0, 2**32 - 1), st.lists(st.integers(30, 300), min_size=FEWEST_GROUPS, max_size=MOST), st.integers(1, 4),
     st.booleans(),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
@@ -81,7 +81,7 @@ def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> N
     groups = [merge(states[j::MOST], config.columns) for j in range(min(partitions, MOST))]
 
     def of(chosen: list[State]) -> F64:
-        return axes.principal(merge(chosen, config.columns), 3)[0]
+        return axes.find_principal_axes(merge(chosen, config.columns), 3)[0]
 
     without = [of([*groups[:j], *groups[j + 1 :]]) for j in range(len(groups))]
     weights = np.array([group.weight for group in groups])
@@ -113,7 +113,7 @@ def squared_errors(
             part[: len(part) // 2, : d // 4] = np.nan
     config = LearningConfig(d, k, 5, warm_up=50, impute=late, standardize=standardize, factor=factor)
     states = [one_pass(part, config)[0] for part in parts]
-    merged = axes.principal(merge(states, config.columns), k)[0]
+    merged = axes.find_principal_axes(merge(states, config.columns), k)[0]
     total, squares = squared_sines(merged, principal(true * np.outer(D, D), k))
     error = jackknife(states, k, config.columns)
     assert error
@@ -142,14 +142,14 @@ def test_the_estimate_is_near_the_realised_error(kind: str, partitions: int, opt
     assert (ratio <= 1.3).all()
 
 
-def test_few_streams_or_none_with_variance_have_no_estimate() -> None:
+def test_without_variance_or_with_fewer_than_four_streams_there_is_no_error_estimate() -> None:
     config = LearningConfig(4, 2)
-    states = [stream_state(seed, 50, np.ones(4), config) for seed in range(FEWEST)]
+    states = [stream_state(seed, 50, np.ones(4), config) for seed in range(FEWEST_GROUPS)]
     assert jackknife(states, 2, 4) is not None
     assert jackknife(states[1:], 2, 4) is None
     assert jackknife([*states[1:], State.empty(4), State.empty(4)], 2, 4) is None
     assert jackknife(states, 2, 4, [1.0, 1.0, 0.0, 1.0]) is None
-    assert jackknife([one_pass(np.ones((10, 4)), config)[0]] * FEWEST, 2, 4) is None
+    assert jackknife([one_pass(np.ones((10, 4)), config)[0]] * FEWEST_GROUPS, 2, 4) is None
 
 
 def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> None:
@@ -160,7 +160,7 @@ def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> 
 
 
 @pytest.mark.parametrize("exponent", [-480, 480])
-def test_the_scale_of_the_data_does_not_matter(exponent: int) -> None:
+def test_the_scale_of_the_data_does_not_change_the_error(exponent: int) -> None:
     config = LearningConfig(6, 2, 2)
     states = [stream_state(seed, 300, 0.7 ** np.arange(6), config) for seed in range(10)]
     unit = 2.0**exponent

@@ -10,18 +10,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from streampca.pca import axes, learning
+from streampca.pca import axes, learning_config
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block
-from streampca.pca.learning import GUARD, LEARN_BLOCK, LONG_BLOCK, LONGEST_BLOCK, OLD, YOUNG, LearningConfig, learn
+from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.learning_config import (
+    LEARN_BLOCK,
+    LONG_BLOCK,
+    LONGEST_BLOCK,
+    OLD,
+    SPARE_WITH_COVARIANCE,
+    YOUNG,
+)
 from streampca.pca.state import Losses, State
 from tests.pca import plain
 from tests.pca.streams import (
     close,
     covariance,
     excess,
+    find_covariance,
     gaussian,
-    learned,
     one_pass,
     remaining_weights,
     values_in,
@@ -29,11 +37,11 @@ from tests.pca.streams import (
 )  # fmt: skip
 
 
-def check(state: State, X: F64, retention: F64, center: bool, tolerance: float) -> None:
+def assert_exact_moments(state: State, X: F64, retention: F64, center: bool, tolerance: float) -> None:
     """Covariance, mean, weight and total variance are NumPy's."""
     weights = remaining_weights(retention)
     exact = covariance(X, weights, center)
-    assert np.linalg.norm(learned(state) - exact) <= tolerance * max(np.linalg.norm(exact), 1e-300)
+    assert np.linalg.norm(find_covariance(state) - exact) <= tolerance * max(np.linalg.norm(exact), 1e-300)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
     assert state.weight == pytest.approx(weights.sum(), rel=1e-10)
     assert state.count == len(X)
@@ -68,7 +76,7 @@ def test_where_no_direction_is_left_out_the_covariance_is_exact(
     config = LearningConfig(d, max(d - 1, 1), 1, center, warm_up=warm_up, factor=of_factor)
     state, _ = one_pass(X, config, retention)
     if remaining_weights(retention).sum() > 1.01 and not state.clipped:  # else the covariance may be rounding
-        check(state, X, retention, center, 1e-8 if offset < 10 else 1e-6)
+        assert_exact_moments(state, X, retention, center, 1e-8 if offset < 10 else 1e-6)
 
 
 def test_one_pass_comes_close_to_batch_pca_with_few_columns() -> None:
@@ -76,8 +84,8 @@ def test_one_pass_comes_close_to_batch_pca_with_few_columns() -> None:
     exact = covariance(X)
     state, _ = one_pass(X, LearningConfig(100, 5, factor=True))
     assert state.rank == 55
-    assert excess(axes.principal(state, 5)[0], exact) <= 2e-4
-    assert axes.principal(state, 5)[1] == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:5], rel=0.02)
+    assert excess(axes.find_principal_axes(state, 5)[0], exact) <= 2e-4
+    assert axes.find_principal_axes(state, 5)[1] == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:5], rel=0.02)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-10)
 
 
@@ -86,7 +94,7 @@ CASES += ["missing", "late", "standardised", "standardised, missing", "standardi
 CASES += ["late, then complete", "standardised, late, then complete"]
 
 
-def stream_of(case: str) -> tuple[F64, F64]:
+def make_stream(case: str) -> tuple[F64, F64]:
     """Messages and their retention."""
     n, d = 3000, 80
     X = gaussian(5, n, 1 / np.arange(1, d + 1.0) * (np.arange(d) < 9 if case == "of low rank" else 1), offset=0.3)
@@ -111,16 +119,16 @@ def stream_of(case: str) -> tuple[F64, F64]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_block_equals_the_plain_one(case: str, factor: bool) -> None:
+def test_every_block_equals_the_block_in_plain_numpy(case: str, factor: bool) -> None:
     """Message by message, with vectors of size d and without products of products."""
-    X, retention = stream_of(case)
+    X, retention = make_stream(case)
     config = LearningConfig(
         80, 4, center=case != "plain", impute="missing" in case or "late" in case, standardize="standardised" in case,
         factor=factor, warm_up=200,
     )  # fmt: skip
     state, start = State.empty(80), 0
     while start < len(X):
-        end = start + config.next_block(state.weight)
+        end = start + config.next_block_size(state.weight)
         after, losses = learn(state, X[start:end], retention[start:end], config)
         if state.count:
             expected, of_plain = plain.learn_block(state, X[start:end], retention[start:end], config)
@@ -136,7 +144,7 @@ def test_every_block_equals_the_plain_one(case: str, factor: bool) -> None:
 
 
 def assert_same(state: State, expected: State) -> None:
-    assert close(learned(state), learned(expected), 1e-8)
+    assert close(find_covariance(state), find_covariance(expected), 1e-8)
     assert close(state.C @ state.C.T, expected.C @ expected.C.T, 1e-8)
     assert state.mean == pytest.approx(expected.mean, rel=1e-10, abs=1e-10)
     assert (state.count, state.clipped) == (expected.count, expected.clipped)
@@ -148,7 +156,7 @@ def assert_same(state: State, expected: State) -> None:
         assert ours is None or ours == pytest.approx(of_plain, rel=1e-9)
 
 
-def test_what_is_kept_depends_on_the_dimensions() -> None:
+def test_the_covariance_is_kept_up_to_768_dimensions() -> None:
     """Not on `oversampling`."""
     for oversampling in (None, 0, 900):
         sizes = {(768, 5): True, (769, 5): False, (900, 600): True}  # for the last, [C | F] would be no smaller
@@ -159,9 +167,9 @@ def test_what_is_kept_depends_on_the_dimensions() -> None:
 def test_blocks_of_a_young_stream_are_short() -> None:
     counts = (0, 1, 200, 200 + YOUNG - 1, 200 + YOUNG)
     for config in (LearningConfig(8, 2), LearningConfig(5000, 20)):
-        assert [config.next_block(n) for n in counts] == [200, LEARN_BLOCK, LEARN_BLOCK, LEARN_BLOCK, LONG_BLOCK]
+        assert [config.next_block_size(n) for n in counts] == [200, LEARN_BLOCK, LEARN_BLOCK, LEARN_BLOCK, LONG_BLOCK]
     assert LearningConfig(5000, 200).start == 400
-    assert LearningConfig(768, 20).next_block(9000) == LONG_BLOCK
+    assert LearningConfig(768, 20).next_block_size(9000) == LONG_BLOCK
 
 
 @pytest.mark.parametrize(
@@ -171,7 +179,7 @@ def test_blocks_of_a_young_stream_are_short() -> None:
 )  # fmt: skip
 def test_blocks_of_an_old_stream_are_longest_where_memory_allows(d: int, k: int, dtype: str, longest: int) -> None:
     config = LearningConfig(d, k, dtype=dtype)
-    assert (config.next_block(OLD - 1), config.next_block(OLD)) == (LONG_BLOCK, longest)
+    assert (config.next_block_size(OLD - 1), config.next_block_size(OLD)) == (LONG_BLOCK, longest)
 
 
 @pytest.mark.parametrize(("d", "k"), [(64, 8), (128, 8), (768, 20), (784, 20), (3072, 20)])
@@ -197,8 +205,12 @@ def test_algorithm_1_sees_every_message_after_the_first_block(
     X = random.standard_normal((n, d)) * 1.2 ** -np.minimum(np.arange(d), 60.0)
     state, losses = one_pass(X, config)
     assert sum(seen) == n - config.start == len(losses.norm)
-    exact = np.linalg.eigh(learned(state))[1][:, ::-1][:, :k].T if d < 1000 else axes.principal(state, k)[0]
-    assert k - np.sum((axes.principal(state, k)[0] @ exact.T) ** 2) <= 1e-6
+    exact = (
+        np.linalg.eigh(find_covariance(state))[1][:, ::-1][:, :k].T
+        if d < 1000
+        else axes.find_principal_axes(state, k)[0]
+    )
+    assert k - np.sum((axes.find_principal_axes(state, k)[0] @ exact.T) ** 2) <= 1e-6
 
 
 # Degenerate and extreme streams.
@@ -206,7 +218,7 @@ def test_algorithm_1_sees_every_message_after_the_first_block(
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e150, 1e-150])
 @pytest.mark.parametrize("center", [True, False])
-def test_a_constant_stream(value: float, center: bool, factor: bool) -> None:
+def test_a_constant_stream_has_its_mean_and_no_variance(value: float, center: bool, factor: bool) -> None:
     state, losses = one_pass(np.full((1000, 4), value), LearningConfig(4, 2, center=center, factor=factor))
     assert state.mean == pytest.approx(np.full(4, value if center else 0.0), rel=1e-12)
     assert state.total_variance == pytest.approx(0.0 if center else 4 * value**2, rel=1e-12, abs=1e-29 * value**2)
@@ -216,7 +228,7 @@ def test_a_constant_stream(value: float, center: bool, factor: bool) -> None:
         assert state.rank == 1
 
 
-def test_a_single_message(factor: bool) -> None:
+def test_a_single_message_gives_a_mean_and_no_axis(factor: bool) -> None:
     state, losses = one_pass(np.array([[1.0, 2.0]]), LearningConfig(2, 1, factor=factor))
     assert state.mean == pytest.approx([1, 2])
     assert (state.rank, state.total_variance, state.count) == (0, 0.0, 1)
@@ -230,7 +242,7 @@ def test_the_rank_follows_the_directions_of_the_data(parts: int, rank: int) -> N
     X = np.vstack([random.standard_normal((1500, r)) @ random.standard_normal((r, 80)) for r in (2, 5)][:parts])
     state, _ = one_pass(X, LearningConfig(80, 3, 5, factor=True))
     assert state.rank == rank
-    check(state, X, np.ones(len(X)), True, 1e-9)
+    assert_exact_moments(state, X, np.ones(len(X)), True, 1e-9)
 
 
 KINDS_OF_SENSORS = ["independent", "constant", "alike", "a sum of others"]
@@ -239,7 +251,7 @@ KINDS_OF_SENSORS = ["independent", "constant", "alike", "a sum of others"]
 @pytest.mark.parametrize("kind", KINDS_OF_SENSORS)
 @pytest.mark.parametrize("k", [1, 2, 10, 18, 19, 20])
 @pytest.mark.parametrize("oversampling", [None, 0, 1])
-def test_the_rank_never_falls_while_that_of_the_data_does_not(
+def test_the_rank_never_falls_below_the_rank_of_the_data(
     k: int, kind: str, oversampling: int | None, factor: bool
 ) -> None:
     """And a loss is that of the C which the message met: none where C spans all dimensions."""
@@ -255,7 +267,7 @@ def test_the_rank_never_falls_while_that_of_the_data_does_not(
     config = LearningConfig(d, k, oversampling, factor=factor)
     state, start = State.empty(d), 0
     while start < n:
-        end = start + config.next_block(state.weight)
+        end = start + config.next_block_size(state.weight)
         after, losses = learn(state, X[start:end], np.ones(len(X[start:end])), config)
         assert after.rank == min(rank, config.columns)
         if state.count:
@@ -267,16 +279,16 @@ def test_the_rank_never_falls_while_that_of_the_data_does_not(
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])
-def test_extreme_scales(scale: float, factor: bool) -> None:
+def test_very_large_and_very_small_data_are_learned_exactly(scale: float, factor: bool) -> None:
     X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
     plain, _ = one_pass(X, LearningConfig(4, 2, factor=factor))
     state, _ = one_pass(X * scale, LearningConfig(4, 2, factor=factor))
-    assert close(learned(state) / scale / scale, learned(plain), 1e-11)
+    assert close(find_covariance(state) / scale / scale, find_covariance(plain), 1e-11)
     assert state.total_variance == pytest.approx(plain.total_variance * scale**2, rel=1e-11)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_the_largest_value_is_safe(dtype: str, factor: bool) -> None:
+def test_vectors_of_the_largest_value_do_not_overflow(dtype: str, factor: bool) -> None:
     config = LearningConfig(50, 3, dtype=dtype, factor=factor)
     X = config.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
     state, losses = one_pass(X.astype(dtype), config)
@@ -290,24 +302,24 @@ def test_a_stream_whose_squares_underflow_counts_as_constant(factor: bool) -> No
 
 
 @pytest.mark.parametrize("turned", [True, False])
-def test_features_with_scales_a_million_times_apart(turned: bool, factor: bool) -> None:
+def test_features_with_scales_a_million_times_apart_keep_their_covariances(turned: bool, factor: bool) -> None:
     """A direction is accurate to about eps·(σ₁/σ)², here 1e-4."""
     sizes = np.array([1e3, 1, 1e-3, 30, 0.03])
     X = gaussian(7, 20_000, np.ones(5))
     X = (X @ np.random.default_rng(1).standard_normal((5, 5)) if turned else X) * sizes
     state, _ = one_pass(X, LearningConfig(5, 4, factor=factor))
     exact = covariance(X)
-    assert close(learned(state), exact, 1e-10)
+    assert close(find_covariance(state), exact, 1e-10)
     unit = np.sqrt(np.diag(exact))
-    assert np.abs((learned(state) - exact) / np.outer(unit, unit)).max() <= 1e-3
+    assert np.abs((find_covariance(state) - exact) / np.outer(unit, unit)).max() <= 1e-3
 
 
-def test_a_direction_that_vanishes_and_returns(factor: bool) -> None:
+def test_a_direction_that_vanishes_and_returns_is_learned_exactly(factor: bool) -> None:
     X = gaussian(9, 45_000, np.array([2.0, 1, 1, 0.5]), turned=False)
     X[3000:40_000, 0] = 0
     retention = np.full(len(X), 2 ** (-1 / 100))
     state, _ = one_pass(X, LearningConfig(4, 3, factor=factor), retention)
-    check(state, X, retention, True, 1e-10)
+    assert_exact_moments(state, X, retention, True, 1e-10)
 
 
 def test_a_stream_that_becomes_zero_decays_to_zero(factor: bool) -> None:
@@ -317,7 +329,7 @@ def test_a_stream_that_becomes_zero_decays_to_zero(factor: bool) -> None:
     assert state.rank == 0
     assert np.isfinite(losses.residual).all()
     again, _ = one_pass(np.vstack([X, X[:500]]), LearningConfig(3, 2, factor=factor), 2 ** (-1 / 20))
-    assert close(learned(again), covariance(X[:500], remaining_weights(np.full(500, 2 ** (-1 / 20)))), 1e-6)
+    assert close(find_covariance(again), covariance(X[:500], remaining_weights(np.full(500, 2 ** (-1 / 20)))), 1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
@@ -325,7 +337,7 @@ def test_a_large_offset_costs_no_precision_at_the_start(dtype: str, tolerance: f
     X = (gaussian(11, 150, np.array([1.0, 0.1, 0.01])) + 1024).astype(dtype)
     state, _ = one_pass(X, LearningConfig(3, 2, dtype=dtype, factor=factor))
     exact = covariance(X)
-    assert close(learned(state), exact, tolerance)
+    assert close(find_covariance(state), exact, tolerance)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
 
 
@@ -337,14 +349,17 @@ def test_float32_is_exact_to_single_precision(scale: float, factor: bool) -> Non
     X = (scale * gaussian(0, 5000, np.array([3.0, 1, 0.3, 0.1]), offset=1.0)).astype(np.float32)
     state, _ = one_pass(X, LearningConfig(4, 3, dtype="float32", factor=factor))
     assert state.C.dtype == np.float32
-    check(state, X, np.ones(5000), True, 100 * 2.0**-23)
+    assert_exact_moments(state, X, np.ones(5000), True, 100 * 2.0**-23)
 
 
 def test_float32_is_as_accurate_as_double_precision() -> None:
     X = gaussian(2, 10_000, 10 ** np.linspace(0, -3, 100))
     exact = covariance(X)
     losses = [
-        excess(axes.principal(one_pass(X.astype(t), LearningConfig(100, 8, dtype=t, factor=True))[0], 8)[0], exact)
+        excess(
+            axes.find_principal_axes(one_pass(X.astype(t), LearningConfig(100, 8, dtype=t, factor=True))[0], 8)[0],
+            exact,
+        )
         for t in ("float64", "float32")
     ]
     assert losses[1] == pytest.approx(losses[0], rel=0.05, abs=1e-6)
@@ -391,7 +406,7 @@ def test_bits_are_the_same_for_any_number_of_blocks_at_once(
     case: str, factor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all lengths, with a partial last one."""
-    monkeypatch.setattr(learning, "OLD", 7000)
+    monkeypatch.setattr(learning_config, "OLD", 7000)
     n, ends = 200 + 40 * LEARN_BLOCK + 17, [200]
     X = gaussian(8, n, 1 / np.arange(1, 61.0) * (np.arange(60) < 7 if case == "of low rank" else 1), offset=1.0)
     retention, config = np.ones(n), LearningConfig(60, 4, 4, factor=factor)
@@ -400,7 +415,7 @@ def test_bits_are_the_same_for_any_number_of_blocks_at_once(
     if case == "forgetting":
         retention[2000:2600], retention[5000] = 0.97, 0.0
     alone = one_pass(X, config, retention)
-    while (end := ends[-1] + config.next_block(ends[-1])) < n:
+    while (end := ends[-1] + config.next_block_size(ends[-1])) < n:
         ends.append(end)
     for cut in (1, 3, 7, 100):
         state = learn(State.empty(60), X[:200], retention[:200], config)[0]
@@ -430,6 +445,6 @@ def test_the_mean_loss_is_the_remaining_variance(factor: bool) -> None:
 def test_the_default_oversampling_grows_with_the_components(k: int, columns: int) -> None:
     """Where no covariance is kept."""
     assert LearningConfig(900, k).columns == columns
-    assert LearningConfig(300, k).columns == k + GUARD
+    assert LearningConfig(300, k).columns == k + SPARE_WITH_COVARIANCE
     for d in (900, 300):
         assert [LearningConfig(d, k, n).columns for n in (0, 7, d)] == [k, k + 7, d]

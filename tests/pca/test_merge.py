@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from streampca.pca import axes, merge as merging
+from streampca.pca import axes, pooling
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.learning import LearningConfig
+from streampca.pca.merge import StateMerger
 from streampca.pca.state import State
-from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass
+from tests.pca.streams import close, covariance, excess, find_covariance, gaussian, merge, one_pass
 
 
 def parts(seed: int, sizes: list[int], d: int) -> list[F64]:
@@ -76,7 +77,7 @@ def test_explained_variances_are_near_batch_pca_on_every_spectrum(spectrum: str,
     exact = np.linalg.eigvalsh(np.corrcoef(X.T) if standardize else covariance(X))[: -k - 1 : -1]
     whole = one_pass(X, config)[0]
     for state, least in ((whole, 0.97), (merge(folds(np.array_split(X, 8), config), config.columns), 0.91)):
-        ratio = axes.principal(state, k)[1] / exact
+        ratio = axes.find_principal_axes(state, k)[1] / exact
         assert ratio.max() <= 1.002
         assert ratio.min() >= least
 
@@ -88,7 +89,7 @@ def test_with_all_columns_the_pooled_covariance_is_exact(seed: int, sizes: list[
     everything = np.vstack(streams)
     state = merge(folds(streams, LearningConfig(d, d)), d)
     exact = covariance(everything)
-    assert np.linalg.norm(learned(state) - exact) <= 1e-10 * max(np.linalg.norm(exact), 1e-9)
+    assert np.linalg.norm(find_covariance(state) - exact) <= 1e-10 * max(np.linalg.norm(exact), 1e-9)
     assert state.mean == pytest.approx(everything.mean(axis=0), rel=1e-10, abs=1e-10)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-10, abs=1e-12)
     assert (state.weight, state.count) == (len(everything), len(everything))
@@ -96,7 +97,7 @@ def test_with_all_columns_the_pooled_covariance_is_exact(seed: int, sizes: list[
 
 def test_folds_without_messages_are_ignored() -> None:
     one, constant = folds([gaussian(2, 500, np.ones(3)), np.ones((10, 3))], LearningConfig(3, 3))
-    assert close(learned(merge([State.empty(3), one, State.empty(3)], 3)), learned(one), 1e-12)
+    assert close(find_covariance(merge([State.empty(3), one, State.empty(3)], 3)), find_covariance(one), 1e-12)
     assert merge([State.empty(3)], 3).count == 0
     assert merge([constant, constant], 3).rank == 0
 
@@ -107,7 +108,7 @@ def test_merged_parts_are_as_accurate_as_one_pass(in_order: bool) -> None:
     exact = covariance(X)
     config = LearningConfig(40, 5)
     state = merge(folds(np.array_split(X if in_order else X[np.argsort(X[:, 0])], 20), config), config.columns)
-    assert excess(axes.principal(state, 5)[0], exact) <= 2e-3
+    assert excess(axes.find_principal_axes(state, 5)[0], exact) <= 2e-3
     assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-9)
 
 
@@ -117,7 +118,7 @@ def test_merging_by_gram_matrices_agrees_with_singular_values(d: int, n: int, de
     """Also where the smallest wanted variance is far below what a Gram matrix holds."""
     F = np.random.default_rng(5).standard_normal((d, n)) * 10 ** np.linspace(0, -decades, n)
     U, sigma, _ = np.linalg.svd(F, full_matrices=False)
-    plain, fast = (U * sigma)[:, :15], merging._find_leading_axes([(1.0, F.T)], 15)
+    plain, fast = (U * sigma)[:, :15], pooling._find_leading_axes([pooling._ScaledRows(1.0, F.T)], 15)
     variance = np.vecdot(plain.T, plain.T)
     assert np.vecdot(fast.T, fast.T) == pytest.approx(variance, rel=1e-9)
     assert close(fast @ fast.T, plain @ plain.T, 1e-9)
@@ -131,13 +132,13 @@ def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
     spectra = [1 / np.arange(1, d + 1.0) if alike else np.roll(1 / np.arange(1, d + 1.0), m % 20) for m in range(60)]
     streams = [gaussian(m, 300, spectrum, offset=m % 7 / 10, turned=False) for m, spectrum in enumerate(spectra)]
     states, exact = folds(streams, config), covariance(np.vstack(streams))
-    uncut = merging.PooledCovariance(config.columns, uncut_rows=10_000)
+    uncut = pooling.PooledCovariance(config.columns, uncut_rows=10_000)
     for state in states:
         uncut.add(state)
-    best = excess(axes.principal(uncut.state(d), k)[0], exact)
+    best = excess(axes.find_principal_axes(uncut.state(d), k)[0], exact)
     merged = merge(states, config.columns)
     assert merged.C.shape == (d, config.columns)
-    assert excess(axes.principal(merged, k)[0], exact) <= best + 1e-4
+    assert excess(axes.find_principal_axes(merged, k)[0], exact) <= best + 1e-4
 
 
 def test_memory_does_not_grow_with_the_number_of_folds() -> None:
@@ -146,7 +147,7 @@ def test_memory_does_not_grow_with_the_number_of_folds() -> None:
 
     def peak(count: int) -> int:
         tracemalloc.start()
-        merger = merging.StateMerger(config.columns)
+        merger = StateMerger(config.columns)
         for i in range(count):
             merger.add(states[i % 3])
         merger.groups()
@@ -187,7 +188,7 @@ def test_float32_folds_stay_float32() -> None:
     X = gaussian(8, 800, np.array([2.0, 1, 0.5])).astype(np.float32)
     state = merge(folds([X[:300], X[300:]], LearningConfig(3, 3, dtype="float32")), 3)
     assert state.C.dtype == np.float32
-    assert close(learned(state), covariance(X), 1e-5)
+    assert close(find_covariance(state), covariance(X), 1e-5)
 
 
 GAPS: dict[str, tuple[tuple[slice, list[int]], ...]] = {

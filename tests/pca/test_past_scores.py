@@ -32,11 +32,11 @@ def test_p_is_the_share_of_past_scores_that_are_at_least_as_high(asked: list[flo
         assert p <= (1 + most) / weight + 1e-12
 
 
-def test_without_past_scores_nothing_is_unusual() -> None:
+def test_without_past_scores_every_p_value_is_1() -> None:
     assert PastScores.empty().p_values(scores_of(np.array([0.0, 1e300, np.inf]))).score.tolist() == [1, 1, 1]
 
 
-def test_p_of_a_gaussian_stream_is_uniform() -> None:
+def test_p_values_of_a_gaussian_stream_are_uniform() -> None:
     X = gaussian(3, 20_000, SPECTRUM)
     model = batch_pca(X[:5000], K)
     past_scores = PastScores.empty()
@@ -57,7 +57,7 @@ def test_old_scores_are_forgotten() -> None:
     assert old.p_values(scores_of(np.array([50.0]))).score[0] < 2 / WINDOW
 
 
-def test_scores_have_no_unit() -> None:
+def test_scores_do_not_depend_on_the_unit_of_the_data() -> None:
     """A version of a stream in other units gives the same p to the same vectors."""
     model = batch_pca(gaussian(0, 300, SPECTRUM), K)
     tenfold = replace(model, explained_variance=10 * model.explained_variance, total_variance=10 * model.total_variance)
@@ -84,7 +84,7 @@ def test_new_messages_score_as_expected(messages: int, deviation: float) -> None
 
 
 @given(st.lists(st.floats(0, 1e300), max_size=20))
-def test_a_table_holds_all(past: list[float]) -> None:
+def test_past_scores_survive_a_round_trip_through_a_table(past: list[float]) -> None:
     past_scores = PastScores.empty().with_scores(scores_of(np.array(past)))
     assert np.array_equal(PastScores.from_table(past_scores.table()).weights, past_scores.weights)
 
@@ -107,6 +107,6 @@ def test_a_table_holds_all(past: list[float]) -> None:
         np.array([["a", "b", "c"]]),
     ],
 )
-def test_a_wrong_table_is_refused(table: F64) -> None:
+def test_a_table_that_no_histogram_gives_is_refused(table: F64) -> None:
     with pytest.raises(ValueError, match=r"rows of a histogram|out of range"):
         PastScores.from_table(table)

@@ -35,7 +35,7 @@ def test_the_score_is_the_log_likelihood_of_probabilistic_pca(seed: int, dtype: 
 
 
 @given(st.integers(0, 100))
-def test_contributions_add_up(seed: int) -> None:
+def test_contributions_of_all_dimensions_sum_to_the_scores(seed: int) -> None:
     X = gaussian(50, seed)
     projected = batch_pca(X, K).project(X)
     every, (of_t2, of_spe) = projected.contributions(D)
@@ -69,7 +69,7 @@ def test_a_direction_without_variance_is_very_unusual_and_rounding_is_not(k: int
         assert model.project(outside).scores.score[0] > 1e6
 
 
-def test_a_constant_stream_has_scores() -> None:
+def test_scores_of_a_constant_stream_are_finite() -> None:
     model = Model(np.eye(2, 3), np.zeros(2), np.ones(3), 0.0, 10.0)
     ordinary, odd = model.project(np.array([np.ones(3), np.zeros(3)])).scores.score
     assert ordinary == 0
@@ -144,7 +144,7 @@ def test_a_complete_vector_stays_as_it_is() -> None:
     assert np.array_equal(among.scores, alone.scores)
 
 
-def test_without_any_entry_a_vector_is_the_mean_and_scores_as_expected() -> None:
+def test_a_vector_without_entries_is_filled_with_the_mean_and_has_the_expected_scores() -> None:
     model = random_model(2)
     nothing = model.project(np.full((1, D), np.nan))
     assert nothing.vectors[0] == pytest.approx(model.mean)

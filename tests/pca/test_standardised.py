@@ -13,6 +13,7 @@ from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 from tests.pca.streams import (
     close,
+    compute_scale,
     covariance,
     excess,
     gaussian,
@@ -20,7 +21,6 @@ from tests.pca.streams import (
     merge,
     one_pass,
     remaining_weights,
-    scale_of,
     values_in,
     with_gaps,
 )
@@ -41,11 +41,11 @@ def assert_exact(
 ) -> None:
     """Axes, variances and D are those of batch PCA of the weighted, standardised rows."""
     weights = remaining_weights(np.ones(len(X)) * retention)
-    D = scale_of(X, weights)
+    D = compute_scale(X, weights)
     assert state.scale == pytest.approx(D, rel=tolerance)
     exact = covariance(X * D, weights)
     state = axes.decompose(state, k)
-    rows, variance = axes.principal(state, k)
+    rows, variance = axes.find_principal_axes(state, k)
     assert excess(rows, exact) <= most
     assert variance == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:k], rel=max(tolerance, 100 * most))
     assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
@@ -93,14 +93,14 @@ def test_equals_batch_pca_of_any_stream(seed: int, d: int, n: int, kept: float, 
     assert_exact(state, X, k, kept, tolerance=1e-6)
 
 
-def test_single_precision(factor: bool) -> None:
+def test_standardised_float32_is_exact_to_single_precision(factor: bool) -> None:
     X = sensors(6000, 30, 4, units=3.0).astype(np.float32)
     state, _ = one_pass(X, LearningConfig(30, 4, standardize=True, dtype="float32", factor=factor))
     assert state.C.dtype == np.float32
     assert_exact(state, X, 4, most=1e-6, tolerance=1e-4)
 
 
-def test_merged_partitions_with_other_scales(factor: bool) -> None:
+def test_merged_partitions_in_other_units_equal_batch_pca(factor: bool) -> None:
     """Some in other units, some with dimensions that are constant there, and so many that factors are cut."""
     config = LearningConfig(30, 4, standardize=True, factor=factor)
     X = ordered("random")
@@ -131,7 +131,7 @@ def jackknife_of_rows(parts: Sequence[F64]) -> F64:
     """The errors of three axes, of the subspace and of each, by batch PCA: each part is left out once, even of D."""
 
     def standardised_axes(X: F64) -> F64:
-        return np.linalg.eigh(covariance(X * scale_of(X)))[1][:, :-4:-1]
+        return np.linalg.eigh(covariance(X * compute_scale(X)))[1][:, :-4:-1]
 
     rows = np.concatenate(parts)
     subspace, squares = 0.0, np.zeros(3)
@@ -153,10 +153,10 @@ def test_constant_dimensions_are_those_of_scikit_learn(dtype: str, factor: bool)
     state, _ = one_pass(X, LearningConfig(12, 3, standardize=True, factor=factor, dtype=dtype))
     assert (state.scale[2:7] == 1).all()
     assert state.total_variance == pytest.approx(7, rel=1e-6)
-    assert state.scale == pytest.approx(scale_of(X), rel=1e-5 if dtype == "float32" else 1e-9)
-    rows = axes.principal(axes.decompose(state, 3), 3)[0]
+    assert state.scale == pytest.approx(compute_scale(X), rel=1e-5 if dtype == "float32" else 1e-9)
+    rows = axes.find_principal_axes(axes.decompose(state, 3), 3)[0]
     assert np.abs(rows[:, 2:7]).max() <= 1e-6
-    assert excess(rows, covariance(X * scale_of(X))) <= (1e-5 if dtype == "float32" else 1e-6)
+    assert excess(rows, covariance(X * compute_scale(X))) <= (1e-5 if dtype == "float32" else 1e-6)
 
 
 def test_a_constant_stream_has_no_variance() -> None:
@@ -177,17 +177,17 @@ def test_filling_makes_no_constant_entry_vary(constant: float, factor: bool, n: 
     assert state.total_variance == pytest.approx(10 + (n > 2500), rel=1e-6)
 
 
-def test_missing_entries_and_late_sensors(factor: bool) -> None:
+def test_with_gaps_and_late_sensors_axes_are_near_those_of_the_complete_stream(factor: bool) -> None:
     """As of the complete, standardised rows, to what gaps cost without."""
     X = gaussian(5, 20_000, np.concatenate([[6.0, 5.0, 4.0], np.ones(57)])) * np.logspace(-4, 4, 60) + 1
-    D = scale_of(X)
+    D = compute_scale(X)
     gone = with_gaps(X, 0.3)
     if not factor:
         gone[:6000, 50:] = np.nan
     state, _ = one_pass(gone, LearningConfig(60, 3, standardize=True, impute=True, factor=factor))
     assert state.scale == pytest.approx(D, rel=0.05)
     assert state.total_variance == pytest.approx(60, rel=1e-9)
-    assert excess(axes.principal(axes.decompose(state, 3), 3)[0], covariance(X * D)) <= 0.002
+    assert excess(axes.find_principal_axes(axes.decompose(state, 3), 3)[0], covariance(X * D)) <= 0.002
 
 
 @pytest.mark.parametrize("impute", [False, True])
@@ -204,7 +204,7 @@ def test_the_sizes_of_batches_change_no_bit(factor: bool, impute: bool) -> None:
     assert values_in(state) == values_in(whole)
 
 
-def test_units_change_nothing() -> None:
+def test_units_change_no_bit_of_the_standardised_axes() -> None:
     X = gaussian(2, 3000, 1 / np.arange(1, 21.0), offset=1.0)
     units = 2.0 ** np.arange(-40, 40, 4)
     config = LearningConfig(20, 3, standardize=True)
@@ -214,6 +214,6 @@ def test_units_change_nothing() -> None:
     assert close(one.mean * units, other.mean, 1e-15)
 
 
-def test_without_the_mean_there_is_no_standard_deviation() -> None:
+def test_standardize_without_center_is_refused() -> None:
     with pytest.raises(ValueError, match="center must be true"):
         LearningConfig(3, 2, center=False, standardize=True)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from structlog.typing import EventDict
 
 from streampca.errors import SettingsError
-from streampca.process.listening import BearerTokens, UnknownTokenError
+from streampca.process.bearer_tokens import BearerTokens, UnknownTokenError
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
@@ -21,7 +21,7 @@ from streampca.stores.models import Models
 from tests.errors import refusal
 from tests.example_models import TOPIC, D
 from tests.sidecar.conftest import models as models
-from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.http_client import Client, read_error
 from tests.waiting import Clock
 
 VECTORS = {"vectors": [[1.0] * D]}
@@ -36,12 +36,12 @@ READ = (
 )  # fmt: skip
 
 
-def line(scopes: str, token: str) -> str:
+def token_line(scopes: str, token: str) -> str:
     return f"{scopes} {hashlib.sha256(token.encode()).hexdigest()}\n"
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Its time is another one than before, even if the clock of the file system has not ticked."""
+    """Write the file with another modification time, even if the clock of the file system has not ticked."""
     path.write_text(text)
     os.utime(path, (time.time() + 5, time.time() + 5))
 
@@ -53,7 +53,12 @@ def bearer(token: str) -> dict[str, str]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
-    path.write_text("# who: Ada\n\n" + line("read", "ada") + line("metrics", "scraper") + line("read,metrics", "both"))
+    path.write_text(
+        "# who: Ada\n\n"
+        + token_line("read", "ada")
+        + token_line("metrics", "scraper")
+        + token_line("read,metrics", "both")
+    )
     return path
 
 
@@ -65,8 +70,8 @@ def client(store: MemoryStore, models: Models, path: Path) -> Iterator[Client]:
 
 def test_each_token_reaches_what_its_scopes_say(client: Client) -> None:
     for get in READ:
-        assert error_of(client.get(get), 401) == "this needs a token: send Authorization: Bearer TOKEN"
-        assert error_of(client.get(get, headers=bearer("scraper")), 403).endswith("it lacks the scope read")
+        assert read_error(client.get(get), 401) == "this needs a token: send Authorization: Bearer TOKEN"
+        assert read_error(client.get(get, headers=bearer("scraper")), 403).endswith("it lacks the scope read")
         assert client.get(get, headers=bearer("ada")).status_code in (200, 404)
     for token, status, challenge in (
         ({}, 401, "Bearer"),
@@ -75,7 +80,7 @@ def test_each_token_reaches_what_its_scopes_say(client: Client) -> None:
     ):
         answer = client.get("/metrics", headers=token)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (status, challenge)
-    assert error_of(client.get("/metrics", headers=bearer("ada")), 403).endswith("it lacks the scope metrics")
+    assert read_error(client.get("/metrics", headers=bearer("ada")), 403).endswith("it lacks the scope metrics")
     assert client.get("/metrics", headers=bearer("both")).status_code == 200
     assert client.post("/v1/project", json=VECTORS).status_code == 401
     assert client.post("/v1/project", json=VECTORS, headers=bearer("both")).status_code == 200
@@ -102,7 +107,7 @@ def test_every_spelling_of_a_path_needs_a_token(store: MemoryStore, models: Mode
         assert client.get("/metrics%0A", headers=bearer("ada")).status_code == 403
 
 
-def test_probes_and_the_page_stay_open(client: Client) -> None:
+def test_probes_and_the_page_need_no_token(client: Client) -> None:
     for get in OPEN:
         assert client.get(get).status_code == 200, get
     assert client.get("/openapi.json").json()["components"]["securitySchemes"] == {
@@ -115,23 +120,23 @@ def test_without_a_token_a_probe_names_only_the_kind_of_failure(path: Path) -> N
     with Client(create_app(MemoryStore(), ServeSettings(topic=TOPIC, tokens_file=path))) as client:
         for probe, token in itertools.product(probes, ({}, bearer("eve"), bearer("scraper"))):
             expected = "no model has been published yet in" if token == bearer("scraper") else "no model"
-            error = error_of(client.get(probe, headers=token), 503)
+            error = read_error(client.get(probe, headers=token), 503)
             assert error.removeprefix("not ready: ").startswith(expected)
             assert ("published" in error) == (token == bearer("scraper"))
 
 
 def test_a_changed_file_is_read_again(path: Path) -> None:
     tokens = BearerTokens(path, clock := Clock())
-    tokens.check("read", "Bearer ada")
-    rewrite(path, line("read", "eve"))
-    tokens.check("read", "Bearer ada")  # it looks once a second
+    tokens.require_scope("read", "Bearer ada")
+    rewrite(path, token_line("read", "eve"))
+    tokens.require_scope("read", "Bearer ada")  # it looks once a second
     clock.now = 2.0
-    refusal(UnknownTokenError, tokens.check, "read", "Bearer ada")
-    tokens.check("read", "Bearer eve")
+    refusal(UnknownTokenError, tokens.require_scope, "read", "Bearer ada")
+    tokens.require_scope("read", "Bearer eve")
 
 
 @pytest.mark.parametrize("text", ["nonsense", "read abc", "write " + "0" * 64, None])
-def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_later(
+def test_an_unreadable_file_is_an_error_at_the_start_and_later_changes_nothing(
     path: Path, text: str | None, logs: list[EventDict]
 ) -> None:
     tokens = BearerTokens(path, clock := Clock())
@@ -140,24 +145,22 @@ def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_l
         path.unlink()
     assert re.search(r"tokens_file .*(line 1 is not scopes|cannot be read)", refusal(SettingsError, BearerTokens, path))
     clock.now = 2.0
-    tokens.check("read", "Bearer ada")
+    tokens.require_scope("read", "Bearer ada")
     assert [entry["event"] for entry in logs] == ["tokens not read again"]
     clock.now = 4.0
-    rewrite(path, line("read", "eve"))
-    tokens.check("read", "Bearer eve")
+    rewrite(path, token_line("read", "eve"))
+    tokens.require_scope("read", "Bearer eve")
 
 
-def test_a_file_that_can_be_read_later_without_another_change_is_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_file_that_could_not_be_read_is_read_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> str:
         raise OSError("too many open files")
 
     tokens = BearerTokens(path, clock := Clock())
-    rewrite(path, line("read", "eve"))
+    rewrite(path, token_line("read", "eve"))
     with monkeypatch.context() as failing:
         failing.setattr(Path, "read_text", refuse)
         clock.now = 2.0
-        tokens.check("read", "Bearer ada")
+        tokens.require_scope("read", "Bearer ada")
     clock.now = 4.0
-    refusal(UnknownTokenError, tokens.check, "read", "Bearer ada")
+    refusal(UnknownTokenError, tokens.require_scope, "read", "Bearer ada")

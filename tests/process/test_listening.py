@@ -17,11 +17,13 @@ from prometheus_client import CollectorRegistry
 from streampca.consumer_group.port import member_port
 from streampca.errors import SettingsError
 from streampca.process import http_server
-from streampca.process.listening import BearerTokens, address_of, listen, server_context
+from streampca.process.bearer_tokens import BearerTokens
+from streampca.process.listening import format_address, listen
+from streampca.process.tls_certificate import create_tls_context
 from tests.errors import refusal
 from tests.example_models import models_in, numbered
-from tests.members import member_of
-from tests.process.test_bearer_tokens import bearer, line
+from tests.members import make_member
+from tests.process.test_bearer_tokens import bearer, token_line
 from tests.sidecar.process import SidecarProcess
 
 
@@ -29,7 +31,10 @@ class Certificates:
     """A server's certificate in files, and a client's."""
 
     def __init__(self, folder: Path) -> None:
-        self.ca, self.folder, self.cert, self.key = trustme.CA(), folder, folder / "tls.crt", folder / "tls.key"
+        self.ca = trustme.CA()
+        self.folder = folder
+        self.cert = folder / "tls.crt"
+        self.key = folder / "tls.key"
         self.renew(self.ca)
 
     def renew(self, ca: trustme.CA) -> None:
@@ -46,8 +51,8 @@ class Certificates:
         return httpx.Client(verify=context, timeout=60)
 
     def server(self, tokens: BearerTokens | None = None) -> AbstractContextManager[str]:
-        context = server_context(self.folder)
-        return member_port("127.0.0.1", 0, CollectorRegistry(), member_of(clock=time.monotonic), context, tokens)
+        context = create_tls_context(self.folder)
+        return member_port("127.0.0.1", 0, CollectorRegistry(), make_member(clock=time.monotonic), context, tokens)
 
 
 @pytest.fixture
@@ -55,8 +60,8 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path)
 
 
-def check_renewal(certificates: Certificates, url: str, headers: dict[str, str]) -> None:
-    """A server's certificate is trusted, and so is the next one."""
+def assert_renewed_certificate_is_used(certificates: Certificates, url: str, headers: dict[str, str]) -> None:
+    """Renew the certificate of a server, and check that new connections get the new certificate."""
     other = trustme.CA()
     with certificates.client() as old, certificates.client(other) as new:
         assert old.get(url, headers=headers).status_code == 200
@@ -71,23 +76,23 @@ def check_renewal(certificates: Certificates, url: str, headers: dict[str, str])
 def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: Certificates, tmp_path: Path) -> None:
     models_in(tmp_path / "store").save(numbered(1))
     with SidecarProcess(tmp_path / "store", tls_folder=str(tmp_path)) as sidecar:
-        url = sidecar.url()
+        url = sidecar.wait_for_url()
         assert url.startswith("https://")
-        check_renewal(certificates, f"{url}/v1/model", {})
-        assert sidecar.end(60)[0] == 0
+        assert_renewed_certificate_is_used(certificates, f"{url}/v1/model", {})
+        assert sidecar.stop(60)[0] == 0
 
 
-def test_a_members_port_has_certificates_and_tokens_too(certificates: Certificates, tmp_path: Path) -> None:
-    (tmp_path / "tokens").write_text(line("metrics", "scraper"))
+def test_a_members_port_serves_with_its_certificate_and_tokens(certificates: Certificates, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(token_line("metrics", "scraper"))
     with certificates.server(BearerTokens(tmp_path / "tokens")) as url:
         assert url.startswith("https://")
         with certificates.client() as client:
             assert client.get(url).status_code == 401
             assert client.get(url.replace("/metrics", "/healthz")).status_code == 200
-        check_renewal(certificates, url, bearer("scraper"))
+        assert_renewed_certificate_is_used(certificates, url, bearer("scraper"))
 
 
-def test_clients_may_need_certificates(certificates: Certificates) -> None:
+def test_with_an_authority_for_clients_they_need_a_certificate(certificates: Certificates) -> None:
     certificates.ca.cert_pem.write_to_path(certificates.folder / "client-ca.crt")
     with certificates.server() as url:
         with certificates.client(own=True) as known_client:
@@ -96,7 +101,7 @@ def test_clients_may_need_certificates(certificates: Certificates) -> None:
             stranger.get(url)
 
 
-def test_a_silent_client_holds_up_no_other(certificates: Certificates) -> None:
+def test_a_silent_client_does_not_block_another_client(certificates: Certificates) -> None:
     with certificates.server() as url:
         address = urlsplit(url)
         with socket.create_connection((address.hostname, address.port)), certificates.client() as client:
@@ -117,14 +122,14 @@ def test_a_client_that_does_not_shake_hands_is_disconnected(
 
 
 @pytest.mark.parametrize("spoil", [lambda c: c.key.write_text("x"), lambda c: c.cert.unlink()])
-def test_files_that_cannot_be_used_end_a_start_and_change_nothing_later(
+def test_unusable_files_end_a_start_and_later_change_nothing(
     certificates: Certificates, spoil: Callable[[Certificates], None]
 ) -> None:
     with certificates.server() as url:
         spoil(certificates)
         with certificates.client() as client:
             assert client.get(url).status_code == 200
-    assert "cannot be used" in refusal(SettingsError, server_context, certificates.folder)
+    assert "cannot be used" in refusal(SettingsError, create_tls_context, certificates.folder)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,7 @@ def test_an_invalid_address_is_an_error_of_one_line(host: str, cause: str) -> No
 
 
 @pytest.mark.parametrize(("ipv6", "host"), [(True, "[::]"), (False, "0.0.0.0")])  # noqa: S104
-def test_all_addresses_include_those_of_ipv4_and_are_only_these_without_ipv6(
+def test_all_addresses_are_of_ipv6_and_ipv4_or_only_of_ipv4_if_there_is_no_ipv6(
     monkeypatch: pytest.MonkeyPatch, ipv6: bool, host: str
 ) -> None:
     if ipv6 and not socket.has_dualstack_ipv6():
@@ -148,5 +153,5 @@ def test_all_addresses_include_those_of_ipv4_and_are_only_these_without_ipv6(
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: ipv6)
     with listen("::", 0, "port") as listening:
         port = listening.getsockname()[1]
-        assert address_of(listening) == f"{host}:{port}"
+        assert format_address(listening) == f"{host}:{port}"
         socket.create_connection(("127.0.0.1", port), timeout=60).close()

@@ -25,14 +25,14 @@ class Terminal(io.StringIO):
         return re.sub(r"\x1b\[\d*m", "", self.getvalue())
 
 
-def configured(level: str = "info") -> io.StringIO:
+def configure_logs(level: str = "info") -> io.StringIO:
     stream = io.StringIO()
     logs.configure(level, stream)
     return stream
 
 
-def test_one_json_object_per_event() -> None:
-    stream = configured()
+def test_each_event_is_a_json_object_on_one_line() -> None:
+    stream = configure_logs()
     structlog.get_logger().info("model published", version=5, path=Path("x"), positions={0: 7})
     (line,) = stream.getvalue().splitlines()
     event = json.loads(line)
@@ -42,8 +42,8 @@ def test_one_json_object_per_event() -> None:
     assert datetime.datetime.fromisoformat(event["timestamp"]).utcoffset() == datetime.timedelta(0)
 
 
-def test_the_level_applies_to_libraries_too() -> None:
-    stream = configured("warning")
+def test_events_of_libraries_below_the_level_are_not_logged() -> None:
+    stream = configure_logs("warning")
     structlog.get_logger().info("not this")
     logging.getLogger("other").info("nor this")
     structlog.get_logger().warning("this")
@@ -51,15 +51,15 @@ def test_the_level_applies_to_libraries_too() -> None:
 
 
 @pytest.mark.parametrize(("level", "is_logged"), [("info", False), ("debug", True)])
-def test_kafka_python_is_silent_but_at_debug_and_never_logs_what_it_sends(level: str, is_logged: bool) -> None:
-    stream = configured(level)
+def test_kafka_python_logs_only_at_debug_and_never_what_it_sends(level: str, is_logged: bool) -> None:
+    stream = configure_logs(level)
     logging.getLogger("kafka.protocol.parser").debug("Send: b'\\x00me\\x00hush'")
     logging.getLogger("kafka.net.manager").error("Connection failed")
     assert "hush" not in stream.getvalue()
     assert ("Connection failed" in stream.getvalue()) == is_logged
 
 
-def test_a_terminal_shows_text() -> None:
+def test_a_terminal_shows_text_for_people() -> None:
     stream = Terminal()
     logs.configure(stream=stream)
     structlog.get_logger().info("model published", version=5, seconds=0.1)
@@ -68,7 +68,7 @@ def test_a_terminal_shows_text() -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", stream.text())
 
 
-def test_one_line_a_minute_for_a_repeating_fault() -> None:
+def test_a_repeated_message_is_logged_once_a_minute() -> None:
     clock = Clock()
     once = logs.OncePerMinute("asyncio", clock=clock)
 

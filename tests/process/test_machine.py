@@ -1,4 +1,4 @@
-"""OpenBLAS's kernels, the cores and the C library's memory are used as the machine has them."""
+"""OpenBLAS's kernels and the number of cores fit the machine, and the C library reuses memory."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ KERNELS = """
 import sys, streampca.cli.app
 assert "numpy" not in sys.modules
 import numpy
-print(streampca.process.machine.kernels())
+print(streampca.process.machine.describe_kernels())
 """
 
 
@@ -40,7 +40,7 @@ print(streampca.process.machine.kernels())
         ("GenuineIntel", FLAGS, None, None),
     ],
 )
-def test_the_kernels_follow_the_processor(
+def test_amd_processors_with_avx512_get_kernels_for_avx512(
     vendor: str, flags: str, before: str | None, after: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpuinfo").write_text(2 * f"processor : 0\nvendor_id : {vendor}\n{flags}\n\n")
@@ -51,7 +51,7 @@ def test_the_kernels_follow_the_processor(
 
 
 @pytest.mark.slow
-def test_kernels_are_chosen_before_numpy_is_imported_and_are_named() -> None:
+def test_kernels_are_chosen_before_numpy_is_imported() -> None:
     assert output_of(KERNELS, OPENBLAS_CORETYPE="Nehalem").startswith("Nehalem")
 
 
@@ -67,14 +67,14 @@ def test_kernels_are_chosen_before_numpy_is_imported_and_are_named() -> None:
         ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
     ],
 )
-def test_a_container_may_use_no_more_cores_than_its_limit(
+def test_a_process_uses_no_more_cores_than_the_limit_of_its_container(
     files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert machine.usable_cores(tmp_path) == cores
+    assert machine.count_usable_cores(tmp_path) == cores
 
 
 @pytest.mark.slow

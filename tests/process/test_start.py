@@ -18,7 +18,8 @@ from streampca.errors import SettingsError, StreampcaError
 from streampca.process import start
 from streampca.settings.commands import WorkerSettings
 from streampca.stores.choice import open_store
-from streampca.worker.listeners import WorkerLog, WorkerMetrics
+from streampca.worker.log import WorkerLog
+from streampca.worker.metrics import WorkerMetrics
 from tests.errors import refusal
 from tests.waiting import PATIENCE_S
 
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("restored_logging")
 TIMEOUT_S = 20.0
 
 
-def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: str) -> tuple[object, str]:
-    """The exit code and the log of a command that raises the error."""
+def run_failing_command(error: Exception, capture: pytest.CaptureFixture[str], **options: str) -> tuple[object, str]:
+    """Run a command that raises the error, and return its exit code and its log."""
 
     def command() -> None:
         with read_settings("LogSettings", {}, logs_errors=True):
@@ -47,7 +48,7 @@ def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: s
 def test_an_expected_error_is_the_last_line_without_a_traceback(
     error: Exception, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exit_code, text = ended_by(error, capsys)
+    exit_code, text = run_failing_command(error, capsys)
     last = json.loads(text.splitlines()[-1])
     assert (exit_code, last["exit_code"]) == (code, code)
     assert (last["level"], last["event"], last["error"]) == ("error", "fatal error", "no broker")
@@ -55,7 +56,7 @@ def test_an_expected_error_is_the_last_line_without_a_traceback(
 
 
 def test_an_unexpected_error_is_one_line_with_its_traceback_in_a_field(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = ended_by(TypeError("bad\ncall"), capsys)
+    code, text = run_failing_command(TypeError("bad\ncall"), capsys)
     last = json.loads(text.splitlines()[-1])
     assert (code, last["level"], last["event"]) == (1, "error", "unexpected error")
     assert last["error"] == "TypeError: bad\ncall"
@@ -64,13 +65,13 @@ def test_an_unexpected_error_is_one_line_with_its_traceback_in_a_field(capsys: p
 
 
 def test_a_mistake_in_the_settings_of_the_log_is_logged_too(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = ended_by(StreampcaError("not reached"), capsys, log_level="loud")
+    code, text = run_failing_command(StreampcaError("not reached"), capsys, log_level="loud")
     assert code == 2
     assert json.loads(text.splitlines()[-1])["error"].startswith("log_level: ")
 
 
 @pytest.mark.slow  # a process
-def test_the_demo_shows_the_error_of_a_process_that_has_ended(tmp_path: Path) -> None:
+def test_the_demo_raises_the_error_of_a_process_that_has_ended(tmp_path: Path) -> None:
     child = ChildProcess(["serve"], {"topic": "a/b"}, tmp_path / "log")
     assert child.wait(PATIENCE_S) == 2
     assert "serve exited with code 2: topic: " in refusal(StreampcaError, child.verify)
@@ -80,7 +81,7 @@ def fail(*_: object) -> None:
     raise RuntimeError(f"injected into {threading.current_thread().name}")
 
 
-def run_thread(name: str) -> None:
+def fail_in_thread(name: str) -> None:
     thread = threading.Thread(target=fail, name=name)
     thread.start()
     thread.join(TIMEOUT_S)
@@ -91,11 +92,11 @@ def test_a_signal_during_the_start_ends_the_process_although_c_code_calls_back(n
     """Where Python code runs in a callback of C code, an exception is printed and dropped."""
     code = f"""
 import ctypes, os, time
-from streampca.process.start import started
+from streampca.process.start import prepare_process
 def callback():
     os.kill(os.getpid(), {number})
     time.sleep(0.1)
-with started():
+with prepare_process():
     ctypes.CFUNCTYPE(None)(callback)()
     print("still here")
 """
@@ -109,7 +110,7 @@ def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
         threads.notify = lambda: notified.append(threading.current_thread().name)
         threads.raise_first()
         for name in ("one", "two"):
-            run_thread(name)
+            fail_in_thread(name)
         assert "injected into one" in refusal(RuntimeError, threads.raise_first)
     assert notified == ["one", "two"]
     assert threading.excepthook is before
@@ -126,14 +127,14 @@ def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: p
         None, topic="readings", dimensions=2, components=1, store=str(tmp_path), metrics_port=0
     )
 
-    def lose_the_thread() -> None:
+    def run_until_a_thread_has_failed() -> None:
         with member_process(
             settings, open_store(tmp_path), WorkerMetrics("readings"), WorkerLog(), {}, lambda _: True, 300.0
         ):
             if name == "client":
-                run_thread(name)
+                fail_in_thread(name)
             for thread in threading.enumerate():
                 if thread.name == name:
                     thread.join(TIMEOUT_S)
 
-    assert f"injected into {name}" in refusal(RuntimeError, lose_the_thread)
+    assert f"injected into {name}" in refusal(RuntimeError, run_until_a_thread_has_failed)

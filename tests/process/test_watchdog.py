@@ -1,4 +1,4 @@
-"""Hanging code ends a process, whatever it is; waiting does not, nor does a stop."""
+"""A loop that hangs ends its process. A thread that waits does not, and a process that was stopped goes on."""
 
 import signal
 import subprocess
@@ -27,20 +27,20 @@ BEGIN = f"""
 """
 
 
-def started(body: str) -> "subprocess.Popen[str]":
-    """A process whose output is read at its end."""
+def start(body: str) -> "subprocess.Popen[str]":
+    """Start a process that runs this code, with `tick_for`."""
     code = textwrap.dedent(BEGIN) + textwrap.dedent(body)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    """The exit code of a process, what it prints, and its log."""
+def read_end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """Wait for the end of a process, and return its exit code, output and log."""
     output, log = process.communicate(timeout=60)
     return process.returncode, output, log
 
 
 def run(body: str) -> tuple[int, str, str]:
-    return ended(started(body))
+    return read_end(start(body))
 
 
 @pytest.mark.parametrize(("library", "exit_code"), [("PyDLL", 14), ("CDLL", 1)])
@@ -50,7 +50,7 @@ def test_hanging_code_ends_the_process_although_another_thread_goes_on(library: 
         def hang():
             ctypes.{library}(None).sleep(100)
 
-        with watchdog.watching():
+        with watchdog.watch_threads():
             threading.Thread(target=tick_for, args=(100,), daemon=True).start()
             tick_for(0.5)
             hang()
@@ -60,17 +60,31 @@ def test_hanging_code_ends_the_process_although_another_thread_goes_on(library: 
     assert "in tick_for" in log
 
 
-ALIVE = (
+THAT_DO_NOT_HANG = (
     "watchdog.tick(); time.sleep(8)",  # nothing is watched yet
-    "with watchdog.watching():\n threading.Thread(target=tick_for, args=(0.3,)).start(); tick_for(8)\ntime.sleep(8)",
-    "with watchdog.watching():\n watchdog.tick(); watchdog.result_of(ThreadPoolExecutor(1).submit(time.sleep, 8))",
-    "with watchdog.watching():\n watchdog.tick(60); time.sleep(8); watchdog.tick()",
+    """
+    with watchdog.watch_threads():
+        threading.Thread(target=tick_for, args=(0.3,)).start()
+        tick_for(8)
+    time.sleep(8)
+    """,
+    """
+    with watchdog.watch_threads():
+        watchdog.tick()
+        watchdog.wait_for_result(ThreadPoolExecutor(1).submit(time.sleep, 8))
+    """,
+    """
+    with watchdog.watch_threads():
+        watchdog.tick(60)
+        time.sleep(8)
+        watchdog.tick()
+    """,
 )
 
 
 def test_a_thread_that_ticks_waits_or_has_ended_does_not_hang() -> None:
-    with ThreadPoolExecutor(len(ALIVE)) as threads:
-        assert [*threads.map(run, ALIVE)] == [(0, "", "")] * len(ALIVE)
+    with ThreadPoolExecutor(len(THAT_DO_NOT_HANG)) as threads:
+        assert [*threads.map(run, THAT_DO_NOT_HANG)] == [(0, "", "")] * len(THAT_DO_NOT_HANG)
 
 
 STOPPED = (
@@ -82,7 +96,7 @@ STOPPED = (
 def test_time_in_which_a_process_was_stopped_does_not_count() -> None:
     """As in a frozen container: when it runs again, the time since its last tick is longer than the limit."""
     processes = [
-        started(f"with watchdog.watching():\n    print('ready', flush=True)\n    {work}\n    watchdog.tick()")
+        start(f"with watchdog.watch_threads():\n    print('ready', flush=True)\n    {work}\n    watchdog.tick()")
         for work in STOPPED
     ]
     for process in processes:
@@ -94,7 +108,7 @@ def test_time_in_which_a_process_was_stopped_does_not_count() -> None:
     time.sleep(HANG_S + 1)  # the length of the stop is what is tested
     for process in processes:
         process.send_signal(signal.SIGCONT)
-    assert [ended(process) for process in processes] == [(0, "", "")] * len(processes)
+    assert [read_end(process) for process in processes] == [(0, "", "")] * len(processes)
 
 
 def test_results_and_errors_are_those_of_the_thread() -> None:
@@ -102,6 +116,6 @@ def test_results_and_errors_are_those_of_the_thread() -> None:
         raise TimeoutError("its own")
 
     with ThreadPoolExecutor(1) as threads:
-        assert watchdog.result_of(threads.submit(int, "5")) == 5
+        assert watchdog.wait_for_result(threads.submit(int, "5")) == 5
         with pytest.raises(TimeoutError, match="its own"):
-            watchdog.result_of(threads.submit(fail))
+            watchdog.wait_for_result(threads.submit(fail))

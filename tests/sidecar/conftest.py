@@ -15,7 +15,7 @@ from tests.sidecar.http_client import Client
 
 @pytest.fixture
 def models(store: FaultyStore) -> Models:
-    """Versions 10 and 20."""
+    """The models of a store with versions 10 and 20."""
     models = empty_models(store)
     save(models, 10, 20)
     return models
@@ -29,7 +29,7 @@ def _poll_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings() -> ServeSettings:
-    """Small limits."""
+    """Settings with a small limit of the body."""
     return ServeSettings(topic=TOPIC, max_body_bytes=20_000)
 
 

@@ -18,7 +18,10 @@ from tests.example_models import TOPIC
 
 
 class Client:
-    """Synchronous, on an event loop in a thread. A bug in the application is raised, unless `return_server_errors`."""
+    """A synchronous client, whose application runs on an event loop in a thread.
+
+    It raises the error of a bug in the application. With `return_server_errors`, it returns the answer instead.
+    """
 
     def __init__(self, app: FastAPI, *, return_server_errors: bool = False) -> None:
         self._app = app
@@ -39,8 +42,8 @@ class Client:
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         return self._portal.call(partial(self._client.request, method, path, **more))
 
-    async def asynchronous(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Within the body of another request."""
+    async def request_in_loop(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Send a request from the event loop, such as within the body of another request."""
         return await self._client.request(method, path, **more)
 
     def get(self, path: str, **more: Any) -> httpx.Response:
@@ -50,16 +53,16 @@ class Client:
         return self.request("POST", path, **more)
 
 
-def client_of(*published: PublishedModel, **settings: Any) -> Client:
-    """A client of an application whose store has these models."""
+def create_client(*published: PublishedModel, **settings: Any) -> Client:
+    """Return a client of an application whose store has these models."""
     store = MemoryStore()
     for model in published:
         Models(store, TOPIC, keep=10).save(model)
     return Client(create_app(store, ServeSettings(topic=TOPIC, **settings)))
 
 
-def error_of(answer: httpx.Response, expected: int | Problem) -> str:
-    """The sentence of an error, which must be of this type or status, and have the form of its protocol."""
+def read_error(answer: httpx.Response, expected: int | Problem) -> str:
+    """Return the sentence of an error. Assert that it has this type or status, and the form of its protocol."""
     status = expected if isinstance(expected, int) else expected.status
     assert answer.status_code == status, answer.text
     content = answer.json()

@@ -40,7 +40,7 @@ START_TIMEOUT_S = 60.0
 
 
 def connect(url: str) -> socket.socket:
-    """A connection whose client can take little before it reads."""
+    """Connect to a server. The buffer of the connection is small, so most of an unread answer stays in the server."""
     address = urlsplit(url)
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -53,24 +53,26 @@ def connect(url: str) -> socket.socket:
     return connected
 
 
-def reached(url: str, limit: str) -> float:
-    """How often requests have reached a limit."""
+def count_reached(url: str, limit: str) -> float:
+    """Return how many requests have reached a limit, by the metrics of a sidecar."""
     name = f'streampca_limits_reached_total{{limit="{limit}",topic="{TOPIC}"}} '
     return float(httpx.get(f"{url}/metrics", timeout=60).text.partition(name)[2].split()[0])
 
 
 class SidecarProcess:
-    """Starts on entry, accepts requests once `url` returns, is killed on exit if it still runs.
+    """A sidecar that starts on entry, accepts requests once `wait_for_url` returns, and is killed on exit if it runs.
 
-    Forked from a process that has imported everything, unless its memory is measured. Runs the lines `first` first.
+    It runs the lines `first` of Python before anything else. It is forked from a process that has imported everything,
+    unless its memory is measured.
     """
 
     process: ForkedProcess | subprocess.Popen[bytes]
 
     def __init__(self, store: Path | str, *, first: str = "", forked: bool = True, **settings: Any) -> None:
         self._settings = {"topic": TOPIC, "store": str(store), "port": 0} | settings
-        self._program, self._forked = f"{first}\n{PROGRAM}", forked
-        self._read = 0  # bytes of the log
+        self._program = f"{first}\n{PROGRAM}"
+        self._forked = forked
+        self._read = 0  # bytes of the log that were read
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
@@ -91,40 +93,44 @@ class SidecarProcess:
         self.process.wait()
         self._folder.cleanup()
 
-    def lines(self) -> Iterator[str]:
-        """The next lines of its log, as they are written, until it ends."""
+    def read_lines(self) -> Iterator[str]:
+        """Yield the next lines of the log as they are written, until the process ends."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             has_ended = self.process.poll() is not None
             text = self._log.read_text(errors="replace")
-            while (end := text.find("\n", self._read)) >= 0:
-                line, self._read = text[self._read : end], end + 1
+            end = text.find("\n", self._read)
+            while end >= 0:
+                line = text[self._read : end]
+                self._read = end + 1
                 yield line
+                end = text.find("\n", self._read)
             if has_ended:
                 return
             time.sleep(0.01)
         raise AssertionError(f"no line within {START_TIMEOUT_S} s")
 
-    def url(self) -> str:
-        """Its URL, from its log."""
-        for line in self.lines():
+    def wait_for_url(self) -> str:
+        """Return the URL of the sidecar, once its log names it."""
+        for line in self.read_lines():
             if line.startswith("{") and json.loads(line)["event"] == "serving":
                 return str(json.loads(line)["url"])
         raise AssertionError(f"the sidecar ended with {self.process.wait()} before it served")
 
-    def end(self, within_s: float, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Exit code, and the rest of its log, after a signal."""
+    def stop(self, within_s: float, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal, and return the exit code and the rest of the log."""
         self.process.send_signal(number)
-        return self.ended(within_s)
+        return self.wait_for_exit(within_s)
 
-    def ended(self, within_s: float) -> tuple[int, str]:
+    def wait_for_exit(self, within_s: float) -> tuple[int, str]:
+        """Return the exit code and the rest of the log."""
         code = self.process.wait(within_s)
         return code, self._log.read_text(errors="replace")[self._read :]
 
 
 @contextmanager
-def serving(folder: Path, *published: PublishedModel, **options: Any) -> Iterator[SidecarProcess]:
-    """A sidecar on a store with these models."""
+def serve_models(folder: Path, *published: PublishedModel, **options: Any) -> Iterator[SidecarProcess]:
+    """Run a sidecar on a store with these models until the end of the block."""
     models = models_in(folder)
     for model in published:
         models.save(model)

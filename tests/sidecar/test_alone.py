@@ -21,13 +21,13 @@ main()
 """
 
 
-def start(*words: str) -> "subprocess.Popen[str]":
+def start_command(*words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-W", "error", "-c", PROGRAM, *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def processor_s(pid: int) -> float:
-    """The processor time of a process so far, which depends less on what else runs than the clock does."""
+def read_processor_s(pid: int) -> float:
+    """Return the processor time of a process. It depends less on other processes than the time on a clock."""
     times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
@@ -37,7 +37,7 @@ def test_it_starts_fast_and_answers_everything(tmp_path: Path) -> None:
     published = numbered(20)
     published.settings["missing"] = "impute"
     models_in(tmp_path).save(published)
-    with start("serve", "--topic", TOPIC, "--store", str(tmp_path), "--port", "0") as process:
+    with start_command("serve", "--topic", TOPIC, "--store", str(tmp_path), "--port", "0") as process:
         try:
             url = next(line["url"] for line in map(json.loads, process.stderr) if line["event"] == "serving")
             rows = {"vectors": [[1.0, None, *[2.0] * (D - 2)]]}
@@ -51,7 +51,7 @@ def test_it_starts_fast_and_answers_everything(tmp_path: Path) -> None:
                     "/v1/page/recent", "/v1/page/workers", "/v1/model/components", f"/v2/models/{TOPIC}",
                 ):  # fmt: skip
                     assert client.get(path).status_code == 200, path
-                assert processor_s(process.pid) < 8  # the start takes 0.8 s
+                assert read_processor_s(process.pid) < 8  # the start takes 0.8 s
         finally:
             process.terminate()
     assert process.returncode == 0
@@ -65,9 +65,11 @@ def test_it_starts_fast_and_answers_everything(tmp_path: Path) -> None:
         "fit vectors.npy -o m.npz",
     ],
 )
-def test_other_commands_say_what_they_need(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_commands_name_the_extra_that_they_need(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("vectors.npy", np.eye(3))
-    with start(*words.split()) as process:
+    with start_command(*words.split()) as process:
         assert "pip install '.[worker]'" in process.stderr.read()
     assert process.returncode == 2

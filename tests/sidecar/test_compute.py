@@ -14,7 +14,7 @@ from streampca.pca.past_scores import PastScores
 from streampca.sidecar import engine
 from tests.example_models import TOPIC, D, example_model, numbered, standardised, stats_of
 from tests.formats.structured import npy
-from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.http_client import Client, create_client, read_error
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3
@@ -48,7 +48,7 @@ def test_agrees_with_scikit_learn() -> None:
     pca, white = PCA(3).fit(data), PCA(3, whiten=True).fit(data)
     total = float(pca.explained_variance_.sum() / pca.explained_variance_ratio_.sum())
     model = Model(pca.components_, pca.explained_variance_, pca.mean_, total, 200.0)
-    with client_of(PublishedModel(200, model, stats_of(), TOPIC)) as client:
+    with create_client(PublishedModel(200, model, stats_of(), TOPIC)) as client:
         some = data[:9]
         answer = post(client, "/v1/project", vectors=some.tolist())
         np.testing.assert_allclose(answer["coordinates"], pca.transform(some), atol=1e-12)
@@ -76,7 +76,7 @@ def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
 
 def test_a_model_of_a_standardised_stream_answers_in_standard_deviations_and_reconstructs_in_the_datas_units() -> None:
     published = standardised(numbered(20))
-    with client_of(published) as client:
+    with create_client(published) as client:
         axes = client.get("/v1/model/components").json()
         components, mean, scale = (np.array(axes[name]) for name in ("components", "mean", "scale"))
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
@@ -101,7 +101,7 @@ def test_a_request_may_have_no_vectors_or_whole_numbers(client: Client) -> None:
 
 def test_a_model_in_float32_is_served() -> None:
     model = example_model(1, dtype=np.float32)
-    with client_of(PublishedModel(1, model, stats_of(), TOPIC)) as client:
+    with create_client(PublishedModel(1, model, stats_of(), TOPIC)) as client:
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
         np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
         file = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})
@@ -140,7 +140,7 @@ def model_with_past(**more: Any) -> PublishedModel:
 @pytest.fixture
 def calibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(engine, "_MAX_NUMBERS", 1000)
-    with client_of(model_with_past()) as client:
+    with create_client(model_with_past()) as client:
         yield client
 
 
@@ -151,7 +151,7 @@ def test_missing_entries_are_replaced_by_their_expected_values() -> None:
     nulls = [[None if np.isnan(entry) else entry for entry in row] for row in holes.tolist()]
     projected = published.project(holes)
     scores, coordinates = projected.scores, projected.coordinates
-    with client_of(published) as client:
+    with create_client(published) as client:
         answers = {act: post(client, f"/v1/{act}", vectors=nulls) for act in ("score", "project", "reconstruct")}
         binary = client.post("/v1/project", content=npy(holes), headers={"content-type": "application/x-npy"}).json()
         raw = {"content-type": "application/octet-stream;dtype=float32"}
@@ -165,13 +165,13 @@ def test_missing_entries_are_replaced_by_their_expected_values() -> None:
     assert np.array(answers["reconstruct"]["vectors"]) == pytest.approx(published.model.reconstruct(coordinates))
     assert binary == answers["project"]
     assert np.array(single["coordinates"]) == pytest.approx(np.array(binary["coordinates"]), rel=1e-4, abs=1e-4)
-    assert error_of(empty, 422) == "vectors[1] has no number"
+    assert read_error(empty, 422) == "vectors[1] has no number"
 
 
 def test_scores(calibrated: Client) -> None:
     projected = model_with_past().project(VECTORS)
     p = projected.p_values
-    assert "too large" in error_of(calibrated.post("/v1/score", json={"vectors": [[1e200] * D]}), 422)
+    assert "too large" in read_error(calibrated.post("/v1/score", json={"vectors": [[1e200] * D]}), 422)
     answer = post(calibrated, "/v1/score", vectors=VECTORS.tolist())
     assert answer.pop("version") == 30
     expected = projected.scores._asdict() | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
@@ -181,8 +181,8 @@ def test_scores(calibrated: Client) -> None:
 
 def test_contributions(calibrated: Client) -> None:
     refused = calibrated.post("/v1/score", json={"vectors": [[1.0] * D] * 100, "contributions": 3})
-    assert "ask for at most 2 contributions" in error_of(refused, 413)
-    assert "contributions" in error_of(calibrated.post("/v1/score", json={"vectors": [], "contributions": -1}), 422)
+    assert "ask for at most 2 contributions" in read_error(refused, 413)
+    assert "contributions" in read_error(calibrated.post("/v1/score", json={"vectors": [], "contributions": -1}), 422)
     answer = post(calibrated, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
     all_of_them = post(calibrated, "/v1/score", vectors=VECTORS.tolist(), contributions=100)
     which, values = model_with_past().project(VECTORS).contributions(2)
@@ -218,3 +218,20 @@ def test_a_model_without_past_scores_has_no_p(client: Client) -> None:
     response = client.post("/v1/score", json={"vectors": VECTORS.tolist()}, headers={"Accept": "application/x-npz"})
     with np.load(io.BytesIO(response.content)) as arrays:
         assert set(arrays) == {"version", "t2", "spe", "score"}
+
+
+def test_missing_values_of_the_model_are_read_as_null() -> None:
+    settings = {"missing": "impute", "missing_values": "-9999, 0.1", "dtype": "float32"}
+    published = model_with_past(settings=settings, names=list("abcde"))
+    gaps = [[1.0, None, 0.5, None, 2.0]]
+    codes = [[1.0, -9999, 0.5, float(np.float32(0.1)), 2.0]]
+    with create_client(published) as client:
+        expected = post(client, "/v1/project", vectors=gaps)
+        assert post(client, "/v1/project", vectors=codes) == expected
+        assert post(client, "/v1/project", records=[dict(zip("abcde", codes[0], strict=True))]) == expected
+        empty = client.post("/v1/score", json={"vectors": [[-9999] * D]})
+    assert read_error(empty, 422) == "vectors[0] has no number"
+    with create_client(model_with_past(settings=settings | {"missing": "refuse"})) as client:
+        refused = client.post("/v1/score", json={"vectors": codes})
+    words = "vectors[0][1] must be a finite number, not -9999.0, one of missing_values (this model was learned with"
+    assert read_error(refused, 422).startswith(words)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.example_models import D, numbered
-from tests.sidecar.process import connect, reached, serving
+from tests.sidecar.process import connect, count_reached, serve_models
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # whole processes
@@ -35,18 +35,18 @@ server._MAX_FILES, http_server.REQUEST_WITHIN_S = 64, 120.0
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A sidecar that ends without errors and has logged little; it runs the parameter's lines first."""
     published = numbered(1, d=500_000) if request.param == SHORT else numbered(1)
-    with serving(tmp_path_factory.mktemp("store"), published, first=request.param) as sidecar:
-        yield sidecar.url()
-        code, log = sidecar.end(within_s=60)
+    with serve_models(tmp_path_factory.mktemp("store"), published, first=request.param) as sidecar:
+        yield sidecar.wait_for_url()
+        code, log = sidecar.stop(within_s=60)
     assert (code, "Traceback" in log) == (0, False), log
     assert len(log) < 5000, log[:2000]
 
 
-hasty = pytest.mark.parametrize("url", [SHORT], ids=["hasty"], indirect=True)
+with_short_timeouts = pytest.mark.parametrize("url", [SHORT], ids=["hasty"], indirect=True)
 
 
-def received(client: socket.socket) -> bytes:
-    """Everything until the connection is closed."""
+def read_until_closed(client: socket.socket) -> bytes:
+    """Return everything that the server sends until the connection is closed."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := client.recv(65536):
@@ -54,8 +54,8 @@ def received(client: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def answered(client: socket.socket) -> bool:
-    """Send a request and read its answer."""
+def gets_answer(client: socket.socket) -> bool:
+    """Send a request, read its answer, and return whether it succeeded."""
     client.sendall(GET)
     begins = client.recv(12) == b"HTTP/1.1 200"
     while not (part := client.recv(65536)).endswith(b"}"):
@@ -63,33 +63,33 @@ def answered(client: socket.socket) -> bool:
     return begins
 
 
-@hasty
+@with_short_timeouts
 def test_a_body_that_does_not_arrive_is_refused(url: str) -> None:
     with connect(url) as client:
         client.sendall(POST % (100, b"{"))
-        answer = received(client)
+        answer = read_until_closed(client)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"the body did not arrive within 0.5 s" in answer
-    assert reached(url, "body_time") == 1
+    assert count_reached(url, "body_time") == 1
 
 
-@hasty
+@with_short_timeouts
 def test_the_answer_of_a_client_that_does_not_read_is_dropped(url: str) -> None:
     with connect(url) as client:
         client.sendall(COMPONENTS)
-        wait_until(lambda: reached(url, "read_time") == 1, 60)
-        assert 0 < len(received(client)) < 4_000_000
+        wait_until(lambda: count_reached(url, "read_time") == 1, 60)
+        assert 0 < len(read_until_closed(client)) < 4_000_000
 
 
-@hasty
+@with_short_timeouts
 def test_a_connection_without_a_request_is_closed_and_an_idle_one_stays_open(url: str) -> None:
     """Also one that sends its headers slowly."""
     with connect(url) as used:
-        assert answered(used)
+        assert gets_answer(used)
         with connect(url) as silent, connect(url) as slow:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: lo")
-            assert received(silent) == received(slow) == b""
-        assert answered(used)
+            assert read_until_closed(silent) == read_until_closed(slow) == b""
+        assert gets_answer(used)
 
 
 @pytest.mark.parametrize("url", [FEW], ids=["few"], indirect=True)
@@ -107,11 +107,11 @@ def test_at_the_limit_the_connection_that_is_idle_for_longest_ends(url: str) -> 
         clients: list[socket.socket] = []
         for _ in range(50):
             clients.append(stack.enter_context(connect(url)))
-            assert answered(clients[-1])
+            assert gets_answer(clients[-1])
         ended = [client for client in clients if select.select([client], [], [], 0)[0]]
         assert ended == clients[: len(ended)]
         assert 0 < len(ended) < 30
-        assert all(map(answered, clients[len(ended) :]))
+        assert all(map(gets_answer, clients[len(ended) :]))
 
 
 def test_the_host_of_an_absolute_target_precedes_the_host_header(url: str) -> None:
@@ -141,7 +141,7 @@ def test_malformed_requests_harm_nothing_else(url: str) -> None:
         with connect(url) as client:
             with contextlib.suppress(ConnectionError):
                 client.sendall(data)
-            assert received(client).startswith(b"HTTP/1.1 400 "), data[:80]
+            assert read_until_closed(client).startswith(b"HTTP/1.1 400 "), data[:80]
     assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200
 
 
@@ -164,7 +164,7 @@ def test_several_requests_on_one_connection(url: str) -> None:
     row = json.dumps({"vectors": [[1.0] * D]}).encode()
     with connect(url) as client:
         client.sendall((POST % (len(row), row) + GET) * 20 + GET.replace(b"Host", b"Connection: close\r\nHost"))
-        answers = received(client)
+        answers = read_until_closed(client)
     assert answers.count(b"HTTP/1.1 200 OK") == 41
 
 

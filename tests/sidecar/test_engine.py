@@ -29,9 +29,9 @@ from tests.waiting import wait_until
 
 
 class FakeProtocol(RowsRequest):
-    """A protocol that answers with the model's version, and notes each call and whether it is in the main thread."""
+    """A protocol that answers with the version of the model, and notes its calls."""
 
-    calls: list[tuple[str, bool]] = Field(default_factory=list)
+    calls: list[tuple[str, bool]] = Field(default_factory=list)  # name, and whether it was called in the main thread
 
     def _note(self, name: str) -> None:
         self.calls.append((name, threading.current_thread() is threading.main_thread()))
@@ -54,7 +54,7 @@ def engine(models: Models) -> Engine:
     served, settings = ServedModels(models), ServeSettings(topic=TOPIC)
     served.cache.poll()
     metrics = SidecarMetrics(served, TOPIC, StoreMetrics())
-    return Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
+    return Engine(served, metrics, settings.topic, settings.max_body_bytes)
 
 
 def ask(engine: Engine, protocol: FakeProtocol, body: bytes = b"{}", *, if_quick: bool = True) -> bytes:
@@ -107,12 +107,13 @@ PATHS = ["/v1/model?version={}", "/v1/page/recent?version={}", "/v1/model/compon
 
 
 class SlowStore(MemoryStore):
-    """Counts the reads of each file, and how many there are at once; they wait until `released`."""
+    """Counts the reads of each file, and the reads that run at once. Within `held`, reads wait."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reads: Counter[str] = Counter()
-        self.now = self.most = 0
+        self.running = 0  # reads
+        self.most_running = 0  # since the beginning of `held`
         self.released = threading.Event()
         self.released.set()
         self._counting = threading.Lock()
@@ -120,18 +121,18 @@ class SlowStore(MemoryStore):
     def read(self, name: str) -> bytes:
         with self._counting:
             self.reads[name] += 1
-            self.now += 1
-            self.most = max(self.most, self.now)
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
         assert self.released.wait(60)
         with self._counting:
-            self.now -= 1
+            self.running -= 1
         return super().read(name)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Reads wait until the end of the block."""
+        """Let reads wait until the end of the block."""
         self.reads.clear()
-        self.most = 0
+        self.most_running = 0
         self.released.clear()
         try:
             yield
@@ -140,13 +141,14 @@ class SlowStore(MemoryStore):
 
 
 def statuses(client: Client, paths: list[str]) -> Counter[int]:
+    """Send requests at once, and count the status codes of their answers."""
     with ThreadPoolExecutor(len(paths)) as threads:
         return Counter(answer.status_code for answer in threads.map(client.get, paths))
 
 
 @pytest.fixture
 def slow() -> SlowStore:
-    """With versions 1 to 40."""
+    """A store with the models 1 to 40."""
     store = SlowStore()
     for version in range(1, 41):
         Models(store, TOPIC, keep=100).save(numbered(version))
@@ -192,7 +194,7 @@ def test_old_versions_are_loaded_one_at_a_time_and_the_newest_does_not_wait(
         assert served.post("/v1/reconstruct", json={"coordinates": [[1.0, 2.0]]}).status_code == 200
         assert sum(slow.reads.values()) == 1
     assert asked.result() == {200: 39}
-    assert slow.most == 1
+    assert slow.most_running == 1
 
 
 def test_a_failed_load_is_tried_again(slow: SlowStore, served: Client) -> None:

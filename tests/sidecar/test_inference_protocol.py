@@ -10,7 +10,7 @@ import pytest
 from streampca.sidecar.errors import Problem
 from streampca.sidecar.request import LENGTH
 from tests.example_models import TOPIC, D
-from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.http_client import Client, create_client, read_error
 
 INFER = f"/v2/models/{TOPIC}/infer"
 ROWS = np.random.default_rng(0).standard_normal((3, D))
@@ -50,7 +50,7 @@ def test_an_output_says_for_itself_whether_it_is_binary(client: Client) -> None:
 
 
 def test_another_model_is_unknown(client: Client) -> None:
-    assert f"this sidecar serves '{TOPIC}'" in error_of(client.get("/v2/models/other"), Problem.UNKNOWN_MODEL)
+    assert f"this sidecar serves '{TOPIC}'" in read_error(client.get("/v2/models/other"), Problem.UNKNOWN_MODEL)
 
 
 @pytest.mark.parametrize(
@@ -79,27 +79,27 @@ def test_another_model_is_unknown(client: Client) -> None:
     ],
 )
 def test_errors_are_precise(client: Client, request_: dict[str, Any], text: str) -> None:
-    assert text in error_of(client.post(INFER, **request_), 422)
+    assert text in read_error(client.post(INFER, **request_), 422)
 
 
 def test_a_wrong_length_of_the_json_is_refused(client: Client) -> None:
     for length in ("x", "-1", "9" * 30, "²", "0" * 5000):
-        assert LENGTH in error_of(client.post(INFER, content=b"{}", headers={LENGTH: length.encode("latin-1")}), 400)
-    assert "the body is" in error_of(client.post(INFER, content=b"{}", headers={LENGTH: "1"}), 400)
+        assert LENGTH in read_error(client.post(INFER, content=b"{}", headers={LENGTH: length.encode("latin-1")}), 400)
+    assert "the body is" in read_error(client.post(INFER, content=b"{}", headers={LENGTH: "1"}), 400)
 
 
 def test_before_the_first_model_nothing_is_ready() -> None:
-    with client_of() as client:
+    with create_client() as client:
         assert client.get("/v2/health/live").json() == {"live": True}
         for path in ("/v2/health/ready", f"/v2/models/{TOPIC}/ready", f"/v2/models/{TOPIC}", "/ping"):
-            assert "no model has been published yet" in error_of(client.get(path), 503)
+            assert "no model has been published yet" in read_error(client.get(path), 503)
         assert client.post("/v2/repository/index").json() == []
-        assert "no model" in error_of(client.post(INFER, json=tensor()), 503)
+        assert "no model" in read_error(client.post(INFER, json=tensor()), 503)
 
 
 @pytest.mark.parametrize("shape", [[2**62, 0], [2**63, 0], [0, 2**63], [2**31, 1], [-1, 1], [2**32, 2**32]])
 def test_a_shape_that_no_tensor_has_is_refused(client: Client, shape: list[int]) -> None:
     content = {"inputs": [{"name": "vectors", "shape": shape, "datatype": "FP64", "data": []}]}
-    assert "shape[" in error_of(client.post(INFER, json=content), 422)
+    assert "shape[" in read_error(client.post(INFER, json=content), 422)
     content["inputs"][0] |= {"data": None, "parameters": {"binary_data_size": 0}}
-    assert "shape[" in error_of(client.post(INFER, **as_bytes(content, b"")), 422)
+    assert "shape[" in read_error(client.post(INFER, **as_bytes(content, b"")), 422)

@@ -13,7 +13,7 @@ from streampca.settings.process import is_loopback
 from streampca.sidecar.errors import Problem
 from streampca.sidecar.middleware import PROBES
 from tests.example_models import D
-from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.http_client import Client, create_client, read_error
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 
@@ -44,7 +44,7 @@ def test_security_headers_are_on_every_response(client: Client, path: str) -> No
     ],
 )  # fmt: skip
 def test_allowed_hosts(listens_on: str, setting: str | None, allowed: list[str], refused: list[str]) -> None:
-    with client_of(host=listens_on, allowed_hosts=setting) as client:
+    with create_client(host=listens_on, allowed_hosts=setting) as client:
         for path, host in product(("/docs", "/v1/page/workers", "/", *PROBES, "/metrics"), allowed + refused):
             is_open = path in PROBES or (path == "/metrics" and not is_loopback(listens_on))
             status = client.get(path, headers={"Host": host}).status_code
@@ -59,7 +59,7 @@ def test_pages_of_other_sites_may_request_only_probes_and_pages(app: FastAPI, cl
         is_open = path in {"/", "/docs", *PROBES} or path.startswith("/page/")
         assert (answer.status_code == 403) == (site == "cross-site" and not is_open), path
     refused = client.post("/v1/project", content=b"", headers={"Sec-Fetch-Site": "cross-site"})
-    assert "let its own server do it" in error_of(refused, Problem.CROSS_SITE)
+    assert "let its own server do it" in read_error(refused, Problem.CROSS_SITE)
 
 
 @pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])

@@ -9,8 +9,9 @@ import orjson
 import pytest
 
 from streampca.sidecar import schemas
+from streampca.sidecar.recent_vectors import RecentVectors
 from tests.example_models import D, numbered
-from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.http_client import Client, create_client, read_error
 
 NAMES = ["temp", "hum", "a.b", "flow rate", "Δp"]
 VECTORS = np.random.default_rng(1).standard_normal((4, D)) * 3
@@ -23,7 +24,7 @@ CAN_FILL = {"components": 2, "missing": "impute"}
 def client() -> Iterator[Client]:
     """Versions 10, without names, 20, with names, and 30, which also fills gaps."""
     with_names = [replace(numbered(20), names=NAMES), replace(numbered(30), names=NAMES, settings=CAN_FILL)]
-    with client_of(numbered(10), *with_names) as client:
+    with create_client(numbered(10), *with_names) as client:
         yield client
 
 
@@ -46,37 +47,55 @@ def test_records_are_answered_as_vectors_are(client: Client, path: str, more: An
     assert answer(client, path, records=records, **more) == answer(client, path, vectors=vectors, **more)
 
 
+def test_booleans_are_1_and_0(client: Client) -> None:
+    rows = [[True, 2, False, *VECTORS[0, 3:].tolist()]]
+    numbers = [[1, 2, 0, *VECTORS[0, 3:].tolist()]]
+    expected = answer(client, "/v1/project", vectors=numbers)
+    assert answer(client, "/v1/project", vectors=rows) == expected
+    assert answer(client, "/v1/project", records=[dict(zip(NAMES, rows[0], strict=True))]) == expected
+
+
 def test_null_is_a_missing_entry_where_the_model_fills_missing_entries(client: Client) -> None:
     gap, row = {**RECORDS[0], "hum": None}, [VECTORS[0, 0].item(), None, *VECTORS[0, 2:].tolist()]
     filled = answer(client, "/v1/project", version=30, vectors=[row])
     assert answer(client, "/v1/project", version=30, records=[gap]) == filled
     refused = client.post("/v1/project", json={"version": 20, "records": [RECORDS[1], gap]})
-    assert "records[1]['hum'] must be a finite number, not null" in error_of(refused, 422)
+    assert "records[1]['hum'] must be a finite number, not null" in read_error(refused, 422)
 
 
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"flow rate": "x"}, "a string"), ({"flow rate": True}, "a boolean"), ({"flow rate": {}}, "an object"),
+        ({"flow rate": "x"}, "a string"), ({"flow rate": {}}, "an object"),
         ({"flow rate": [1.0, 2.0]}, "records[1]"),
     ],
 )  # fmt: skip
 def test_a_value_that_is_not_a_number_is_refused(client: Client, wrong: Any, text: str) -> None:
     refused = client.post("/v1/score", json={"version": 20, "records": [RECORDS[0], RECORDS[1] | wrong]})
-    assert "records[1]" in (error := error_of(refused, 422))
+    assert "records[1]" in (error := read_error(refused, 422))
     assert text in error
+
+
+def test_an_absent_name_is_a_missing_entry_where_the_model_fills_missing_entries(client: Client) -> None:
+    null = {name: None if name == NAMES[1] else 1.5 for name in NAMES}
+    absent = {name: value for name, value in null.items() if value is not None} | {"other": "x"}
+    answers = [client.post("/v1/score", json={"version": 30, "records": [record]}) for record in (null, absent)]
+    assert answers[0].json() == answers[1].json()
+    assert answers[1].status_code == 200
+    error = read_error(client.post("/v1/score", json={"version": 30, "records": [absent, {"other": 1}]}), 422)
+    assert error == f"records[1] has no {NAMES[0]!r}: there is 'other'"
 
 
 def test_a_name_that_is_missing_is_named(client: Client) -> None:
     for record in ({}, {name: 1 for name in NAMES if name != "a.b"}, {"a": {"b": 1}, "temp": 1, "hum": 1}):
-        error = error_of(client.post("/v1/project", json={"version": 20, "records": [RECORDS[0], record]}), 422)
+        error = read_error(client.post("/v1/project", json={"version": 20, "records": [RECORDS[0], record]}), 422)
         missing = next(name for name in NAMES if name not in record)
         assert error.startswith(f"records[1] has no {missing!r}: there is ")
 
 
 def test_too_many_records_are_refused(client: Client) -> None:
     refused = client.post("/v1/project", content=orjson.dumps({"version": 20, "records": RECORDS[:1] * 10_001}))
-    assert error_of(refused, 413) == "records has 10001 rows, at most 10000 are allowed: send fewer"
+    assert read_error(refused, 413) == "records has 10001 rows, at most 10000 are allowed: send fewer"
 
 
 def test_a_model_tells_its_names_and_so_do_contributions(client: Client) -> None:
@@ -92,12 +111,54 @@ def test_a_model_tells_its_names_and_so_do_contributions(client: Client) -> None
     assert binary.status_code == 200
 
 
+LABELLED = [{**record, "pump": label} for record, label in zip(RECORDS, ["p-1", "p-2", 65 * "x", None], strict=True)]
+
+
+@pytest.fixture(scope="module")
+def labelling() -> Iterator[Client]:
+    with create_client(replace(numbered(20), names=NAMES), label="pump") as client:
+        yield client
+
+
+def test_records_with_contributions_are_answered_with_their_labels(labelling: Client) -> None:
+    scored = answer(labelling, "/v1/score", records=LABELLED, contributions=1)
+    schemas.ScoreResponse.model_validate(scored)
+    assert scored["labels"] == ["p-1", "p-2", 64 * "x", ""]
+    assert answer(labelling, "/v1/score", records=[], contributions=1)["labels"] == []
+    assert "labels" not in answer(labelling, "/v1/score", records=LABELLED)
+    assert "labels" not in answer(labelling, "/v1/score", vectors=VECTORS.tolist(), contributions=1)
+    assert "labels" not in answer(labelling, "/v1/project", records=LABELLED)
+
+
+def test_without_the_setting_there_are_no_labels(client: Client) -> None:
+    assert "labels" not in answer(client, "/v1/score", records=LABELLED, contributions=1)
+
+
+def test_the_most_unusual_vectors_have_the_labels_of_their_records(labelling: Client) -> None:
+    with create_client(replace(numbered(20), names=NAMES), label="pump") as client:
+        answer(client, "/v1/project", records=LABELLED[:2])
+        answer(client, "/v1/project", vectors=VECTORS[2:].tolist())
+        worst = client.get("/v1/page/recent").json()["worst"]
+    scores = answer(labelling, "/v1/score", vectors=VECTORS.tolist())["score"]
+    expected = ["p-1", "p-2", "", ""]
+    assert [each["label"] for each in worst] == [expected[i] for i in np.argsort(-np.array(scores))]
+
+
+def test_the_labels_of_the_newest_of_many_vectors_are_kept() -> None:
+    recent = RecentVectors()
+    recent.add(np.zeros((1, D)), ["first"])
+    recent.add(np.zeros((600, D)), [str(i) for i in range(600)])
+    snapshot = recent._snapshot(D)
+    assert len(snapshot.vectors) == len(snapshot.labels) == len(snapshot.times_s) == 500
+    assert snapshot.labels.tolist() == [str(i) for i in range(100, 600)]
+
+
 def test_long_names_count_towards_the_size_of_an_answer() -> None:
     long = replace(numbered(20), names=[f"{i}".rjust(255, "x") for i in range(D)])
     vectors = [[1.0] * D] * 50
-    with client_of(long, max_body_bytes=20_000) as client:
+    with create_client(long, max_body_bytes=20_000) as client:
         refused = client.post("/v1/score", json={"vectors": vectors, "contributions": D})
-        assert "ask for at most 2 contributions" in error_of(refused, 413)
+        assert "ask for at most 2 contributions" in read_error(refused, 413)
 
 
 # --- MLflow ---------------------------------------------------------------------------------------------------------
@@ -124,7 +185,7 @@ def test_mlflow_takes_a_table_by_position_if_the_model_has_no_names(client: Clie
     table, of_10 = {"columns": ["x", "y", "z", "u", "v"], "data": VECTORS.tolist()}, {"params": {"version": 10}}
     assert predictions(client, dataframe_split=table, **of_10) == predictions(client, inputs=VECTORS.tolist(), **of_10)
     refused = client.post("/invocations", json={"dataframe_records": RECORDS, **of_10})
-    assert "send arrays" in error_of(refused, 422)
+    assert "send arrays" in read_error(refused, 422)
 
 
 @pytest.mark.parametrize("columns", [["x", *NAMES[1:]], NAMES[:4], [*NAMES, "x"], [*NAMES[:4], NAMES[0]], ["x"] * D])
@@ -132,4 +193,4 @@ def test_mlflows_columns_of_other_names_are_refused_with_both_lists(client: Clie
     table = {"columns": columns, "data": np.ones((2, len(columns))).tolist()}
     refused = client.post("/invocations", json={"dataframe_split": table, "params": {"version": 20}})
     both = f"the columns are {', '.join(columns)}, and the model's dimensions {', '.join(NAMES)}"
-    assert error_of(refused, 422) == both
+    assert read_error(refused, 422) == both

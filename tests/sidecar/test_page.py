@@ -12,14 +12,17 @@ import pytest
 from fastapi import FastAPI
 from scipy.linalg import subspace_angles
 
+from streampca.errors import StoreBusyError
 from streampca.fold.model_file import PublishedModel
-from streampca.sidecar.errors import Problem
+from streampca.sidecar.compute import draw_example
+from streampca.sidecar.errors import Problem, RequestError
 from streampca.sidecar.page.endpoints import FOLDER, HEADERS, HistoryReader
+from streampca.sidecar.parsing import Limits
 from streampca.stores.models import Models
 from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
-from tests.example_models import TOPIC, example_model, file_of, numbered
+from tests.example_models import TOPIC, example_model, file_of, newer, numbered, of_format, standardised
 from tests.in_memory.store import FaultyStore
-from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.http_client import Client, read_error
 
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
 STRICT = {name.lower(): value for name, value in HEADERS.items()} | {"x-content-type-options": "nosniff"}
@@ -49,7 +52,7 @@ def test_pages_refer_to_their_files_by_relative_paths_that_exist(client: Client,
 
 @pytest.mark.parametrize("path", ["/page/", "/page", "/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py"])
 def test_nothing_else_is_served(client: Client, path: str) -> None:
-    assert error_of(client.get(path), 404).startswith("there is nothing at /")
+    assert read_error(client.get(path), 404).startswith("there is nothing at /")
 
 
 def test_the_angles_between_two_versions(client: Client, models: Models) -> None:
@@ -61,7 +64,41 @@ def test_the_angles_between_two_versions(client: Client, models: Models) -> None
     np.testing.assert_allclose(answer["between"], np.arccos(np.abs((A[:2] * B).sum(axis=1))), atol=1e-7)
     np.testing.assert_allclose(answer["principal"], np.sort(subspace_angles(A[:2].T, B.T)), atol=1e-7)
     assert client.get("/v1/page/angles?version=50&other=60").json() == {"between": [], "principal": []}
-    error_of(client.get("/v1/page/angles?version=40&other=41"), Problem.UNKNOWN_VERSION)
+    read_error(client.get("/v1/page/angles?version=40&other=41"), Problem.UNKNOWN_VERSION)
+
+
+# --- example: like the vectors that the model has learned ---
+
+
+@pytest.mark.parametrize("k", [0, 1, 5])
+def test_examples_have_the_mean_and_the_variances_of_the_model(k: int) -> None:
+    published = standardised(replace(numbered(10, k=max(k, 1)), names=list("abcde")))
+    model = replace(
+        published.model, components=published.model.components[:k], explained_variance=np.arange(k, 0.0, -1)
+    )
+    published = replace(published, model=replace(model, total_variance=2.0 * k + 5))
+    chance = np.random.default_rng(0)
+    drawn = [draw_example(published, chance, Limits(rows=1, numbers=5)).fields for _ in range(20_000)]
+    Y = (np.array([fields["vector"] for fields in drawn]) - published.model.mean) * published.model.D
+    U, noise = published.model.components, published.model.noise_variance
+    expected = U.T @ np.diag(published.model.explained_variance - noise) @ U + noise * np.eye(5)
+    np.testing.assert_allclose(Y.mean(axis=0), 0, atol=0.05)
+    np.testing.assert_allclose(np.cov(Y.T), expected, atol=0.15)
+    np.testing.assert_allclose(drawn[0]["coordinates"], U @ Y[0], atol=1e-9)
+    assert drawn[0]["names"] == list("abcde")
+
+
+def test_an_example_with_too_many_numbers_is_refused() -> None:
+    with pytest.raises(RequestError, match="5 numbers are too many") as raised:
+        draw_example(numbered(10), np.random.default_rng(0), Limits(rows=1, numbers=4))
+    assert raised.value.problem is Problem.TOO_LONG_FOR_JSON
+
+
+def test_the_example_of_a_version_can_be_projected(client: Client) -> None:
+    example = client.get("/v1/page/example?version=10").json()
+    assert (example["version"], example["topic"], example["scale"]) == (10, TOPIC, None)
+    answer = client.post("/v1/project", json={"vectors": [example["vector"]], "version": 10}).json()
+    np.testing.assert_allclose(answer["coordinates"], [example["coordinates"]])
 
 
 # --- history: each file is read once, by one thread, and a damaged one hides no other ---
@@ -110,7 +147,7 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
             "version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25, "partition_losses": {},
             "settings": {"components": 2} if version == 10 else None,  # the version before has the same
         }  # fmt: skip
-    assert content == {"version": 20, "not_ready": [], "topics": [TOPIC], "pins": {}}
+    assert content == {"version": 20, "not_ready": [], "unreadable": [], "topics": [TOPIC], "pins": {}, "drifts": {}}
 
 
 def test_a_history_has_the_partitions_with_the_greatest_losses(client: Client, models: Models) -> None:
@@ -156,27 +193,47 @@ def test_a_history_may_begin_after_a_version(client: Client, models: Models, app
 def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: FaultyStore) -> None:
     store.damage(file_of(20), 500)
     history = HistoryReader(counting)
-    assert versions(history.after(-1)) == versions(history.after(-1)) == [10, 30]
-    assert versions(history.after(10)) == [30]
+    assert versions(history.read_after(-1)) == versions(history.read_after(-1)) == [10, 30]
+    assert versions(history.read_after(10)) == [30]
     assert counting.read == [10, 20, 30]
     history.add(numbered(20))  # written again, and loaded since
-    assert versions(history.after(-1)) == [10, 20, 30]
+    assert versions(history.read_after(-1)) == [10, 20, 30]
 
 
 def test_pruned_versions_leave_the_cache(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     history = HistoryReader(counting)
-    history.after(-1)
+    history.read_after(-1)
     counting.save(numbered(40))
-    assert versions(history.after(-1)) == [20, 30, 40]
+    assert versions(history.read_after(-1)) == [20, 30, 40]
     assert set(history._metrics) == {20, 30, 40}
     monkeypatch.setattr(counting, "versions", lambda: [5, 20, 30])  # and 5 is pruned while it is read
-    assert versions(history.after(-1)) == [20, 30]
+    assert versions(history.read_after(-1)) == [20, 30]
 
 
 def test_what_was_read_before_the_store_failed_stays_cached(client: Client, store: FaultyStore) -> None:
-    store.fail_reads(1)
-    assert "cannot read" in error_of(client.get("/v1/page/history"), 503)
+    store.fail_reads(1, StoreBusyError("cannot read x: a retry may help"))
+    assert "cannot read" in read_error(client.get("/v1/page/history"), 503)
     assert history_of(client) == [10, 20]
+
+
+def test_a_version_that_cannot_be_read_is_left_out_of_the_history_and_named(
+    client: Client, app: FastAPI, models: Models, store: FaultyStore
+) -> None:
+    for version, data in (
+        (30, of_format(1, store.read(file_of(20)), "model")),
+        (40, newer(store.read(file_of(20)), "model")),
+        (50, store.read(file_of(20))),
+    ):
+        store.write(file_of(version), data)
+    app.state.model_cache.poll()
+    store.fail_reads(1)  # version 10, which is in an archive
+    content = client.get("/v1/page/history").json()
+    assert versions(content["models"]) == [20]
+    assert [sentence.split(":")[0] for sentence in content["unreadable"]] == [
+        f"version {version} cannot be read" for version in (50, 40, 30)
+    ]
+    assert (content["version"], client.get("/readyz").status_code) == (20, 200)
+    assert "an earlier release" in read_error(client.get("/v1/model?version=30"), 500)
 
 
 def test_concurrent_requests_share_one_reader(
@@ -205,7 +262,7 @@ def test_concurrent_requests_share_one_reader(
 def test_reading_stops_with_the_application(counting: Counting) -> None:
     history = HistoryReader(counting)
     history.closed.set()
-    assert history.after(-1) == []
+    assert history.read_after(-1) == []
     assert counting.read == []
 
 
@@ -252,4 +309,4 @@ def test_old_and_damaged_reports_are_left_out_and_another_topic_is_read_on_reque
 def test_an_unreadable_store_is_503(client: Client, store: FaultyStore) -> None:
     report(store, "a", age=0)
     store.fail_reads(1)
-    assert "cannot read" in error_of(client.get("/v1/page/workers"), 503)
+    assert "cannot read" in read_error(client.get("/v1/page/workers"), 503)

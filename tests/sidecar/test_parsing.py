@@ -24,7 +24,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, K, numbered
 from tests.formats.structured import npy
-from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.http_client import Client, read_error
 
 NPY, RAW, NPZ = "application/x-npy", "application/octet-stream;dtype=float32", "application/x-npz"
 CHANCE = np.random.default_rng(0)
@@ -184,7 +184,7 @@ WRONG_QUERIES: list[tuple[str, int, str]] = [
     ],
 )
 def test_errors_are_precise(client: Client, query: str, body: bytes, kind: str, status: int, text: str) -> None:
-    assert text in error_of(send(client, f"/v1/{query}", body, kind, Accept=NPZ), status)
+    assert text in read_error(send(client, f"/v1/{query}", body, kind, Accept=NPZ), status)
 
 
 def test_the_query_holds_fields_that_a_json_body_does_not(client: Client) -> None:
@@ -194,7 +194,7 @@ def test_the_query_holds_fields_that_a_json_body_does_not(client: Client) -> Non
         answer = client.post(f"/v1/project?{query}", json={"vectors": VECTORS.tolist(), **body})
         assert answer.json()["version"] == version
     answer = client.post("/v1/project?vector=1", json={"vectors": VECTORS.tolist()})
-    assert error_of(answer, 422) == "unknown parameter 'vector'; known: version, basis, fields"
+    assert read_error(answer, 422) == "unknown parameter 'vector'; known: version, basis, fields"
 
 
 def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: MemoryStore) -> None:
@@ -203,7 +203,7 @@ def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: M
     path = "/v1/reconstruct?of=coordinates"
     assert send(client, path, npy(np.ones((10, 1))), NPY, Accept=NPZ).status_code == 200
     answer = send(client, path, npy(np.ones((11, 1))), NPY, Accept=NPZ)
-    assert error_of(answer, 413) == "the answer to 11 rows is too long: send at most 10"
+    assert read_error(answer, 413) == "the answer to 11 rows is too long: send at most 10"
 
 
 @pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -212,11 +212,11 @@ def test_a_body_may_be_compressed(client: Client, encoding: str, compress: Calla
     plain, packed = send(client, "/v1/project", body, RAW), send(client, "/v1/project", compress(body), RAW, **header)
     assert plain.content == packed.content
     for damaged, text in ((compress(body)[:-5], "ends too early"), (body, "not what its Content-Encoding says")):
-        assert text in error_of(send(client, "/v1/project", damaged, RAW, **header), 400)
+        assert text in read_error(send(client, "/v1/project", damaged, RAW, **header), 400)
     bomb = compress(bytes(30_000))
-    assert "exceeds 20000 bytes" in error_of(send(client, "/v1/project", bomb, RAW, **header), 413)
+    assert "exceeds 20000 bytes" in read_error(send(client, "/v1/project", bomb, RAW, **header), 413)
     other = send(client, "/v1/project", body, RAW, **{"Content-Encoding": "br"})
-    assert "use gzip, deflate or none" in error_of(other, 415)
+    assert "use gzip, deflate or none" in read_error(other, 415)
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -260,10 +260,51 @@ def test_never_a_500_for_any_bytes(client: Client, path: str, body: bytes, kind:
     answer = send(client, f"/v1/{path}", body, kind, Accept=accept)
     assert answer.status_code in (200, 400, 413, 422)
     if answer.status_code != 200:
-        error_of(answer, answer.status_code)
+        read_error(answer, answer.status_code)
     elif accept == NPZ:
         with np.load(io.BytesIO(answer.content), allow_pickle=False) as fields:
             assert all(np.isfinite(fields[name]).all() for name in fields)
     else:
         assert b"null" not in answer.content
         json.loads(answer.content)
+
+
+PATHS = {
+    "/v1/project": {"vectors": VECTORS.tolist()},
+    "/v1/score": {"vectors": VECTORS.tolist()},
+    "/invocations": {"instances": VECTORS.tolist()},
+    f"/v2/models/{TOPIC}/infer": {
+        "inputs": [{"name": "v", "shape": list(VECTORS.shape), "datatype": "FP64", "data": VECTORS.tolist()}]
+    },
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_type_that_is_not_read_is_refused_whatever_the_body_holds(path: str, client: Client) -> None:
+    body = orjson.dumps(PATHS[path])
+    for kind in (
+        "text/csv",
+        "text/csv; charset=utf-8",
+        "application/jsonlines",
+        "application/msgpack",
+        "image/png",
+        "+",
+    ):
+        answer = send(client, path, body, kind)
+        assert answer.status_code == 415
+        assert "application/json" in answer.json()["detail"]
+    elsewhere = NPY if path == "/invocations" else "application/x-npz"
+    assert send(client, path, npy(VECTORS), elsewhere).status_code == 415
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_json_has_several_types_and_may_have_none(path: str, client: Client) -> None:
+    body = orjson.dumps(PATHS[path])
+    answers = {
+        send(client, path, body, kind).content
+        for kind in (
+            "application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", "",
+            "application/x-www-form-urlencoded", "text/plain;charset=UTF-8",
+        )
+    }  # fmt: skip
+    assert answers == {client.post(path, content=body).content}

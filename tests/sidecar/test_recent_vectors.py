@@ -12,7 +12,7 @@ from streampca.sidecar import recent_vectors as module
 from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.stores.models import Models
 from tests.example_models import D, K, example_model, numbered, with_past_scores
-from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.http_client import Client, create_client, read_error
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3
@@ -53,7 +53,7 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
 def test_the_most_unusual_vectors_are_described() -> None:
     published = with_past_scores(numbered(30), CHANCE.normal(size=(2000, D)))
     odd = published.model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
-    with client_of(published) as client:
+    with create_client(published) as client:
         project(client, [*VECTORS, *odd])
         content, request = get_recent(client), {"vectors": [*VECTORS.tolist(), *odd.tolist()], "contributions": 3}
         scores = client.post("/v1/score", json=request).json()
@@ -70,7 +70,7 @@ def test_the_most_unusual_vectors_are_described() -> None:
 
 def test_dimensions_are_called_by_their_names() -> None:
     names = ["temp", "hum", "<b>press</b>", "flow", "vibration"]
-    with client_of(replace(numbered(30), names=names)) as client:
+    with create_client(replace(numbered(30), names=names)) as client:
         scores = client.post("/v1/score", json={"vectors": VECTORS.tolist(), "contributions": 3}).json()
         worst = np.argsort(-np.array(scores["score"]))[:5]
         described = [vector["dimensions"] for vector in get_recent(client)["worst"]]
@@ -81,7 +81,7 @@ def test_dimensions_are_called_by_their_names() -> None:
 def test_components_out_of_range_are_refused(client: Client, query: str) -> None:
     answer = client.get(f"/v1/page/recent?{query}")
     name, _, number = query.partition("=")
-    assert error_of(answer, 422) == f"{name} must be a component of the model, 1 to {K}, not {number}"
+    assert read_error(answer, 422) == f"{name} must be a component of the model, 1 to {K}, not {number}"
 
 
 def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -> None:
@@ -122,10 +122,11 @@ def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
     for _ in range(2):
         recent.add(np.zeros((min(most + 1, 300), d)))
         recent.add(np.ones((1, d)))
-    vectors, at = recent._snapshot(d)
-    assert len(vectors) == len(at) == most
+    vectors, labels, at = recent._snapshot(d)
+    assert len(vectors) == len(labels) == len(at) == most
     assert vectors.nbytes <= 8 * 1024 * 1024
-    arrays = {id(part.base): part.base for part, _ in recent._requests if part.base is not None}
+    kept = [request.vectors for request in recent._requests]
+    arrays = {id(part.base): part.base for part in kept if part.base is not None}
     assert sum(array.nbytes for array in arrays.values()) <= 16 * 1024 * 1024
 
 

@@ -14,7 +14,7 @@ import pytest
 from structlog.typing import EventDict
 
 from streampca.errors import StoreBusyError, StoreError
-from streampca.process.start import Started
+from streampca.process.start import PreparedProcess
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.server import run
 from streampca.stores.directory import DirectoryStore
@@ -62,7 +62,7 @@ def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp
     """Each version is published once all clients have had an answer of the one before."""
     done, versions = threading.Event(), [list[int]() for _ in range(4)]
     with SidecarProcess(tmp_path) as sidecar, ThreadPoolExecutor(len(versions)) as threads:
-        url = sidecar.url()
+        url = sidecar.wait_for_url()
         loads = [threads.submit(load, url, seed, own, done) for seed, own in enumerate(versions)]
         try:
             for version in VERSIONS:
@@ -72,7 +72,7 @@ def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp
             done.set()
         for one in loads:
             one.result()
-        code, log = sidecar.end(within_s=60)
+        code, log = sidecar.stop(within_s=60)
     assert (code, "error" in log) == (0, False), log
     for own in versions:
         assert own == sorted(own), "versions went backwards on a connection"
@@ -106,7 +106,7 @@ def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path
     first = "from streampca.sidecar import server; server._FINISH_WITHIN_S = 120"
     body = orjson.dumps({"vectors": [ROW] * 200})
     with SidecarProcess(tmp_path, first=first) as sidecar:
-        url = sidecar.url()
+        url = sidecar.wait_for_url()
         idle = httpx.Client(base_url=url, timeout=60)
         assert idle.get("/healthz").status_code == 200  # and its connection stays open
         with open_request(url, body, first=100) as connection:
@@ -114,7 +114,7 @@ def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path
             wait_until(lambda: refuses(url), 60)
             connection.sendall(body[100:])
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        code, log = sidecar.ended(within_s=60)
+        code, log = sidecar.wait_for_exit(within_s=60)
         idle.close()
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert len(orjson.loads(answer.split(b"\r\n\r\n", 1)[1])["coordinates"]) == 200
@@ -122,8 +122,8 @@ def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path
 
 
 def test_a_request_that_never_ends_is_abandoned(models: Models, tmp_path: Path) -> None:
-    with SidecarProcess(tmp_path) as sidecar, open_request(sidecar.url(), b"x" * 1000, first=10):
-        code, _ = sidecar.end(within_s=30)  # the body's deadline is a minute
+    with SidecarProcess(tmp_path) as sidecar, open_request(sidecar.wait_for_url(), b"x" * 1000, first=10):
+        code, _ = sidecar.stop(within_s=30)  # the body's deadline is a minute
     assert code == 0
 
 
@@ -149,7 +149,7 @@ really_start, ModelCache.start = ModelCache.start, start
 @pytest.mark.parametrize("name", ["model-poller", "another"])
 def test_the_death_of_a_thread_ends_the_sidecar(tmp_path: Path, name: str) -> None:
     with SidecarProcess(tmp_path, first=f"NAME = {name!r}\n{FAILURE}") as sidecar:
-        code, log = sidecar.ended(within_s=60)
+        code, log = sidecar.wait_for_exit(within_s=60)
     assert code == 1, log
     assert f"RuntimeError: injected into {name}" in log.strip().splitlines()[-1]
 
@@ -157,9 +157,9 @@ def test_the_death_of_a_thread_ends_the_sidecar(tmp_path: Path, name: str) -> No
 def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "absent"
     with SidecarProcess(folder) as sidecar:
-        first = orjson.loads(next(sidecar.lines()))
+        first = orjson.loads(next(sidecar.read_lines()))
         assert (first["level"], first["event"], first["path"]) == ("warning", "store does not exist yet", str(folder))
-        url = sidecar.url()
+        url = sidecar.wait_for_url()
         answer = httpx.get(f"{url}/readyz", timeout=60)
         assert answer.status_code == 503
         reason = f"there is no store at {folder} yet: no worker has written to it, or its volume is not mounted"
@@ -167,15 +167,15 @@ def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path)
         assert not folder.exists()
         models_in(folder).save(numbered(1))
         wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
-        assert sidecar.end(within_s=60)[0] == 0
+        assert sidecar.stop(within_s=60)[0] == 0
 
 
 def test_a_topic_without_files_is_logged_with_the_topics_that_have_some(tmp_path: Path) -> None:
     models_in(tmp_path, "readings").save(numbered(1))
     with SidecarProcess(tmp_path, topic="readngs") as sidecar:
-        warned = next(json.loads(line) for line in sidecar.lines() if "not in the store" in line)
+        warned = next(json.loads(line) for line in sidecar.read_lines() if "not in the store" in line)
         assert (warned["topic"], warned["topics"]) == ("readngs", ["readings"])
-        reasons = httpx.get(f"{sidecar.url()}/readyz", timeout=60).json()["reasons"]
+        reasons = httpx.get(f"{sidecar.wait_for_url()}/readyz", timeout=60).json()["reasons"]
         assert reasons[0].endswith("; the store has models of readings")
 
 
@@ -185,7 +185,7 @@ def test_a_bucket_that_is_away_does_not_end_the_start(monkeypatch: pytest.Monkey
 
     for call in ("names", "missing"):
         monkeypatch.setattr(MemoryStore, call, away)
-    monkeypatch.setattr(Started, "run", lambda self, loop, stop: loop.args[1].close())
+    monkeypatch.setattr(PreparedProcess, "run", lambda self, loop, stop: loop.args[1].close())
     run(ServeSettings(topic=TOPIC, port=0), MemoryStore())
     assert [line["event"] for line in logs] == ["serving", "sidecar stopped"]
 

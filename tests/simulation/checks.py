@@ -18,7 +18,8 @@ from streampca.errors import (
 )  # fmt: skip
 from streampca.fold import model_file
 from streampca.fold.checkpoint import decode
-from streampca.fold.partitions import BACKFILL
+from streampca.fold.model_file import PublishedModel
+from streampca.fold.partitions import BACKFILL, FIRST_BACKFILL
 from streampca.formats.record import LastRecord, Record
 from streampca.stores.model_cache import ModelCache
 from tests.simulation.disk import STALE_S, File, Mount, Volume
@@ -38,6 +39,7 @@ class Checks:
         self._written: dict[tuple[int, int], set[bytes]] = {}  # partition, offset → contents written by workers
         self._begun: dict[tuple[int, str], int] = {}  # partition, id of the topic → offset of the first checkpoint
         self._newest_model: dict[Volume, int] = {}
+        self._positions: dict[Volume, PublishedModel] = {}
         self._read: tuple[ModelCache | None, int] = (None, 0)
         self._learnable: int | None = None  # messages, in all
         self._refusals = 0  # before the last records came
@@ -154,11 +156,24 @@ class Checks:
             if newest < self._newest_model.get(volume, 0):
                 self._world.report(f"the newest model was version {self._newest_model[volume]}, now it is {newest}")
             self._newest_model[volume] = newest
+            if file and file.is_whole and not file.is_damaged:
+                self._refuse_shrinking(volume, model_file.decode(file.data))
         elif path.startswith(_CHECKPOINTS) and name.endswith(".npz") and BACKFILL not in path:
             partition = int(posixpath.basename(posixpath.dirname(path)))
             self._note_oldest(partition)
             if file:
                 self._on_checkpoint(partition, int(name[:20]), file)
+
+    def _refuse_shrinking(self, volume: Volume, model: PublishedModel) -> None:
+        """A model contains all that the one before it contained, unless the topic was replaced."""
+        before = self._positions.get(volume)
+        self._positions[volume] = model
+        if before is None or before.version >= model.version:
+            return
+        for partition, position in before.positions.items():
+            is_comparable = partition >= FIRST_BACKFILL or before.topic_id == model.topic_id
+            if is_comparable and model.positions.get(partition, -1) < position:
+                self._world.report(f"model {model.version} has less of {partition} than model {before.version}")
 
     def _on_checkpoint(self, partition: int, offset: int, file: File) -> None:
         self._written.setdefault((partition, offset), set()).add(file.data)
@@ -211,7 +226,9 @@ class Checks:
                 self._world.report(f"partition {partition}: {committed} is committed, {saved} is saved durably")
 
     def _saved(self, volume: Volume, partition: int) -> int:
-        paths = (path for path in volume.files(f"{_CHECKPOINTS}/{partition}/") if volume.is_durable(path))
+        folder = f"{_CHECKPOINTS}/{partition}/"
+        paths = [path for path in volume.files(folder) if volume.is_durable(path)]
+        paths += [path for path in self._world.deleted if path.startswith(folder)]
         return max((int(posixpath.basename(path)[:20]) for path in paths), default=0)
 
     def _on_model_loaded(self, cache: ModelCache) -> None:

@@ -95,7 +95,7 @@ class Faults(ProcessFaults):
 
     def mislead(self, fault: Fault) -> None:
         """One machine lists folders as they were, until all their files are others and the group has no offsets."""
-        machine, plan = self._machine(fault), self._world.plan
+        machine, plan = self._find_machine(fault), self._world.plan
         if (plan.keep + 2) * plan.interval_s > STALE_S:
             return  # the listings would be new again
         for partition in range(len(self._world.cluster.logs)):
@@ -124,6 +124,41 @@ class Faults(ProcessFaults):
         for machine in self._world.machines:
             machine.kill()
         self._later(SESSION_S + 2 + fault.seconds, lambda: self._end_upgrade(path, file, ours))
+
+    def vanish(self, fault: Fault) -> None:
+        """A rule deletes the checkpoints of a partition or a backfill, only the newest ones, or the identity.
+
+        At the end an operator restores what no worker has written again.
+        """
+        volume, place = self._world.volume, fault.target
+        partitions = len(self._world.cluster.logs)
+        if self._world.mounted is not volume or self._is_backup or self._spoiled:
+            return
+        if place == 0:
+            if self._world.cluster.committed:  # otherwise a worker that starts may give the store another identity
+                self._delete([f"/store/{identity.NAME}"])
+        elif place == 1 and self._world.backfills:
+            self._delete(volume.files(f"{_STORE}/{BACKFILL}0/"))
+        else:
+            files = volume.files(f"{_STORE}/{place % partitions}/")
+            self._delete(files if fault.seconds < 3 else files[-1:])
+
+    def heal(self) -> None:
+        super().heal()
+        for path, file in self._world.deleted.items():
+            folder = posixpath.dirname(path)
+            newer = [name for name in self._world.volume.files(f"{folder}/") if name >= path]
+            if not (path in self._world.volume.entries if folder == "/store" else newer):
+                _put(self._world.volume, path, file)
+
+    def _delete(self, paths: list[str]) -> None:
+        volume = self._world.volume
+        for path in paths:
+            file = volume.entries.get(path)
+            if isinstance(file, File) and path not in self._world.newer_files:
+                self._world.deleted[path] = file
+                volume.change(posixpath.dirname(path), {path: None})
+                volume.flush_folder(posixpath.dirname(path))
 
     def _seconds(self, fault: Fault) -> float:
         return STALE_S if fault.kind == "mislead" else fault.seconds

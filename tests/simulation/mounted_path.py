@@ -92,7 +92,8 @@ class MountedPath:
         return iter([self / name for name in sorted(self.mount.names(self.path))])
 
     def stat(self) -> Any:
-        return SimpleNamespace(st_mtime=self.mount.now)
+        file = self.mount.volume.entries.get(self.path, File())
+        return SimpleNamespace(st_mtime=self.mount.now, st_size=len(file.data))
 
 
 class _OpenFile:

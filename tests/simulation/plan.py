@@ -112,7 +112,7 @@ class Plan(AnyPlan):
         learning = LearningConfig(d, K, oversampling=1, warm_up=20, impute=self.gaps, standardize=self.standardize)
         return FoldConfig(learning, format="float64", **options.get(self.half_life, {}))
 
-    def worker_config(self) -> WorkerConfig:
+    def make_worker_config(self) -> WorkerConfig:
         fold = self.fold_config()
         judge = Judge(fold.learning.dimensions, fold.learning.largest_value, min_observed=1 if self.gaps else None)
         codec = FramedCodec(self.kind, judge, schemas=registry())
@@ -153,7 +153,9 @@ KINDS = {
     "truncate": 1, "grow": 1, "lapse": 2, "expire": 2, "unmount": 2, "cut_log": 2, "replace": 1, "mislead": 2,
 }  # fmt: skip
 RARE_KINDS = {"relist": 1, "upgrade": 1}  # drawn for themselves, one in half of the plans
+GONE_KINDS = {"vanish": 1}  # something in the store is gone
 RARE_TRANSFORM_KINDS = {"power": 1, "replace": 1}  # likewise
+FORGET = {"forget": 1}  # in a fifth of the plans
 TRANSFORM_KINDS = {
     "kill": 8, "pause": 5, "lapse": 10, "double": 6, "stop": 2, "evict": 4, "lose": 8, "expire": 4, "outage": 2,
     "registry": 3, "fail_reads": 2, "slow": 4, "stale": 1, "trim": 3, "truncate": 1, "cut_log": 4, "grow": 1,
@@ -167,7 +169,7 @@ STARTS: list[tuple[str | int, str]] = [
 ]  # fmt: skip
 
 
-def plan_of(seed: int) -> Plan:
+def make_plan(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     partitions = random.randint(1, 3)
     start, until = Random(f"start {seed}").choice(STARTS)
@@ -190,33 +192,40 @@ def plan_of(seed: int) -> Plan:
         until=until,
         bursts=(
             *first,
-            *(burst_of(random, partitions) for _ in range(random.randint(4, 8))),
-            *bad_runs(seed, partitions),
+            *(draw_burst(random, partitions) for _ in range(random.randint(4, 8))),
+            *draw_bad_runs(seed, partitions),
         ),
-        faults=(*faults_of(random, KINDS, CALLS), *rare_faults(seed, RARE_KINDS, CALLS)),
+        faults=(*draw_faults(random, KINDS, CALLS), *draw_rare_faults(seed, RARE_KINDS, CALLS)),
     )
 
 
-def burst_of(random: Random, partitions: int) -> Burst:
+def make_gone_plan(seed: int) -> Plan:
+    """The plan of the seed, in which also some of what lies in the store is deleted."""
+    plan, random = make_plan(seed), Random(f"gone {seed}")
+    gone = [_fault(random, GONE_KINDS, CALLS) for _ in range(random.randint(1, 3))]
+    return replace(plan, faults=(*plan.faults, *gone))
+
+
+def draw_burst(random: Random, partitions: int) -> Burst:
     at = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)])
     records = random.choice([1, 10, 60, 60, 300])
     return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))
 
 
-def bad_runs(seed: int, partitions: int) -> list[Burst]:
+def draw_bad_runs(seed: int, partitions: int) -> list[Burst]:
     """In a fourth of the plans, a run of records that are all poison: enough to reach the limit, or not quite."""
     random = Random(f"bad runs {seed}")
     at, records = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)]), random.choice([30, 110, 300, 600])
     return [Burst(at, random.randrange(partitions), records, 1, 0)] if random.random() < 0.25 else []
 
 
-def rare_faults(seed: int, kinds: Mapping[str, int], calls: Sequence[str]) -> list[Fault]:
+def draw_rare_faults(seed: int, kinds: Mapping[str, int], calls: Sequence[str]) -> list[Fault]:
     """One of the rare kinds, in half of the plans."""
     random = Random(f"rare faults {seed}")
     return [_fault(random, kinds, calls)] if random.random() < 0.5 else []
 
 
-def faults_of(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> tuple[Fault, ...]:
+def draw_faults(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> tuple[Fault, ...]:
     """Draw some faults of these kinds, each as often as its number says, in the order of their times."""
     faults = (_fault(random, kinds, calls) for _ in range(random.randint(1, 8)))
     return tuple(sorted(faults, key=lambda fault: fault.at))
@@ -229,10 +238,10 @@ def _fault(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> Fa
     return Fault(random.uniform(0, QUIET_AFTER_S), kind, random.randrange(12), seconds, call)
 
 
-def transform_plan_of(seed: int) -> TransformPlan:
+def make_transform_plan(seed: int) -> TransformPlan:
     random = Random(f"transform plan {seed}")
     partitions = random.randint(1, 4)
-    bursts = [_small_burst(random, partitions) for _ in range(random.randint(10, 30))]
+    bursts = [_draw_small_burst(random, partitions) for _ in range(random.randint(10, 30))]
     return TransformPlan(
         seed=seed,
         partitions=partitions,
@@ -245,15 +254,16 @@ def transform_plan_of(seed: int) -> TransformPlan:
         model_at=random.choice([0.0, 0.0, random.uniform(0, QUIET_AFTER_S / 2)]),
         on_bad_record=random.choice([*["dead_letter"] * 6, "skip", "stop"]),
         on_offset_gap=random.choice(["fail", "earliest", "latest"]),
-        bursts=(*bursts, *(bad_runs(seed, partitions) if seed % 3 == 0 else ())),
+        bursts=(*bursts, *(draw_bad_runs(seed, partitions) if seed % 3 == 0 else ())),
         faults=(
-            *faults_of(random, TRANSFORM_KINDS, TRANSFORM_CALLS),
-            *rare_faults(seed, RARE_TRANSFORM_KINDS, TRANSFORM_CALLS),
+            *draw_faults(random, TRANSFORM_KINDS, TRANSFORM_CALLS),
+            *draw_rare_faults(seed, RARE_TRANSFORM_KINDS, TRANSFORM_CALLS),
+            *([_fault(Random(f"forget {seed}"), FORGET, TRANSFORM_CALLS)] if seed % 10 in (5, 8) else []),
         ),
     )
 
 
-def _small_burst(random: Random, partitions: int) -> Burst:
+def _draw_small_burst(random: Random, partitions: int) -> Burst:
     """Few records: there is much to do all the time."""
     at, records = random.uniform(0, QUIET_AFTER_S), random.choice([1, 3, 10, 30])
     return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))

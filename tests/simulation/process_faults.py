@@ -35,15 +35,15 @@ class ProcessFaults:
         self._trap(fault, lambda machine: self._lapse(machine, fault.seconds))
 
     def stop(self, fault: Fault) -> None:
-        machine = self._machine(fault)
+        machine = self._find_machine(fault)
         if machine.worker and machine.is_up:
             machine.worker.stop("SIGTERM")
 
     def evict(self, fault: Fault) -> None:
-        self._evict(self._machine(fault))
+        self._evict(self._find_machine(fault))
 
     def cut(self, fault: Fault) -> None:
-        self._machine(fault).cut(fault.seconds)
+        self._find_machine(fault).cut(fault.seconds)
 
     def outage(self, fault: Fault) -> None:
         self._during(fault.seconds, self._set_away)
@@ -100,7 +100,7 @@ class ProcessFaults:
         """How long a fault lasts at most."""
         return fault.seconds
 
-    def _machine(self, fault: Fault) -> Machine:
+    def _find_machine(self, fault: Fault) -> Machine:
         return self._site.machines[fault.target % len(self._site.machines)]
 
     def _any_machine(self, fault: Fault) -> Machine:

@@ -17,18 +17,18 @@ _KNOWN = 40  # schemas
 _POISON = b"poison"
 
 
-def value_of(vector: bytes, number: int) -> bytes:
+def make_value(vector: bytes, number: int) -> bytes:
     """A vector with a schema; equal numbers have the same."""
     return framed(1 + number % _KNOWN, vector)
 
 
-def poison_of(number: int) -> bytes:
+def make_poison(number: int) -> bytes:
     """Six bytes that hold no vector: in half of them is an id that the registry does not know."""
     return framed(1 + _KNOWN + number, b"?") if number % 2 else _POISON
 
 
 def is_poison(value: bytes | None) -> bool:
-    """Whether a value is one of `poison_of`."""
+    """Whether a value is one of `make_poison`."""
     return value is not None and len(value) == len(_POISON)
 
 
@@ -68,6 +68,7 @@ class _FramedReader:
         self._cache = cache
         self._raw = reader_of(kind, dimensions, "", None)
         self.guessed_dtype = self._raw.guessed_dtype
+        self.numbers = self._raw.numbers
 
     def read(self, value: bytes) -> VectorBytes:
         self._cache.get(value)

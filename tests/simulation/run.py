@@ -23,7 +23,16 @@ from streampca.worker import loop as worker_loop
 from tests.simulation import mounted_path
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
-from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Fault, Plan, TransformPlan, plan_of, transform_plan_of
+from tests.simulation.plan import (
+    QUIET_AFTER_S,
+    AnyPlan,
+    Fault,
+    Plan,
+    TransformPlan,
+    make_gone_plan,
+    make_plan,
+    make_transform_plan,
+)
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.site import Site
 from tests.simulation.threads import SimulatedLock
@@ -36,7 +45,11 @@ _PARTS: dict[type, tuple[Any, Any, Any]] = {
     Plan: (World, Checks, Faults),
     TransformPlan: (TransformWorld, TransformChecks, TransformFaults),
 }
-PLANS: dict[str, Callable[[int], AnyPlan]] = {"worker": plan_of, "transform": transform_plan_of}
+PLANS: dict[str, Callable[[int], AnyPlan]] = {
+    "worker": make_plan,
+    "gone": make_gone_plan,
+    "transform": make_transform_plan,
+}
 PROGRESS_S = 90.0  # within this time after the last fault, everything must be learned; a store may be late by a minute
 _STOP_S = 30.0
 
@@ -124,7 +137,7 @@ def shrink(plan: AnyPlan, fails: Callable[[AnyPlan], bool] = lambda plan: bool(s
     return plan
 
 
-def report_of(seed: int, role: str = "worker") -> str | None:
+def run_and_report(seed: int, role: str = "worker") -> str | None:
     """What is wrong with the run of a seed, the shortest schedule that shows it, and how to run it again."""
     plan = PLANS[role](seed)
     if not simulate(plan).violations:
@@ -144,11 +157,11 @@ def main() -> None:
     parser.add_argument("--from", type=int, default=1, dest="first")
     parser.add_argument("--role", choices=PLANS, default="worker")
     options = parser.parse_args()
-    compile_kernels(plan_of(1).fold_config().learning)
+    compile_kernels(make_plan(1).fold_config().learning)
     failed = 0
     with Pool() as pool:
         seeds = range(options.first, options.first + options.seeds)
-        for report in pool.imap(partial(report_of, role=options.role), seeds, chunksize=50):
+        for report in pool.imap(partial(run_and_report, role=options.role), seeds, chunksize=50):
             if report:
                 failed += 1
                 sys.stdout.write(report + "\n")

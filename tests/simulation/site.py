@@ -16,7 +16,7 @@ from tests.simulation.disk import Mount, Volume
 from tests.simulation.history import History, Jump
 from tests.simulation.mounted_path import MountedPath
 from tests.simulation.plan import AnyPlan, Burst, D
-from tests.simulation.registry import poison_of, registry, value_of
+from tests.simulation.registry import make_poison, make_value, registry
 from tests.simulation.scheduler import Process, Scheduler
 
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, D)) * [3, 2, 1] + [1, 0, 5]]
@@ -29,7 +29,7 @@ _WALL_S = 1.8e9
 _RESTART_S, _CHECK_SESSIONS_S = 1.0, 0.5
 
 
-def _correlated() -> list[bytes]:
+def _make_correlated() -> list[bytes]:
     """A pair and a triple of entries, and one alone, with heavy tails; a fifth of the entries is missing."""
     random = np.random.default_rng(2)
     common = np.repeat(random.standard_t(3, (4099, 3)), [3, 2, 1], axis=1)
@@ -39,10 +39,10 @@ def _correlated() -> list[bytes]:
     return [row.tobytes() for row in np.where(is_missing, np.nan, V)]
 
 
-_CORRELATED = _correlated()
+_CORRELATED = _make_correlated()
 
 
-def vectors_of(plan: AnyPlan) -> list[bytes]:
+def choose_vectors(plan: AnyPlan) -> list[bytes]:
     """The vectors of a plan's records."""
     if plan.correlated:
         return _CORRELATED
@@ -98,7 +98,7 @@ class Site(ABC):
         self.changed: Callable[[str], object] = lambda path: None
         self.assigned: Callable[[Mount, Mapping[int, int]], object] = lambda mount, positions: None
         self.history = History(self.cluster)
-        self.machines = [self._machine() for _ in range(plan.machines)]
+        self.machines = [self._create_machine() for _ in range(plan.machines)]
 
     @property
     def all_machines(self) -> list[Machine]:
@@ -117,7 +117,7 @@ class Site(ABC):
         """A digest of all that was done."""
         names = self.volume.files("/store")
         contents = b"".join(self.volume.entries[name].data for name in names)
-        steps = repr((names, self.scheduler.steps, self.scheduler.now, *self._results())).encode()
+        steps = repr((names, self.scheduler.steps, self.scheduler.now, *self._list_results())).encode()
         return hashlib.sha256(steps + contents).hexdigest()
 
     def report(self, violation: str) -> None:
@@ -136,7 +136,7 @@ class Site(ABC):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
             is_quiet = self.cluster.logs[burst.partition].end < self.plan.quiet
-            vectors = _QUIET if is_quiet else vectors_of(self.plan)
+            vectors = _QUIET if is_quiet else choose_vectors(self.plan)
             values = [_value(burst, number, place, vectors[(first + place) % len(vectors)]) for place in places]
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)
@@ -169,7 +169,7 @@ class Site(ABC):
         """Start a member of the group, or what else the machine runs, as the supervisor does."""
         if not machine.is_up and self.is_supervised:
             process = machine.process = machine.mount.process = Process(
-                self.scheduler, lambda process: self._ended(machine, process)
+                self.scheduler, lambda process: self._on_end(machine, process)
             )
             process.main(lambda: self._work(machine, process))
 
@@ -198,7 +198,7 @@ class Site(ABC):
                 self.report(f"bad records ended a member that had continued: {error}")
             raise
 
-    def _results(self) -> Sequence[Any]:
+    def _list_results(self) -> Sequence[Any]:
         """What is not in the store."""
         return ()
 
@@ -206,16 +206,16 @@ class Site(ABC):
         for machine in self.machines:
             self.start_worker(machine)
 
-    def _machine(self) -> Machine:
+    def _create_machine(self) -> Machine:
         return Machine(Mount(lambda: self.mounted, lambda path: self.changed(path), self.report))
 
-    def _store(self, machine: Machine) -> DirectoryStore:
+    def _open_store(self, machine: Machine) -> DirectoryStore:
         return DirectoryStore(MountedPath(machine.mount, "/store"))  # type: ignore[arg-type]
 
-    def _wall(self) -> float:
+    def _unix_time(self) -> float:
         return _WALL_S + self.scheduler.now + self.wall_offset_s
 
-    def _ended(self, machine: Machine, process: Process) -> None:
+    def _on_end(self, machine: Machine, process: Process) -> None:
         for error in process.errors:
             if isinstance(error, StreampcaError) and machine in self.machines:
                 self.refusals.append(error)
@@ -238,7 +238,7 @@ class Site(ABC):
         self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
 
 
-class MemberListener(events.Listener):
+class EventChecks:
     """Notes from where partitions are read, what a process skips, and the versions of the models that it uses."""
 
     def __init__(self, site: Site, mount: Mount) -> None:
@@ -272,6 +272,6 @@ class MemberListener(events.Listener):
 
 def _value(burst: Burst, number: int, place: int, vector: bytes) -> bytes:
     if burst.poison and place % burst.poison == burst.poison - 1:
-        return poison_of(number * 1000 + place)
+        return make_poison(number * 1000 + place)
     is_implausible = burst.poison and place % 37 == 36
-    return value_of(np.resize(_IMPLAUSIBLE, len(vector) // 8).tobytes() if is_implausible else vector, number)
+    return make_value(np.resize(_IMPLAUSIBLE, len(vector) // 8).tobytes() if is_implausible else vector, number)

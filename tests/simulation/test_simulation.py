@@ -10,8 +10,10 @@ from dataclasses import replace
 import pytest
 
 from streampca.pca.compilation import compile_kernels
-from tests.simulation.mutants import MUTANTS, TRANSFORM_MUTANTS, finds
+from tests.simulation.mutants import ALL_MUTANTS, find_violations
 from tests.simulation.plan import (
+    FORGET,
+    GONE_KINDS,
     KINDS,
     QUIET_AFTER_S,
     RARE_KINDS,
@@ -19,18 +21,22 @@ from tests.simulation.plan import (
     TRANSFORM_KINDS,
     Burst,
     Fault,
-    plan_of,
-    transform_plan_of,
+    make_plan,
+    make_transform_plan,
 )
-from tests.simulation.run import PLANS, report_of, simulate
+from tests.simulation.run import PLANS, run_and_report, simulate
 
-SEEDS = {"worker": 300, "transform": 60}
-ALL_KINDS = {"worker": KINDS | RARE_KINDS, "transform": TRANSFORM_KINDS | RARE_TRANSFORM_KINDS}
+SEEDS = {"worker": 300, "gone": 100, "transform": 60}
+ALL_KINDS = {
+    "worker": KINDS | RARE_KINDS,
+    "gone": KINDS | RARE_KINDS | GONE_KINDS,
+    "transform": TRANSFORM_KINDS | RARE_TRANSFORM_KINDS | FORGET,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _prepare() -> Iterator[None]:
-    compile_kernels(plan_of(1).fold_config().learning)
+    compile_kernels(make_plan(1).fold_config().learning)
     gc.freeze()  # keeps the collector from scanning all that is imported
     yield
     gc.unfreeze()
@@ -41,7 +47,7 @@ def _prepare() -> Iterator[None]:
 @pytest.mark.parametrize("role", PLANS)
 def test_any_schedule_of_faults_breaks_no_guarantee(role: str) -> None:
     """Workers write the bytes of an undisturbed run; of transform, every record has one output."""
-    reports = [report for seed in range(1, 1 + SEEDS[role]) if (report := report_of(seed, role))]
+    reports = [report for seed in range(1, 1 + SEEDS[role]) if (report := run_and_report(seed, role))]
     assert not reports, "\n\n".join(reports[:3])
 
 
@@ -76,7 +82,7 @@ def test_first_records_are_compared_again_after_a_hang_and_a_failed_transaction(
     hang = Fault(at=0.05, kind="hang", target=hanging, seconds=0.0, call="")
     fences = [Fault(at=9.9, kind="expire", target=machine, seconds=0.0, call="") for machine in range(3)]
     for seed in (2, 8):
-        plan = replace(transform_plan_of(seed), partitions=2, machines=3, bursts=(few, enough))
+        plan = replace(make_transform_plan(seed), partitions=2, machines=3, bursts=(few, enough))
         assert plan.kind == "float64"
         outcome = simulate(replace(plan, faults=(hang, *fences), version=None, model_at=0.0))
         assert outcome.violations == ()
@@ -86,7 +92,7 @@ def test_first_records_are_compared_again_after_a_hang_and_a_failed_transaction(
 def test_a_topic_may_be_replaced_after_records_were_lost(on_offset_gap: str) -> None:
     """Retention removes records that no member has read, and a member commits while the topic is replaced."""
     for seed in range(1, 11):
-        plan = transform_plan_of(seed)
+        plan = make_transform_plan(seed)
         one_partition = replace(plan, partitions=1, bursts=tuple(replace(burst, partition=0) for burst in plan.bursts))
         trim = Fault(at=4.0, kind="trim", target=10, seconds=0.0, call="")
         replacement = Fault(at=6.0 + seed / 10, kind="replace", target=3, seconds=0.0, call="")
@@ -95,12 +101,10 @@ def test_a_topic_may_be_replaced_after_records_were_lost(on_offset_gap: str) -> 
         assert simulate(stopping).violations == ()
 
 
-@pytest.mark.parametrize(
-    ("role", "name"), [*(("worker", name) for name in MUTANTS), *(("transform", name) for name in TRANSFORM_MUTANTS)]
-)
+@pytest.mark.parametrize(("role", "name"), [(role, name) for role, mutants in ALL_MUTANTS.items() for name in mutants])
 def test_a_broken_mechanism_is_found(role: str, name: str) -> None:
-    seed = (MUTANTS | TRANSFORM_MUTANTS)[name][0]
-    assert finds(name, seed)
+    seed = ALL_MUTANTS[role][name][0]
+    assert find_violations(role, name, seed)
     assert simulate(PLANS[role](seed)).violations == ()
 
 

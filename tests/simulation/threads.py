@@ -10,7 +10,9 @@ from streampca.sources.events import Records, Undecoded, Vectors
 from tests.simulation.scheduler import KilledError, Process, Scheduler, Task
 
 
-def in_flight_of(process: Process, decode: Callable[[Records], Vectors | Undecoded], limit_bytes: int) -> InFlight[Any]:
+def make_in_flight(
+    process: Process, decode: Callable[[Records], Vectors | Undecoded], limit_bytes: int
+) -> InFlight[Any]:
     """Tasks of a member that run in threads of its process."""
     return InFlight(
         ProcessExecutor(process, is_slow=True),

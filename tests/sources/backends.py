@@ -31,18 +31,19 @@ class _Backend:
         self._transactions: list[Transactions] = []
 
     def open(self, poll_records: int = base.MAX_POLL_RECORDS, **settings: Any) -> Source:
-        """Another member of the group, closed at the end of the test."""
+        """Open another member of the group, which `close` closes."""
         with mock.patch.object(base, "MAX_POLL_RECORDS", poll_records):
             self.opened.append(self._open(**settings))
         return self.opened[-1]
 
     def join(self, **settings: Any) -> tuple[Source, Transactions]:
-        """Another member, which has partitions and is ready for a transaction."""
+        """Open another member, which has partitions and is ready for a transaction."""
         source = self.open(**settings)
-        self._transactions.append(self._transactions_of(source, **settings))
-        Reader(source).assigned()
-        self._transactions[-1].recover()
-        return source, self._transactions[-1]
+        transactions = self._create_transactions(source, **settings)
+        self._transactions.append(transactions)
+        Reader(source).wait_for_assignment()
+        transactions.recover()
+        return source, transactions
 
     def close(self) -> None:
         for transactions in self._transactions:
@@ -60,11 +61,11 @@ class InMemory(_Backend):
     def _open(self, **settings: Any) -> Source:
         return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
 
-    def _transactions_of(self, source: Any, **settings: Any) -> Transactions:
+    def _create_transactions(self, source: Any, **settings: Any) -> Transactions:
         return MemoryTransactions(self.topic, source)
 
-    def written(self) -> Sequence[Any]:
-        """The committed records of the output."""
+    def read_output(self) -> Sequence[Any]:
+        """Return the committed records of the output topic."""
         return self.topic.coordinator.written[self.output]
 
     def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
@@ -77,8 +78,8 @@ class InMemory(_Backend):
     def trim(self, partition: int, start: int) -> None:
         self.topic.trim(partition, start)
 
-    def size(self, partition: int) -> int:
-        """The size of the log, to which `truncate` can cut it later."""
+    def log_size(self, partition: int) -> int:
+        """Return the size of a partition's log, to which `truncate` can cut it later."""
         return self.topic.logs[partition].end
 
     def truncate(self, sizes: Mapping[int, int]) -> None:
@@ -96,11 +97,11 @@ class InMemory(_Backend):
         for source in self.opened:
             self.topic.evict(source)  # type: ignore[arg-type]
 
-    def committed(self) -> dict[int, int]:
+    def read_committed_offsets(self) -> dict[int, int]:
         return self.topic.committed
 
-    def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
-        """A dead-letter sink, and a function that reads the acknowledged letters."""
+    def open_dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
+        """Return a writer of dead letters, and a function that reads the acknowledged letters."""
         letters = MemoryDeadLetters(self.topic.name)
         return letters, lambda: letters.records
 
@@ -121,13 +122,13 @@ class OnKafka(_Backend):
     def _open(self, **settings: Any) -> Source:
         return self.source(self.settings(**settings))
 
-    def _transactions_of(self, source: Any, **settings: Any) -> Transactions:
+    def _create_transactions(self, source: Any, **settings: Any) -> Transactions:
         self.output = f"{self.name}-output"
         if self.output not in self.broker.admin.list_topics():
             self.broker.create_topic(self.output, self.count, max_message_bytes=100_000)
         return create_transactions(self.settings(**settings), source, [self.output])
 
-    def written(self) -> Sequence[Any]:
+    def read_output(self) -> Sequence[Any]:
         return self.broker.read_all(self.output)
 
     def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
@@ -139,7 +140,7 @@ class OnKafka(_Backend):
     def trim(self, partition: int, start: int) -> None:
         self.broker.delete_records(self.topic, partition, start)
 
-    def size(self, partition: int) -> int:
+    def log_size(self, partition: int) -> int:
         return self.broker.log_file(self.topic, partition).stat().st_size
 
     def truncate(self, sizes: Mapping[int, int]) -> None:
@@ -156,10 +157,10 @@ class OnKafka(_Backend):
         members = [MemberToRemove(member_id=member["member_id"]) for member in self.broker.members(self.topic)]
         self.broker.admin.remove_group_members(self.topic, members)
 
-    def committed(self) -> dict[int, int]:
+    def read_committed_offsets(self) -> dict[int, int]:
         return self.broker.committed(self.topic, self.topic)
 
-    def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
+    def open_dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
         dead = self.broker.create_topic(f"{self.topic}-dead")
         return create_dead_letters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
 
@@ -173,7 +174,7 @@ Backend = InMemory | OnKafka
 
 
 def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:
-    """A worker's settings, in a group of the topic's name that gives no member up because the machine is busy."""
+    """Return a worker's settings, with a group named like the topic, which removes no member of a busy machine."""
     values: dict[str, Any] = {
         "bootstrap_servers": broker.bootstrap, "topic": topic, "group_id": topic, "store": Path("unused"),
         "dimensions": 2, "components": 1, "session_timeout_s": PATIENCE_S,

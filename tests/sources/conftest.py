@@ -1,4 +1,4 @@
-"""Both clients; and patience for tests whose limits would otherwise depend on how busy the machine is."""
+"""Fixtures for tests with either client, with timeouts that are long enough on a busy machine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,8 +14,8 @@ from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(params=[OnKafka, OnConfluent])
-def kind(request: pytest.FixtureRequest, patient: None) -> type[OnKafka]:
-    """Both clients."""
+def kind(request: pytest.FixtureRequest, long_timeouts: None) -> type[OnKafka]:
+    """Run the test with each client."""
     return request.param
 
 
@@ -27,18 +27,23 @@ def log(broker: Broker, topic: str, kind: type[OnKafka]) -> Iterator[OnKafka]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls have a minute instead of seconds; a member notices a rebalance soon, although its session is long.
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give calls a minute instead of seconds, and a start ten minutes, so that an error before is not a timeout.
 
-    A start has ten minutes: an error within one is then not the end of its patience.
+    Sessions are long, too, but heartbeats stay frequent, so that a member notices a rebalance soon.
     """
 
-    def shorten(module: Any, function: str, option: str) -> None:
-        shipped: Callable[[Any], dict[str, Any]] = getattr(module, function)
-        monkeypatch.setattr(module, function, lambda s: shipped(s) | {option: min(shipped(s)[option], 600)})
+    def limit_heartbeat_interval(module: Any, function_name: str, option: str) -> None:
+        options_of: Callable[[Any], dict[str, Any]] = getattr(module, function_name)
 
-    shorten(kafka_python, "_consumer_options", "heartbeat_interval_ms")
-    shorten(confluent, "consumer_options", "heartbeat.interval.ms")
+        def limited_options(settings: Any) -> dict[str, Any]:
+            options = options_of(settings)
+            return options | {option: min(options[option], 600)}
+
+        monkeypatch.setattr(module, function_name, limited_options)
+
+    limit_heartbeat_interval(kafka_python, "_consumer_options", "heartbeat_interval_ms")
+    limit_heartbeat_interval(confluent, "consumer_options", "heartbeat.interval.ms")
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
     for name in ("_OFFSETS_TIMEOUT_S", "_CLOSE_TIMEOUT_S"):
@@ -49,8 +54,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients see new partitions after half a second instead of ten."""
+def quick_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients see new partitions after half a second instead of ten seconds."""
     python = connection.connection_options
     confluent = confluent_connection.connection_options
     monkeypatch.setattr(connection, "connection_options", lambda s: python(s) | {"metadata_max_age_ms": 500})

@@ -1,12 +1,13 @@
 """Polls a source as a worker would."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streampca.formats.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Source
 from streampca.sources.events import Assigned, Event, Lost, Records, Revoked
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S
 
 
 class Reader:
@@ -22,7 +23,7 @@ class Reader:
         return events
 
     def poll_times(self, times: int, timeout_s: float = 0.1) -> None:
-        """Poll that often."""
+        """Poll this many times."""
         for _ in range(times):
             self.poll(timeout_s)
 
@@ -31,38 +32,42 @@ class Reader:
         self.events = []
         self.source.seek(positions, last)
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
+    def poll_until(self, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Poll until the condition holds."""
-        wait_until(lambda: condition() or (self.poll() and False) or condition(), timeout_s, str(self.events[-5:]))
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, self.events[-5:]
+            self.poll()
 
-    def of(self, kind: Any) -> list[Any]:
-        """The events of one kind, or of several, in order."""
+    def events_of_type(self, kind: Any) -> list[Any]:
+        """Return the events of one type, or of several, in order."""
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
     def owned(self) -> frozenset[int]:
-        """The partitions that the events leave to the source."""
-        changes = [event for event in self.events if isinstance(event, Assigned | Revoked | Lost)]
+        """The partitions that belong to the source after the last event."""
+        changes = self.events_of_type(Assigned | Revoked | Lost)
         return changes[-1].partitions if changes and isinstance(changes[-1], Assigned) else frozenset()
 
-    def assigned(self, timeout_s: float = PATIENCE_S) -> frozenset[int]:
+    def wait_for_assignment(self, timeout_s: float = PATIENCE_S) -> frozenset[int]:
         """Wait for the next assignment."""
-        before = len(self.of(Assigned))
-        self.until(lambda: len(self.of(Assigned)) > before, timeout_s)
-        return self.of(Assigned)[-1].partitions
+        before = len(self.events_of_type(Assigned))
+        self.poll_until(lambda: len(self.events_of_type(Assigned)) > before, timeout_s)
+        return self.events_of_type(Assigned)[-1].partitions
 
     def read_to(self, ends: dict[int, int], timeout_s: float = PATIENCE_S) -> None:
         """Poll until these positions are reached."""
-        self.until(lambda: all(self.next(p) == end for p, end in ends.items()), timeout_s)
+        self.poll_until(lambda: all(self.next_position(p) == end for p, end in ends.items()), timeout_s)
 
-    def next(self, partition: int) -> int | None:
-        """The position after the last records."""
-        nexts = [event.next for event in self.of(Records) if event.partition == partition]
+    def next_position(self, partition: int) -> int | None:
+        """Return the position after the last records of a partition; None if there was no event of it."""
+        nexts = [event.next for event in self.events_of_type(Records) if event.partition == partition]
         return nexts[-1] if nexts else None
 
     def records(self, partition: int) -> list[Record]:
-        """All records of a partition, including repeated ones."""
-        return [record for event in self.of(Records) if event.partition == partition for record in event.records]
+        """Return all records of a partition, also those that were read twice."""
+        events = [event for event in self.events_of_type(Records) if event.partition == partition]
+        return [record for event in events for record in event.records]
 
     def values(self, partition: int) -> list[bytes | None]:
         return [record.value for record in self.records(partition)]
@@ -75,15 +80,26 @@ def values(start: int, stop: int) -> list[bytes]:
     return [b"%d" % i for i in range(start, stop)]
 
 
-def joined(source: Source) -> Reader:
-    """A reader that was assigned its partitions."""
+def join_group(source: Source) -> Reader:
+    """Poll until the source is assigned its partitions, and return its reader."""
     reader = Reader(source)
-    reader.assigned()
+    reader.wait_for_assignment()
     return reader
 
 
-def reading(source: Source, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> Reader:
-    """A reader that was assigned its partitions, and reads from these positions."""
-    reader = joined(source)
+def start_reading(
+    source: Source, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS
+) -> Reader:
+    """Poll until the source is assigned its partitions, seek these positions, and return its reader."""
+    reader = join_group(source)
     source.seek(positions, last)
     return reader
+
+
+def poll_all_until(readers: Sequence[Reader], condition: Callable[[], Any]) -> None:
+    """Poll the readers in turn until the condition holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, [reader.events[-5:] for reader in readers]
+        for reader in readers:
+            reader.poll()

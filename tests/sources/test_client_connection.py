@@ -3,34 +3,38 @@
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
 from structlog.testing import capture_logs
 
 from streampca.errors import CertificateError, SourceError
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_connection
-from streampca.sources.client_connection import BrokerErrors, ClientConnection
+from streampca.sources.broker_errors import BrokerErrors
+from streampca.sources.client_connection import ClientConnection
+from streampca.sources.kafka_python.connection import KafkaPythonConnection
 from tests.certificates import KEY_PASSWORD, Certificates
+from tests.errors import refusal
 
 LEARNING = {"topic": "readings", "dimensions": 2, "components": 1, "store": "s"}
 
 
-class Connection(ClientConnection):
-    """One without a client."""
+class ConnectionWithoutClient(ClientConnection):
+    """A connection to a broker that never answers."""
 
     connected = False
 
-    def _ask(self, timeout_s: float) -> str:
+    def _ask_for_topic(self, timeout_s: float) -> str:
         raise TimeoutError
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _log_outages_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LOGGED_AFTER_S", "_NEXT_CAUSE_AFTER_S"):
         monkeypatch.setattr(client_connection, name, -1.0)
 
 
-def settings_of_a_file(folder: Path) -> WorkerSettings:
-    """Settings of the file streampca.toml in the folder, which has certificates, too."""
+def write_and_read_settings(folder: Path) -> WorkerSettings:
+    """Write streampca.toml and certificates into the folder, and return the settings of this file."""
     files = Certificates(folder).make()
     config = folder / "streampca.toml"
     paths = {"ssl_cafile": files.authority, "ssl_certfile": files.client, "ssl_keyfile": files.client_key}
@@ -40,7 +44,7 @@ def settings_of_a_file(folder: Path) -> WorkerSettings:
 
 
 def test_each_new_cause_of_an_outage_and_its_end_are_logged_once() -> None:
-    connection = Connection(WorkerSettings(**LEARNING), "readings")
+    connection = ConnectionWithoutClient(WorkerSettings(**LEARNING), "readings")
     with capture_logs() as logged:
         for cause in ("", "refused (after 3ms)", "refused (after 12ms)", "certificate expired", "certificate expired"):
             connection.last_failure = cause
@@ -55,7 +59,7 @@ def test_each_new_cause_of_an_outage_and_its_end_are_logged_once() -> None:
 
 @pytest.mark.parametrize("cause", ["certificate verify failed", "TLSV13_ALERT_CERTIFICATE_REQUIRED", "reset by peer"])
 def test_a_refused_certificate_is_not_reported_as_an_absent_broker(cause: str) -> None:
-    error = BrokerErrors(WorkerSettings(**LEARNING), "readings").no_broker(cause)
+    error = BrokerErrors(WorkerSettings(**LEARNING), "readings").no_broker_error(cause)
     assert isinstance(error, CertificateError) == ("certificate" in cause.lower())
     assert f"({cause})" in str(error)
 
@@ -65,7 +69,9 @@ def test_a_refused_certificate_is_not_reported_as_an_absent_broker(cause: str) -
 def test_a_renewed_file_that_only_a_new_process_reads_is_an_error_during_an_outage(
     tmp_path: Path, renewed: str, reads_again: bool
 ) -> None:
-    connection = type("", (Connection,), {"reads_files_again": reads_again})(settings_of_a_file(tmp_path), "a")
+    connection = type("", (ConnectionWithoutClient,), {"reads_certificates_again": reads_again})(
+        write_and_read_settings(tmp_path), "a"
+    )
     connection.watch()
     connection.watch()
     path = tmp_path / renewed
@@ -93,4 +99,21 @@ def test_a_renewed_file_that_only_a_new_process_reads_is_an_error_during_an_outa
 )
 def test_if_an_unknown_address_fails_the_error_names_advertised_listeners(cause: str, words: str) -> None:
     errors = BrokerErrors(WorkerSettings(**LEARNING, bootstrap_servers="a:9092, a2:9092"), "readings")
-    assert words in str(errors.no_broker(cause))
+    assert words in str(errors.no_broker_error(cause))
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaConnectionError("DNS Resolution failure"), NodeNotReadyError(2), KafkaTimeoutError()]
+)
+def test_kafka_pythons_error_without_an_address_names_the_broker_that_cannot_be_reached(error: KafkaError) -> None:
+    connection = KafkaPythonConnection(WorkerSettings(**LEARNING, bootstrap_servers="a:9092"), "readings")
+
+    def fail(asked_for: str) -> None:
+        with connection.translate_errors(asked_for):
+            raise error
+
+    for failure in ("", "b.example:9093: KafkaConnectionError: DNS Resolution failure"):
+        connection.last_failure = failure
+        texts = [refusal(SourceError, fail, ""), refusal(TimeoutError, fail, "the offsets")]
+        assert all(failure in text and "None" not in text for text in texts), texts
+    assert "advertised.listeners" in texts[0]

@@ -17,10 +17,10 @@ from streampca.sources.kafka_python import source as kafka_python
 from tests.errors import refusal
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluent, OnKafka
-from tests.sources.reader import reading
+from tests.sources.reader import start_reading
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("patient")]
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("long_timeouts")]
 
 VALUES = [b"[%d, 2.5, -1e-3]" % i for i in range(3000)]
 CYCLES = 8
@@ -36,7 +36,7 @@ def produce(log: OnKafka, compression: str | None, values: list[bytes]) -> None:
 def test_a_topic_may_mix_all_compressions(log: OnKafka) -> None:
     for i, compression in enumerate(["lz4", "zstd", "snappy", "gzip", None]):
         produce(log, compression, VALUES[i * 600 : (i + 1) * 600])
-    reader = reading(log.open(), {0: None})
+    reader = start_reading(log.open(), {0: None})
     reader.read_to({0: len(VALUES)})
     assert reader.values(0) == VALUES
 
@@ -47,7 +47,7 @@ def test_without_the_library_of_a_compression_the_error_says_what_to_install(
 ) -> None:
     produce(log, "zstd", VALUES[:10])
     monkeypatch.setattr(codec, "zstd", None)
-    reader = reading(log.open(), {0: None})
+    reader = start_reading(log.open(), {0: None})
     assert re.search(r"zstd.*pip install", refusal(SourceError, reader.read_to, {0: 10}))
 
 
@@ -88,12 +88,12 @@ def test_an_assignment_that_arrives_between_two_polls_is_returned_by_the_next(lo
 @pytest.mark.parametrize("client", [OnKafka, OnConfluent])
 def test_clients_that_come_and_go_leave_no_descriptor_open(broker: Broker, topic: str, client: type[OnKafka]) -> None:
     backend = client(broker, topic, 1)
-    open_after = [descriptors_after(backend) for _ in range(CYCLES)]
+    open_after = [count_descriptors_after_use(backend) for _ in range(CYCLES)]
     assert open_after[-1] <= open_after[0], open_after
 
 
-def descriptors_after(backend: OnKafka) -> int:
-    """The open descriptors of this process after a client has asked the broker and was closed."""
+def count_descriptors_after_use(backend: OnKafka) -> int:
+    """Ask the broker with a new client, close it, and return how many descriptors this process has open."""
     backend.open().topic_id()
     backend.opened.pop().close()
     gc.collect()  # kafka-python leaves some sockets to it

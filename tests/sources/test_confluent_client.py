@@ -1,17 +1,28 @@
 """How librdkafka is configured and which of its errors are final; without a broker."""
 
 import base64
+from concurrent.futures import Future
 from typing import Any, Self
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, Uuid
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    Message,
+    Uuid,
+)
 
+from streampca.errors import NoBrokerError
 from streampca.formats.record import headers_of, timestamps_of, values_of
 from streampca.settings.commands import WorkerSettings
-from streampca.sources.client_connection import BrokerErrors
-from streampca.sources.confluent import transactions
+from streampca.sources.broker_errors import BrokerErrors
+from streampca.sources.confluent import connection, transactions
 from streampca.sources.confluent.batch import ConfluentBatch
-from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
+from streampca.sources.confluent.client_errors import is_final, protocol_code
+from streampca.sources.confluent.connection import format_topic_id
+from tests.errors import refusal
 from tests.waiting import Clock
 
 SILENT_S = 15.0
@@ -23,7 +34,7 @@ SETTINGS = WorkerSettings(topic="t", dimensions=3, components=1, kafka_client="c
     [
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "does not allow this user"),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, "does not allow this user"),
-        (KafkaError.INVALID_SESSION_TIMEOUT, "session timeout"),
+        (KafkaError.INVALID_SESSION_TIMEOUT, "refuses session_timeout_s"),
         (KafkaError._AUTHENTICATION, "refuses the login"),
         (KafkaError.TOPIC_EXCEPTION, "there is no topic t at"),
         (KafkaError._BAD_MSG, "Bad message format"),  # librdkafka would skip it
@@ -34,7 +45,7 @@ SETTINGS = WorkerSettings(topic="t", dimensions=3, components=1, kafka_client="c
         (KafkaError.REBALANCE_IN_PROGRESS, None),
     ],
 )
-def test_final_errors_and_their_messages(code: int, sentence: str | None) -> None:
+def test_final_errors_are_explained_and_only_these_are_final(code: int, sentence: str | None) -> None:
     error = KafkaError(code)
     assert is_final(error) is (sentence is not None)
     if sentence is not None:
@@ -48,10 +59,10 @@ def test_a_login_that_the_broker_does_not_answer_is_not_final(code: int) -> None
 
 
 @pytest.mark.parametrize("high", [0, 1, -1, -4, 2**63 - 1, -(2**60) - 5])
-def test_topic_ids_are_printed_like_by_kafkas_tools(high: int) -> None:
+def test_topic_ids_are_formatted_as_by_kafkas_tools(high: int) -> None:
     raw = (high % 2**64).to_bytes(8, "big") + (5).to_bytes(8, "big")
-    assert printed_id(Uuid(high, 5)) == base64.urlsafe_b64encode(raw).decode().rstrip("=")
-    assert printed_id(Uuid(0, 0)) == ""  # there is none
+    assert format_topic_id(Uuid(high, 5)) == base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    assert format_topic_id(Uuid(0, 0)) == ""  # there is none
 
 
 class MessageWithoutHeaders(Message):
@@ -156,3 +167,37 @@ def test_a_silence_begins_with_the_last_answer_or_the_oldest_letter_after_it(
     letters.produce(b"third")
     assert not replaced_after(SILENT_S)
     assert replaced_after(0.1)
+
+
+class AdminWithoutController:
+    """An admin client whose controller cannot be reached; other brokers answer if a test says so."""
+
+    are_others_answering = False
+
+    def __init__(self, options: Any) -> None:
+        pass
+
+    def describe_topics(self, topics: Any, **options: Any) -> dict[str, Future[Any]]:
+        request = Future[Any]()
+        request.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        return {"t": request}
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        if not self.are_others_answering:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def poll(self, timeout_s: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("are_others_answering", [False, True])
+def test_no_broker_is_said_to_answer_only_if_none_does(
+    monkeypatch: pytest.MonkeyPatch, are_others_answering: bool
+) -> None:
+    monkeypatch.setattr(AdminWithoutController, "are_others_answering", are_others_answering)
+    monkeypatch.setattr(connection, "create", lambda kind, options: AdminWithoutController(options))
+    asking = connection.ConfluentConnection(SETTINGS, "t")
+    for kind, ask in ((NoBrokerError, asking.require_topic), (TimeoutError, asking.describe)):
+        text = refusal(kind, ask, 0.2)
+        assert ("no broker answers" in text) is not are_others_answering
+        assert ("a broker cannot be reached" in text) is are_others_answering

@@ -10,10 +10,10 @@ from streampca.formats.record import LastRecord, Record, last_of
 from streampca.sources.base import Committed
 from streampca.sources.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
 from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka
-from tests.sources.reader import Reader, joined, reading, values
+from tests.sources.reader import Reader, join_group, poll_all_until, start_reading, values
 from tests.waiting import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_timeouts")
 
 Make = Callable[..., Backend]
 
@@ -40,12 +40,12 @@ def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) 
     log = make(2, 50)
     log.append(0, values(50, 100))
     reader = Reader(log.open(poll_records=7))
-    assert reader.assigned() == {0, 1}
+    assert reader.wait_for_assignment() == {0, 1}
     reader.source.seek({0: None, 1: None})
     reader.read_to({0: 100, 1: 50})
     assert reader.offsets(0) == list(range(100))
     assert reader.values(1) == values(0, 50)
-    for event in reader.of(Records):
+    for event in reader.events_of_type(Records):
         assert len(event.records) <= 7
         assert event.end == {0: 100, 1: 50}[event.partition]
         if event.records:
@@ -55,10 +55,14 @@ def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) 
     assert reader.values(1) == [*values(0, 59), None]
     reader.read_from({1: 60})
     reader.read_to({1: 60})
-    assert [(list(e.records), e.next, e.end) for e in reader.of(Records) if e.partition == 1][-1] == ([], 60, 60)
+    assert [(list(e.records), e.next, e.end) for e in reader.events_of_type(Records) if e.partition == 1][-1] == (
+        [],
+        60,
+        60,
+    )
 
 
-def test_a_member_without_partitions_has_a_status_too(make: Make) -> None:
+def test_the_status_of_a_member_without_partitions_says_whether_it_is_a_member(make: Make) -> None:
     log = make(1)
     readers = [Reader(log.open()), Reader(log.open())]
 
@@ -72,19 +76,19 @@ def test_a_member_without_partitions_has_a_status_too(make: Make) -> None:
     other, holder = sorted(readers, key=lambda reader: len(reader.owned))
     holder.source.close()
     log.opened.remove(holder.source)
-    other.assigned()
-    other.until(lambda: other.source.status() == SourceStatus(connected=True, member=True))
+    other.wait_for_assignment()
+    other.poll_until(lambda: other.source.status() == SourceStatus(connected=True, member=True))
     log.evict_all()
-    other.until(lambda: not other.source.status().member or other.of(Lost))
-    other.until(lambda: other.source.status().member)
+    other.poll_until(lambda: not other.source.status().member or other.events_of_type(Lost))
+    other.poll_until(lambda: other.source.status().member)
 
 
-def test_offsets_at_a_time_and_at_the_end(make: Make) -> None:
+def test_the_offset_at_a_time_is_of_the_first_later_record_or_the_end(make: Make) -> None:
     log = make(2)
     for i in range(5):
         log.append(0, values(i, i + 1), 1_700_000_000_000 + 1000 * i)
     source = log.open()
-    Reader(source).assigned()
+    Reader(source).wait_for_assignment()
     assert source.offsets_at({0, 1}, 1_700_000_000_000) == {0: 0, 1: 0}
     assert source.offsets_at({0, 1}, 1_700_000_002_500) == {0: 3, 1: 0}
     assert source.offsets_at({0, 1}, 1_800_000_000_000) == {0: 5, 1: 0}
@@ -93,30 +97,30 @@ def test_offsets_at_a_time_and_at_the_end(make: Make) -> None:
 
 def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -> None:
     log = make(1, 10)
-    first = joined(log.open())
+    first = join_group(log.open())
     first.source.commit({0: 3})
     first.source.close()
-    second = joined(log.open())
+    second = join_group(log.open())
     second.poll_times(15)
-    assert second.of(Records) == []
+    assert second.events_of_type(Records) == []
     second.source.seek({0: 5})
     second.read_to({0: 10})
     assert second.offsets(0) == list(range(5, 10))
 
 
 def test_records_fetched_before_a_seek_do_not_arrive_after_it(make: Make) -> None:
-    reader = joined(make(1, 1000).open(poll_records=10))
+    reader = join_group(make(1, 1000).open(poll_records=10))
     for position in (None, 700, 5, 6, 6, 999, 0):
         reader.read_from({0: position})
-        reader.until(lambda: len(reader.records(0)) >= 10 or reader.next(0) == 1000)
+        reader.poll_until(lambda: len(reader.records(0)) >= 10 or reader.next_position(0) == 1000)
         start = position or 0
         assert reader.offsets(0) == list(range(start, min(start + len(reader.records(0)), 1000)))
 
 
 def test_a_paused_partition_returns_nothing_until_seek(make: Make) -> None:
     log = make(2, 100)
-    reader = reading(log.open(poll_records=10), {0: 0, 1: 0})
-    reader.until(lambda: reader.records(0) and reader.records(1))
+    reader = start_reading(log.open(poll_records=10), {0: 0, 1: 0})
+    reader.poll_until(lambda: reader.records(0) and reader.records(1))
     reader.source.pause(frozenset({0}))
     before = len(reader.records(0))
     log.append(0, values(100, 110))
@@ -130,7 +134,7 @@ def test_a_paused_partition_returns_nothing_until_seek(make: Make) -> None:
 
 def test_partitions_paused_in_turn_are_read_to_the_end_after_seek(make: Make) -> None:
     """Some of the fetched records are returned, others are still buffered in the client."""
-    reader = reading(make(4, 100).open(poll_records=10), dict.fromkeys(range(4), 0))
+    reader = start_reading(make(4, 100).open(poll_records=10), dict.fromkeys(range(4), 0))
     paused: dict[int, int | None] = {}
 
     def all_paused() -> bool:
@@ -150,28 +154,28 @@ def test_partitions_paused_in_turn_are_read_to_the_end_after_seek(make: Make) ->
 def test_offsets_without_a_record_are_skipped(make: Make) -> None:
     log = make(1, 3)
     log.append_aborted(0, values(3, 8))  # offsets 3 to 7, and the marker at 8
-    reader = reading(log.open(), {0: None})
+    reader = start_reading(log.open(), {0: None})
     reader.read_to({0: 9})
     reader.read_from({0: 9}, {0: last_record(reader, 2)})
     log.append(0, values(9, 12))
     log.append_aborted(0, values(12, 13))
     reader.read_to({0: 14})
     assert reader.offsets(0) == [9, 10, 11]
-    assert all(event.next >= 9 for event in reader.of(Records))
+    assert all(event.next >= 9 for event in reader.events_of_type(Records))
     reader.read_from({0: None})
     reader.read_to({0: 14})
     assert reader.offsets(0) == [0, 1, 2, 9, 10, 11]
-    assert [(event.next, event.end) for event in reader.of(Records)][-1] == (14, 14)
+    assert [(event.next, event.end) for event in reader.events_of_type(Records)][-1] == (14, 14)
 
 
 @pytest.mark.parametrize("position", [2, 500])
 def test_a_position_outside_the_log_is_an_event(make: Make, position: int) -> None:
     log = make(2, 10)
     log.trim(0, 5)
-    reader = reading(log.open(), {0: position, 1: 0})
-    reader.until(lambda: reader.of(OutOfRange) and reader.next(1) == 10)
+    reader = start_reading(log.open(), {0: position, 1: 0})
+    reader.poll_until(lambda: reader.events_of_type(OutOfRange) and reader.next_position(1) == 10)
     reader.poll_times(5)
-    assert reader.of(OutOfRange) == [OutOfRange(0, position, earliest=5, latest=10)]
+    assert reader.events_of_type(OutOfRange) == [OutOfRange(0, position, earliest=5, latest=10)]
     assert reader.records(0) == []
     reader.source.seek({0: 5})
     reader.read_to({0: 10})
@@ -183,27 +187,27 @@ def last_record(reader: Reader, offset: int) -> LastRecord:
     return last_of([record for record in reader.records(0) if record.offset == offset])
 
 
-def test_logs_that_were_cut_are_events(make: Make) -> None:
+def test_the_position_in_a_log_that_was_cut_is_out_of_range(make: Make) -> None:
     """One has grown again; of two, either many or only the last record is missing; one is whole."""
     log, (grown, far, near, whole) = make(4), range(4)
     sizes = {}
     for partition, left in ((grown, 20), (far, 20), (near, 39)):
         log.append(partition, values(0, left))
-        sizes[partition] = log.size(partition)
+        sizes[partition] = log.log_size(partition)
         log.append(partition, values(left, 40))
     log.append(whole, values(0, 3))
-    reader = reading(log.open(), dict.fromkeys(range(4), None))
+    reader = start_reading(log.open(), dict.fromkeys(range(4), None))
     reader.read_to({grown: 40, far: 40, near: 40, whole: 3})
     reader.source.close()
     log.opened.clear()
     log.truncate(sizes)
     log.append(grown, values(100, 160))
     last = last_record(reader, 39)
-    other = reading(log.open(), {grown: 40, far: 40, near: 40, whole: 2}, dict.fromkeys((grown, far, near), last))
-    other.until(lambda: len(other.of(OutOfRange)) == 3 and other.next(whole) == 3)
+    other = start_reading(log.open(), {grown: 40, far: 40, near: 40, whole: 2}, dict.fromkeys((grown, far, near), last))
+    other.poll_until(lambda: len(other.events_of_type(OutOfRange)) == 3 and other.next_position(whole) == 3)
     other.poll_times(5)
-    events = {event.partition: event for event in other.of(OutOfRange)}
-    assert len(other.of(OutOfRange)) == len(events) == 3
+    events = {event.partition: event for event in other.events_of_type(OutOfRange)}
+    assert len(other.events_of_type(OutOfRange)) == len(events) == 3
     assert events[grown] == OutOfRange(grown, 40, 0, 80, events[grown].diverged)
     assert events[grown].diverged in (20, 39)  # not every client knows more than that the last record is another one
     for partition, left in ((far, 20), (near, 39)):
@@ -215,35 +219,34 @@ def test_logs_that_were_cut_are_events(make: Make) -> None:
     assert last_record(other, 79).leader_epoch > last_record(reader, 19).leader_epoch
 
 
-def test_the_last_record_may_be_gone_when_reading_resumes(make: Make) -> None:
+def test_reading_resumes_after_retention_has_removed_the_last_record(make: Make) -> None:
     """Retention has removed all that was read, and nothing else."""
     log = make(2, 10)
-    reader = reading(log.open(), {0: None, 1: None})
+    reader = start_reading(log.open(), {0: None, 1: None})
     reader.read_to({0: 10, 1: 10})
     last = last_record(reader, 9)
     log.trim(0, 10)
     reader.read_from({0: 10, 1: 5}, {0: last})
     log.append(0, values(10, 12))
     reader.read_to({0: 12, 1: 10})
-    assert reader.of(OutOfRange) == []
+    assert reader.events_of_type(OutOfRange) == []
     assert (reader.offsets(0), reader.offsets(1)) == ([10, 11], [5, 6, 7, 8, 9])
 
 
 def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) -> None:
     log = make(2, 20)
-    first = reading(log.open(poll_records=1), {0: 0, 1: 0})
-    first.until(lambda: first.records(0))
+    first = start_reading(log.open(poll_records=1), {0: 0, 1: 0})
+    first.poll_until(lambda: first.records(0))
     second = Reader(log.open())
-    wait_until(lambda: (second.poll(), first.poll()) and first.of(Revoked), what="a revocation")
+    poll_all_until([second, first], lambda: first.events_of_type(Revoked))
     assert first.events[-1] == Revoked(frozenset({0, 1}))
     second.poll_times(20)
     assert second.events == []
     first.source.commit({0: 7})  # still assigned: the commit succeeds
-    wait_until(lambda: log.committed() == {0: 7}, what="the commit")
+    wait_until(lambda: log.read_committed_offsets() == {0: 7}, what="the commit")
     events = len(first.events)
-    wait_until(
-        lambda: (second.poll(), first.poll()) and second.of(Assigned) and len(first.of(Assigned)) == 2,
-        what="an assignment of both",
+    poll_all_until(
+        [second, first], lambda: second.events_of_type(Assigned) and len(first.events_of_type(Assigned)) == 2
     )
     assert [type(e) for e in first.events[events:]] == [Assigned]
     assert first.owned | second.owned == {0, 1}
@@ -257,13 +260,13 @@ def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) 
 
 def test_an_evicted_member_loses_its_partitions_and_rejoins(make: Make) -> None:
     log = make(2, 5)
-    reader = reading(log.open(), {0: 0, 1: 0})
+    reader = start_reading(log.open(), {0: 0, 1: 0})
     reader.read_to({0: 5, 1: 5})
     log.evict_all()
-    reader.until(lambda: reader.of(Lost))
-    assert reader.of(Lost | Revoked) == [Lost(frozenset({0, 1}))]
+    reader.poll_until(lambda: reader.events_of_type(Lost))
+    assert reader.events_of_type(Lost | Revoked) == [Lost(frozenset({0, 1}))]
     before = len(reader.records(0))
-    assert reader.assigned() == {0, 1}
+    assert reader.wait_for_assignment() == {0, 1}
     assert len(reader.records(0)) == before
     reader.source.seek({0: 1})
     reader.read_to({0: 5})
@@ -273,45 +276,43 @@ def test_close_leaves_the_group_at_once_and_is_idempotent(make: Make) -> None:
     log = make(2)
     first = Reader(log.open())
     second = Reader(log.open())
-    wait_until(
-        lambda: (first.poll(), second.poll()) and first.owned | second.owned == {0, 1}, what="an assignment of both"
-    )
+    poll_all_until([first, second], lambda: first.owned | second.owned == {0, 1})
     started = time.monotonic()
     first.source.close()
     first.source.close()
-    second.until(lambda: second.owned == {0, 1})
+    second.poll_until(lambda: second.owned == {0, 1})
     assert time.monotonic() - started < PATIENCE_S / 2  # well before the session timeout
 
 
 def test_close_during_a_rebalance_leaves_the_group(make: Make) -> None:
     log = make(1)
-    first = joined(log.open())
+    first = join_group(log.open())
     second = Reader(log.open())
-    wait_until(lambda: (second.poll(), first.poll()) and first.of(Revoked), what="a revocation")
+    poll_all_until([second, first], lambda: first.events_of_type(Revoked))
     first.source.close()
-    assert second.assigned(timeout_s=PATIENCE_S / 2) == {0}  # well before the session timeout
+    assert second.wait_for_assignment(timeout_s=PATIENCE_S / 2) == {0}  # well before the session timeout
 
 
 def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -> None:
     log = make(1)
-    source = joined(log.open()).source
+    source = join_group(log.open()).source
     before = source.topic_id()
     assert before
     assert source.topic_id() == log.open().topic_id() == before
     source.commit({0: 4})
-    wait_until(lambda: log.committed() == {0: 4}, what="the commit")
+    wait_until(lambda: log.read_committed_offsets() == {0: 4}, what="the commit")
     log.recreate()
     assert source.topic_id() not in ("", before)
     wait_until(lambda: not source.committed({0}), what="the deletion of the offsets")
 
 
-@pytest.mark.usefixtures("attentive")
+@pytest.mark.usefixtures("quick_metadata")
 def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:
     log = make(1)
-    reader = joined(log.open())
+    reader = join_group(log.open())
     assert reader.source.partitions() == {0}
     log.add_partitions(3)
-    reader.until(lambda: reader.owned == {0, 1, 2})
+    reader.poll_until(lambda: reader.owned == {0, 1, 2})
     assert reader.source.partitions() == {0, 1, 2}
     log.append(2, values(0, 2))
     reader.source.seek({2: None})
@@ -320,7 +321,7 @@ def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:
 
 def test_dead_letters_keep_the_record_and_add_the_reason(make: Make) -> None:
     log = make(1)
-    letters, acknowledged = log.dead_letters()
+    letters, acknowledged = log.open_dead_letters()
     headers = [("trace", b"\x00\xff"), ("nothing", None), ("trace", b"again")]
     sent = [
         Record(41, b"[1, ", 1_700_000_000_000, b"key", headers),
@@ -350,20 +351,20 @@ def test_dead_letters_keep_the_record_and_add_the_reason(make: Make) -> None:
 def test_committed_offsets_are_those_of_the_group(make: Make) -> None:
     """Asked for while the assignment is handled: the worker compares them with its checkpoints before it reads."""
     log = make(3, 20)
-    reader = joined(log.open())
+    reader = join_group(log.open())
     assert reader.source.committed({0, 1, 2}) == {}
     reader.source.seek({0: None, 1: None, 2: None})
     reader.read_to({0: 20, 1: 20, 2: 20})
     store = '{"store":"é"}'
     reader.source.commit({0: 7, 1: 20}, store)
     expected = {0: Committed(7, store), 1: Committed(20, store)}
-    reader.until(lambda: reader.source.committed({0, 1, 2}) == expected)
+    reader.poll_until(lambda: reader.source.committed({0, 1, 2}) == expected)
     assert reader.source.committed({1}) == {1: (20, store)}
     assert reader.source.committed(set()) == {}
     heir = Reader(log.open())
     assert heir.source.committed({0, 1, 2}) == expected  # before it joins the group, which it does when it polls
     reader.poll_times(5, 0.2)
-    assert reader.of(Revoked) == []
+    assert reader.events_of_type(Revoked) == []
     reader.source.close()
-    assert heir.assigned() == {0, 1, 2}
+    assert heir.wait_for_assignment() == {0, 1, 2}
     assert heir.source.committed({0, 1, 2}) == expected

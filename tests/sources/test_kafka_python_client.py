@@ -10,38 +10,40 @@ from kafka import KafkaConsumer
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from tests.kafka_broker import Broker
 from tests.sources.backends import settings_for
-from tests.sources.reader import Reader, joined
+from tests.sources.reader import Reader, join_group
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("patient")]
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("long_timeouts")]
 
 POLLS = 3
 POLL_S = 0.5
 MOST_TURNS = 50  # of a poll's loop; a handful are usual, and a loop that does not wait takes a thousand
 
 
-def heartbeat(reader: Reader) -> None:
-    """A member that has nothing else to ask for: its partition is paused."""
+def ask_for_heartbeat(reader: Reader) -> None:
+    """Do nothing: a member whose partition is paused only sends heartbeats."""
 
 
-def records(reader: Reader) -> None:
+def ask_for_records(reader: Reader) -> None:
     reader.source.seek({0: 0})
     reader.poll()
 
 
-def positions(reader: Reader) -> None:
+def ask_for_positions(reader: Reader) -> None:
     reader.source.seek({0: None})
 
 
-def assignment(reader: Reader) -> None:
+def ask_for_assignment(reader: Reader) -> None:
     reader.source._consumer._coordinator.request_rejoin()  # type: ignore[attr-defined]
 
 
-def coordinator(reader: Reader) -> None:
+def ask_for_coordinator(reader: Reader) -> None:
     reader.source._consumer._coordinator.coordinator_dead("the test says so")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("ask_for", [heartbeat, records, positions, assignment, coordinator])
+@pytest.mark.parametrize(
+    "ask_for", [ask_for_heartbeat, ask_for_records, ask_for_positions, ask_for_assignment, ask_for_coordinator]
+)
 def test_a_poll_waits_although_a_request_is_not_answered(
     stoppable: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch, ask_for: Callable[[Reader], None]
 ) -> None:
@@ -49,7 +51,7 @@ def test_a_poll_waits_although_a_request_is_not_answered(
     turn = mock.Mock(side_effect=KafkaConsumer._poll_once)
 
     with closing(KafkaPythonSource(settings_for(stoppable, new_topic, kafka_client="kafka-python"))) as source:
-        reader = joined(source)
+        reader = join_group(source)
         is_due = source._consumer._coordinator.heartbeat.should_heartbeat
         with stoppable.frozen():
             ask_for(reader)

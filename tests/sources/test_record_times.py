@@ -11,7 +11,7 @@ from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.sources.base import Outgoing, RecordRefusedError
 from streampca.sources.dead_letters import dead_letter_headers
-from streampca.sources.record_times import HEADER, RecordTimes
+from streampca.sources.record_times import HEADER, TimestampReplacer
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000
@@ -54,33 +54,33 @@ def test_times_are_replaced_where_the_broker_would_not_keep_them(
 ) -> None:
     """After a refusal, also where they are not of the last hour, then all, and then none: the clock is wrong."""
     transactions: Any = SimpleNamespace(topic_configs=lambda: {name: str(value) for name, value in configs.items()})
-    times = RecordTimes("t", transactions, lambda: NOW / 1000)
+    times = TimestampReplacer("t", transactions, lambda: NOW / 1000)
     for _ in range(tries):
-        times.retry(RecordRefusedError("invalid timestamp", 32))
+        times.begin_next_try(RecordRefusedError("invalid timestamp", 32))
     timestamps = [*(NOW - age for age in ages), *odd]
     records = [Outgoing("t", 0, b"v", b"k", [("a", None), (HEADER, b"earlier")], time) for time in timestamps]
     kept = [
         time < 0 or tries == 3 or (broker_keeps(configs, NOW - time) and (True, 0 <= NOW - time <= HOUR, False)[tries])
         for time in timestamps
     ]
-    sent, replaced = times.sendable(records, np.array(timestamps, np.int64))
+    sent, replaced = times.replace(records, np.array(timestamps, np.int64))
     assert replaced == kept.count(False)
     assert list(sent) == [
         record if keep else ("t", 0, b"v", b"k", [("a", None), (HEADER, b"%d" % record.timestamp)], -1)
         for record, keep in zip(records, kept, strict=True)
     ]
     with pytest.raises(SourceError, match="refused"):  # as it is no time's, or all were replaced
-        times.retry(RecordRefusedError("refused", 10 if tries < 3 else 87))
+        times.begin_next_try(RecordRefusedError("refused", 10 if tries < 3 else 87))
 
 
 @given(time=st.sampled_from([-1, 0, NOW]), tries=st.integers(0, 3))
 def test_a_dead_letter_has_the_records_time_once_the_time_of_sending_is_refused(time: int, tries: int) -> None:
     """The clock of the machine that sends it is wrong."""
     transactions: Any = SimpleNamespace(topic_configs=dict)
-    times = RecordTimes("t", transactions, lambda: NOW / 1000)
+    times = TimestampReplacer("t", transactions, lambda: NOW / 1000)
     for _ in range(tries):
-        times.retry(RecordRefusedError("invalid timestamp", 32))
+        times.begin_next_try(RecordRefusedError("invalid timestamp", 32))
     headers = dead_letter_headers("t", 0, Record(7, b"v", time), "undecodable", "no")
-    (sent,), replaced = times.sendable([Outgoing("dead", None, b"v", None, headers, -1)])
+    (sent,), replaced = times.replace([Outgoing("dead", None, b"v", None, headers, -1)])
     assert sent == ("dead", None, b"v", None, headers, time if tries == 3 else -1)
     assert replaced == 0

@@ -11,10 +11,10 @@ from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from tests.kafka_broker import PASSWORD, USER, Broker
 from tests.sources.backends import OnConfluent, OnKafka
-from tests.sources.reader import Reader, joined
+from tests.sources.reader import Reader, join_group
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("patient", "attentive")]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("long_timeouts", "quick_metadata")]
 
 LOGIN = {
     "security_protocol": "SASL_PLAINTEXT",
@@ -25,8 +25,8 @@ LOGIN = {
 
 
 @contextmanager
-def refused(broker: Broker, topic: str) -> Iterator[None]:
-    """The user may do nothing with the topic."""
+def deny_topic(broker: Broker, topic: str) -> Iterator[None]:
+    """While the block runs, the user may do nothing with the topic."""
     denied = ACL(
         f"User:{USER}", "*", ACLOperation.ALL, ACLPermissionType.DENY, ResourcePattern(ResourceType.TOPIC, topic)
     )
@@ -65,10 +65,10 @@ def test_partitions_are_assigned_once_the_leader_may_read_the_topic_again(
         return sorted([*leader.owned, *joining.owned]) == [0, 1, 2, 3] and len(leader.owned) == 2
 
     with closing(first(broker, topic, 4)) as one, closing(second(broker, topic, 4)) as other:
-        leader = joined(one.open(**LOGIN, bootstrap_servers=broker.sasl_bootstrap))
+        leader = join_group(one.open(**LOGIN, bootstrap_servers=broker.sasl_bootstrap))
         joining = Reader(other.open(**LOGIN, bootstrap_servers=broker.sasl_bootstrap))
-        joining.until(lambda: group()["group_state"] == "PreparingRebalance")  # until the leader polls
-        with refused(broker, topic):
+        joining.poll_until(lambda: group()["group_state"] == "PreparingRebalance")  # until the leader polls
+        with deny_topic(broker, topic):
             if isinstance(leader.source, KafkaPythonSource):  # it assigns what it was last told of the topic
                 cluster = leader.source._connection._manager.cluster
                 wait_until(lambda: topic in cluster.unauthorized_topics)

@@ -15,7 +15,7 @@ from tests.sources.backends import OnKafka
 from tests.sources.reader import Reader
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("attentive")]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("quick_metadata")]
 
 ALL = frozenset(range(4))
 JOIN_GROUP = 11  # its API key in Kafka's protocol
@@ -69,10 +69,10 @@ def test_a_restart_moves_no_partition(backend: OnKafka) -> None:
     members = Members(backend)
     before = members.owned()
     for name, other in (("a", "b"), ("b", "a")):
-        events = len(members.readers[other].of(Revoked | Lost))
+        events = len(members.readers[other].events_of_type(Revoked | Lost))
         members.restart(name)
         members.wait(lambda: members.owned() == before)
-        assert len(members.readers[other].of(Revoked | Lost)) == events
+        assert len(members.readers[other].events_of_type(Revoked | Lost)) == events
     backend.add_partitions(6)
     members.wait(lambda: members.settled() == frozenset(range(6)))
 
@@ -85,7 +85,7 @@ def test_the_partitions_of_a_member_that_stays_away_move(backend: OnKafka) -> No
     assert gone.events
 
 
-def test_a_member_that_was_replaced_ends_with_what_to_do(backend: OnKafka) -> None:
+def test_a_replaced_member_ends_with_an_error_that_says_what_to_do(backend: OnKafka) -> None:
     members = Members(backend)
     replaced = members.readers.pop("a")
     members.readers["a"] = members.start("a")
@@ -94,7 +94,7 @@ def test_a_member_that_was_replaced_ends_with_what_to_do(backend: OnKafka) -> No
         members.wait(lambda: replaced.poll(POLL_S) and False)
 
 
-def test_a_member_whose_own_request_arrived_late_ends_with_what_to_do(backend: OnKafka) -> None:
+def test_a_member_whose_own_request_arrived_late_ends_with_an_error_that_says_what_to_do(backend: OnKafka) -> None:
     """A connection was cut after a request to join: the group takes it for another member with the same identity.
 
     Neither side can tell the two cases apart, so the error names both.
@@ -103,19 +103,19 @@ def test_a_member_whose_own_request_arrived_late_ends_with_what_to_do(backend: O
     with FaultyProxy(broker.proxy, broker.proxied) as proxy:
         proxy.hold(JOIN_GROUP)
         reader = Reader(backend.open(group_instance_id="a", bootstrap_servers=f"127.0.0.1:{broker.proxy}"))
-        assert reader.assigned() == ALL
+        assert reader.wait_for_assignment() == ALL
         assert proxy.holds
         proxy.deliver()
         with pytest.raises(SourceError, match="a request of its own to join was cut, and arrived late"):
-            reader.until(lambda: False)
+            reader.poll_until(lambda: False)
         reader.source.close()
-    assert Reader(backend.open(group_instance_id="a")).assigned() == ALL  # a new process goes on
+    assert Reader(backend.open(group_instance_id="a")).wait_for_assignment() == ALL  # a new process goes on
 
 
 def test_members_with_and_without_an_identity_share_the_topic(backend: OnKafka) -> None:
     """As while the setting is introduced."""
     readers = [Reader(backend.open(**({} if n == 1 else {"group_instance_id": f"{n}"}))) for n in range(3)]
-    readers[0].until(
+    readers[0].poll_until(
         lambda: (
             any(reader.poll(POLL_S) and False for reader in readers[1:])
             or sorted(sorted(reader.owned) for reader in readers) == [[0, 1], [2], [3]]

@@ -34,8 +34,8 @@ def tokens(broker: Broker) -> Iterator[TokenServer]:
         yield server
 
 
-def refused(make: Any, settings: Any) -> str:
-    """The error that `make` raises, which shows no secret."""
+def read_refusal(make: Any, settings: Any) -> str:
+    """Return the error that `make` raises, after checking that it shows no secret."""
     text = refusal(SourceError, make, settings)
     assert not re.search(rf"eyJ|{SECRET}|{SECRET[::-1]}", text)
     return text
@@ -52,7 +52,7 @@ def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, 
     )
     source = kind.source(settings)
     dead_letters = create_dead_letters(settings)
-    assert Reader(source).assigned() == {0}
+    assert Reader(source).wait_for_assignment() == {0}
     assert tokens.asked == [{"grant_type": ["client_credentials"], "scope": ["a b"], "audience": ["c"]}]
     dead_letters.close()
     source.close()
@@ -62,7 +62,7 @@ def test_a_wrong_secret_is_an_error(broker: Broker, topic: str, tokens: TokenSer
     login = tokens.login(broker.tokens_bootstrap) | {"sasl_password": SECRET[::-1], "kafka_client": kind.client}
     wrong = settings_for(broker, topic, **login, dead_letter_topic="d")
     for make in (kind.source, create_dead_letters):
-        assert refused(make, wrong).startswith(
+        assert read_refusal(make, wrong).startswith(
             f"the token endpoint {tokens.url} gives no token (401 invalid_client); check sasl_username"
         )
 
@@ -78,23 +78,23 @@ def test_dead_letters_wait_idly_while_their_login_is_refused(
     values = [b"before", b"refused"]
     with closing(create_dead_letters(settings)) as letters:
 
-        def flushed() -> bool:
+        def is_flushed() -> bool:
             with suppress(SourceError, TimeoutError):
                 letters.flush(0.2)
                 return True
             return False
 
         letters.send(0, Record(0, values[0], 1), "undecodable", "no")
-        wait_until(flushed)
+        wait_until(is_flushed)
         tokens.knows_client = False
         time.sleep(tokens.lifetime_s + 1)  # how long the token lasts
         letters.send(0, Record(1, values[1], 1), "undecodable", "no")
         used, refused_until = time.process_time(), time.monotonic() + 5
         while time.monotonic() < refused_until:
-            assert not flushed()
+            assert not is_flushed()
         assert time.process_time() - used < 2
         tokens.knows_client = True
-        wait_until(flushed)
+        wait_until(is_flushed)
     assert [record.value for record in broker.read_all(dead)] == values
 
 
@@ -102,7 +102,7 @@ def test_a_token_for_another_audience_is_refused(
     broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]
 ) -> None:
     tokens.audience = "others"
-    text = refused(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
+    text = read_refusal(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
     assert "refuses the login" in text
     assert "invalid_token" in text
 
@@ -114,7 +114,7 @@ def test_an_absent_token_endpoint_is_an_error(
     tokens.failure = status
     if status is None:
         tokens.stop()
-    assert tokens.url in refused(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
+    assert tokens.url in read_refusal(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
 
 
 @pytest.mark.parametrize("status", [None, 408, 429, 503, 401, 404])
@@ -128,19 +128,19 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
     tokens.failure = status
     if status is None:
         tokens.stop()
-    login._ask_at = 0  # as after 50 s
+    login._request_at = 0  # as after 50 s
     assert login.current() == first
     assert login.may_be_expired
     for left_s, waits in ((30, True), (-1, status not in (401, 404))):
         login._expiry = time.time() + left_s
-        login._ask_at = 0
+        login._request_at = 0
         with pytest.raises(SourceError) as caught:
             login.current()
         assert (isinstance(caught.value, NoBrokerError), login.may_be_expired) == (waits, waits)
     tokens.failure = None
     if status is None:
         tokens.start()
-    login._ask_at = 0
+    login._request_at = 0
     assert login.current() != first
 
 
@@ -154,7 +154,7 @@ def test_a_client_that_starts_longer_than_its_token_lives_logs_in_with_the_next(
     with closing(kind.source(settings)) as source:
         time.sleep(2 * tokens.lifetime_s)  # how long the start takes is what is tested: kernels are compiled, say
         source.topic_id()
-        assert Reader(source).assigned() == {0}
+        assert Reader(source).wait_for_assignment() == {0}
 
 
 @pytest.mark.parametrize("replaced_after_s", [5, 10, 30])
@@ -188,7 +188,7 @@ def test_brokers_are_sent_the_token_that_is_signed_for_msk(
         monkeypatch.setenv(f"AWS_{name}", value)
     (port,) = free_ports(1)
     with FaultyProxy(port, broker.tokens) as proxy:
-        text = refused(kind.source, settings_for(broker, topic, **MSK, bootstrap_servers=f"127.0.0.1:{port}"))
+        text = read_refusal(kind.source, settings_for(broker, topic, **MSK, bootstrap_servers=f"127.0.0.1:{port}"))
     assert "refuses the login" in text
     sent = re.search(rb"n,,\x01auth=Bearer ([\w-]+)\x01\x01", proxy.requests)
     url = urlsplit(base64.urlsafe_b64decode(sent[1] + b"===").decode())
@@ -208,4 +208,4 @@ def test_without_credentials_of_aws_nothing_is_signed(
         monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_REGION", "eu-west-2")  # of no other test: a token is kept
-    assert "AWS_MSK_IAM needs credentials of AWS" in refused(kind.source, settings_for(broker, topic, **MSK))
+    assert "AWS_MSK_IAM needs credentials of AWS" in read_refusal(kind.source, settings_for(broker, topic, **MSK))

@@ -1,7 +1,7 @@
 """Records and offsets of one transaction become visible together, whoever implements it."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from kafka.errors import KafkaTimeoutError
 
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Outgoing, RecordRefusedError, TransactionFailedError
-from streampca.sources.client_transactions import Undelivered
+from streampca.sources.client_transactions import Failure
 from streampca.sources.clients import create_transactions
 from streampca.sources.confluent import transactions as client
 from streampca.sources.events import Lost
@@ -19,7 +19,7 @@ from tests.kafka_broker import SASL, USER
 from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka
 from tests.sources.reader import Reader
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_timeouts")
 
 ON_BROKER = [pytest.param(kind, marks=pytest.mark.broker) for kind in (OnKafka, OnConfluent)]
 on_broker = pytest.mark.parametrize("log", ON_BROKER, indirect=True)
@@ -39,7 +39,7 @@ def record(log: Backend, value: bytes | None, **more: Any) -> Outgoing:
 
 
 def values(log: Backend) -> list[bytes]:
-    return [written.value for written in log.written()]
+    return [written.value for written in log.read_output()]
 
 
 def test_all_of_a_transaction_is_visible_or_nothing(log: Backend) -> None:
@@ -52,12 +52,28 @@ def test_all_of_a_transaction_is_visible_or_nothing(log: Backend) -> None:
     transactions.send([record(log, None, partition=1)])
     offsets = {0: Committed(7, "as agreed"), 1: Committed(3, "é" * 15)}
     transactions.commit(offsets)
-    first, second = log.written()
+    first, second = log.read_output()
     assert (first.value, first.key, list(first.headers), first.timestamp) == (b"a", b"k", [("h", b"v")], 1234)
     assert (second.value, second.partition) == (None, 1)
     assert source.committed([0, 1]) == offsets
     transactions.commit({0: Committed(8)})  # without records
     assert source.committed([0])[0].offset == 8
+
+
+@on_broker
+def test_partitions_that_are_added_to_the_output_topic_are_written_to_after_a_failed_transaction(log: OnKafka) -> None:
+    _, transactions = log.join()
+    transactions.send([record(log, b"a")])
+    transactions.commit({})
+    log.broker.add_partitions(log.output, 3)
+    with suppress(TransactionFailedError):  # the producer does not know the partition yet
+        transactions.send([record(log, b"b", partition=2)])
+        transactions.commit({})
+    if len(values(log)) == 1:
+        transactions.recover()
+        transactions.send([record(log, b"b", partition=2)])
+        transactions.commit({})
+    assert sorted(values(log)) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("has_noticed", [False, True])
@@ -67,11 +83,11 @@ def test_a_member_that_the_group_has_given_up_cannot_commit(log: Backend, has_no
     log.evict_all()
     reader = Reader(source)
     if has_noticed:
-        reader.until(lambda: reader.of(Lost))
+        reader.poll_until(lambda: reader.events_of_type(Lost))
     refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
     refusal(TransactionFailedError, transactions.send, [record(log, b"b")])  # until it has recovered
     assert source.committed([0]) == {}
-    reader.assigned()
+    reader.wait_for_assignment()
     transactions.recover()
     transactions.send([record(log, b"c")])
     transactions.commit({0: Committed(1)})
@@ -103,15 +119,17 @@ def test_a_record_that_was_not_delivered_fails_the_commit(log: OnKafka) -> None:
     """kafka-python's client would commit the others; librdkafka refuses to."""
     _, transactions = log.join()
     transactions.send([record(log, b"a")])
-    late = Undelivered(KafkaTimeoutError("late"), log.output, size=0)
-    transactions._undelivered.append(late)  # type: ignore[attr-defined]
+    late = Failure(KafkaTimeoutError("late"), log.output, size=0)
+    transactions._failures.append(late)  # type: ignore[attr-defined]
     refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
     transactions.recover()
     assert values(log) == []
 
 
 @on_broker
-def test_a_successor_of_the_same_name_ends_what_is_open(log: Backend, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_producer_with_the_same_id_ends_the_open_transaction_of_another(
+    log: Backend, capfd: pytest.CaptureFixture[str]
+) -> None:
     """librdkafka writes what it says about that to our log, not to stderr."""
     _, before = log.join(group_instance_id="one")
     before.send([record(log, b"lost")])
@@ -167,6 +185,22 @@ def test_a_record_that_the_topic_does_not_take_is_refused(
     assert error.value.code in codes
     assert error.value.size == size
     write(*([record(log, refused["value"][1:], headers=refused["headers"])] if size else []))
+
+
+@on_broker
+def test_a_record_without_a_key_in_a_compacted_topic_is_refused_once_and_the_key_is_blamed(log: OnKafka) -> None:
+    compacted = log.broker.create_topic(f"{log.name}-compacted", 1, cleanup_policy="compact")
+    source, _ = log.join()
+    settings = log.settings(group_instance_id="compacted")
+    with closing(create_transactions(settings, source, [compacted])) as transactions:
+        transactions.recover()
+        transactions.send([record(log, b"a", topic=compacted, key=key) for key in (b"k", None, b"k", None)])
+        with pytest.raises(SourceError, match="without a key is refused by topic"):  # not RecordRefusedError
+            transactions.commit({})
+        transactions.recover()
+        transactions.send([record(log, b"a", topic=compacted, key=b"k")])
+        transactions.commit({})
+    assert len(log.broker.read_all(compacted)) == 1
 
 
 @on_broker

@@ -1,6 +1,7 @@
 """Checkpoints in a store: the newest intact one, pruning, concurrent readers, and listings that are stale."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.stores.checkpoints import Checkpoints
 from tests.errors import refusal
 from tests.example_models import newer
-from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
+from tests.fold.streams import fold_config, make_checkpoint, make_fold, vectors
 from tests.in_memory.store import Crash, FaultyStore
 
 CONFIG = fold_config()
@@ -20,30 +21,31 @@ Logs = list[EventDict]
 
 
 def checkpoint(position: int, partition: int = 0) -> Checkpoint:
-    return checkpoint_of(replace(fold_of(vectors(30), CONFIG), position=position), CONFIG, partition)
+    return make_checkpoint(replace(make_fold(vectors(30), CONFIG), position=position), CONFIG, partition)
 
 
-def name_of(position: int, partition: int = 0) -> str:
+def name_file(position: int, partition: int = 0) -> str:
     return f"checkpoints/readings/{partition}/{position:020d}.npz"
 
 
 class StaleStore(FaultyStore):
-    """Lists folders as they were, like a network file system that caches them; and some files cannot be read."""
+    """Lists frozen folders as they were, like a network file system that caches them. Some files cannot be read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.listed: dict[str, list[str]] = {}
+        self.frozen: dict[str, list[str]] = {}  # folder → the names in it when it was frozen
         self.unreadable: set[str] = set()
-        self.saved_after_listing: list[int] = []  # by another worker, which also prunes, after each listing
+        # Positions that another worker saves, one after each listing. It then deletes the listed files.
+        self.saved_after_listing: list[int] = []
 
     def freeze(self, folder: str) -> None:
-        self.listed[folder] = super().names(folder)
+        self.frozen[folder] = super().names(folder)
 
     def names(self, folder: str) -> list[str]:
-        names = self.listed.get(folder) or super().names(folder)
+        names = self.frozen.get(folder) or super().names(folder)
         if self.saved_after_listing:
             position = self.saved_after_listing.pop(0)
-            self.write(name_of(position), encode(checkpoint(position)))
+            self.write(name_file(position), encode(checkpoint(position)))
             for name in names:
                 self.delete(name)
         return names
@@ -65,8 +67,8 @@ def checkpoints(store: StaleStore) -> Checkpoints:
 
 
 @pytest.fixture
-def three(checkpoints: Checkpoints) -> Checkpoints:
-    """With checkpoints at 10, 20 and 30."""
+def three_saved(checkpoints: Checkpoints) -> Checkpoints:
+    """Checkpoints of partition 0 at the offsets 10, 20 and 30."""
     save(checkpoints, 10, 20, 30)
     return checkpoints
 
@@ -81,12 +83,12 @@ def newest_position(checkpoints: Checkpoints, partition: int = 0) -> int | None:
     return None if newest is None else newest.fold.position
 
 
-def assert_falls_back(three: Checkpoints, logs: Logs, cause: str = "", state: str = "damaged") -> None:
-    """From the checkpoint at 30 to that at 20."""
-    assert newest_position(three) == 20
+def assert_falls_back(three_saved: Checkpoints, logs: Logs, cause: str = "") -> None:
+    """Assert that the checkpoint at 20 is loaded, since the one at 30 is damaged, and that this is logged."""
+    assert newest_position(three_saved) == 20
     [line] = logs
-    assert (line["log_level"], line["file"]) == ("error", name_of(30))
-    assert line["event"] == f"checkpoint {state}, falling back"
+    assert (line["log_level"], line["file"]) == ("error", name_file(30))
+    assert line["event"] == "checkpoint damaged, falling back"
     assert cause in line["error"]
 
 
@@ -100,22 +102,70 @@ def test_topics_and_partitions_are_separate_and_listed_in_order(store: StaleStor
     assert Checkpoints(store, "readings2").partitions() == []
 
 
-def test_a_checkpoint_behind_the_newest_is_refused(three: Checkpoints) -> None:
+class DyingStore(StaleStore):
+    """Dies at a change of the store, if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes_until_death = -1  # never
+
+    def write(self, name: str, data: bytes) -> None:
+        self._count()
+        super().write(name, data)
+
+    def delete(self, name: str) -> None:
+        self._count()
+        super().delete(name)
+
+    def _count(self) -> None:
+        if self.changes_until_death == 0:
+            raise Crash
+        self.changes_until_death -= 1
+
+
+@pytest.mark.parametrize("position", [5, 20, 25, 30, 40])
+@pytest.mark.parametrize("changes", [-1, 0, 1, 2, 3])
+def test_a_replacement_leaves_one_checkpoint_and_can_be_repeated_after_a_crash(position: int, changes: int) -> None:
+    """The new checkpoint may be behind all others, at the place of one of them, or ahead of them."""
+    store = DyingStore()
+    checkpoints = Checkpoints(store, "readings", keep=3)
+    save(checkpoints, 10, 20, 30)
+    before = checkpoint(30)
+    after = replace(checkpoint(position), topic_id="id-2")
+    store.changes_until_death = changes
+    with suppress(Crash):
+        checkpoints.replace(before, after)
+    store.changes_until_death = -1
+    newest = Checkpoints(store, "readings").newest(0)
+    assert encode(newest) in (encode(before), encode(after))
+    checkpoints.replace(newest, after)
+    assert checkpoints.offsets(0) == [position]
+    assert encode(checkpoints.newest(0)) == encode(after)
+
+
+def test_a_checkpoint_that_could_not_be_read_replaces_none(three_saved: Checkpoints, store: StaleStore) -> None:
+    wrong = checkpoint(40)
+    wrong.fold.state.mean[0] = np.nan
+    refusal(DamagedFileError, three_saved.replace, checkpoint(30), wrong)
+    assert three_saved.offsets(0) == [10, 20, 30]
+
+
+def test_a_checkpoint_behind_the_newest_is_refused(three_saved: Checkpoints) -> None:
     """A worker that the group has removed tries this while it does not know it, and one whose volume was swapped."""
     for position in (15, 5):
-        assert "partition 0 at offset 30, which is ahead of" in refusal(StoreError, save, three, position)
-        assert newest_position(three) == 30
-        assert three.offsets(0) == [10, 20, 30]
+        assert "partition 0 at offset 30, which is ahead of" in refusal(StoreError, save, three_saved, position)
+        assert newest_position(three_saved) == 30
+        assert three_saved.offsets(0) == [10, 20, 30]
 
 
-def test_no_checkpoint_ahead_of_the_one_just_written_is_deleted(three: Checkpoints, store: StaleStore) -> None:
+def test_no_checkpoint_ahead_of_the_one_just_written_is_deleted(three_saved: Checkpoints, store: StaleStore) -> None:
     for position in (20, 30):
-        store.damage(name_of(position))
-    save(three, 11, 12, 13, 14)
-    assert three.offsets(0) == [12, 13, 14, 20, 30]
-    assert newest_position(three) == 14
-    save(three, 40)
-    assert three.offsets(0) == [20, 30, 40]
+        store.damage(name_file(position))
+    save(three_saved, 11, 12, 13, 14)
+    assert three_saved.offsets(0) == [12, 13, 14, 20, 30]
+    assert newest_position(three_saved) == 14
+    save(three_saved, 40)
+    assert three_saved.offsets(0) == [20, 30, 40]
 
 
 def test_old_checkpoints_are_pruned_and_other_files_are_ignored(checkpoints: Checkpoints, store: StaleStore) -> None:
@@ -130,12 +180,12 @@ def test_old_checkpoints_are_pruned_and_other_files_are_ignored(checkpoints: Che
 
 
 NO_CHECKPOINTS: dict[str, tuple[Callable[[StaleStore], None], str]] = {
-    "flip": (lambda store: store.damage(name_of(30), 400), ""),
-    "cut": (lambda store: store.cut(name_of(30), 1000), ""),
-    "empty": (lambda store: store.cut(name_of(30), 0), ""),
+    "flip": (lambda store: store.damage(name_file(30), 400), ""),
+    "cut": (lambda store: store.cut(name_file(30), 1000), ""),
+    "empty": (lambda store: store.cut(name_file(30), 0), ""),
     **{
         differs: (
-            lambda store, other=other: store.write(name_of(30), encode(other)),
+            lambda store, other=other: store.write(name_file(30), encode(other)),
             "it holds the checkpoint of topic",
         )
         for differs, other in {
@@ -149,49 +199,51 @@ NO_CHECKPOINTS: dict[str, tuple[Callable[[StaleStore], None], str]] = {
 
 @pytest.mark.parametrize(("put", "cause"), NO_CHECKPOINTS.values(), ids=NO_CHECKPOINTS)
 def test_if_the_newest_file_is_damaged_or_anothers_the_one_before_is_used_and_the_file_is_replaced_later(
-    three: Checkpoints, store: StaleStore, put: Callable[[StaleStore], None], cause: str, logs: Logs
+    three_saved: Checkpoints, store: StaleStore, put: Callable[[StaleStore], None], cause: str, logs: Logs
 ) -> None:
     put(store)
-    assert_falls_back(three, logs, cause)
-    save(three, 30)
-    assert newest_position(three) == 30
+    assert_falls_back(three_saved, logs, cause)
+    save(three_saved, 30)
+    assert newest_position(three_saved) == 30
 
 
-def test_if_the_newest_checkpoint_cannot_be_read_the_one_before_is_used(
-    three: Checkpoints, store: StaleStore, logs: Logs
+def test_if_the_newest_checkpoint_cannot_be_read_it_is_an_error_and_no_fallback_is_used(
+    three_saved: Checkpoints, store: StaleStore, logs: Logs
 ) -> None:
-    store.unreadable.add(name_of(30))
-    assert_falls_back(three, logs, "Input/output error", "unreadable")
+    store.unreadable.add(name_file(30))
+    assert "Input/output error" in refusal(StoreError, three_saved.newest, 0)
+    assert logs == []
     store.unreadable.clear()  # it was one failed read
-    save(three, 25)
-    assert three.offsets(0) == [10, 20, 25, 30]
+    assert newest_position(three_saved) == 30
 
 
-def test_a_newer_release_s_checkpoint_is_waited_for(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
+def test_a_checkpoint_of_a_newer_release_is_an_error_and_no_fallback_is_used(
+    three_saved: Checkpoints, store: StaleStore, logs: Logs
+) -> None:
     """A worker retries a `StoreError`, so an old one waits in a rolling upgrade, and never learns again from 20."""
-    store.write(name_of(30), newer(store.read(name_of(30)), "checkpoint"))
-    assert "nothing is damaged" in refusal(NewerFormatError, three.newest, 0)
+    store.write(name_file(30), newer(store.read(name_file(30)), "checkpoint"))
+    assert "nothing is damaged" in refusal(NewerFormatError, three_saved.newest, 0)
     assert logs == []
 
 
-def test_if_every_checkpoint_is_damaged_it_is_an_error(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
+def test_if_every_checkpoint_is_damaged_it_is_an_error(three_saved: Checkpoints, store: StaleStore, logs: Logs) -> None:
     for position in (10, 20, 30):
-        store.damage(name_of(position))
-    text = refusal(DamagedFileError, lambda: three.newest(0))
+        store.damage(name_file(position))
+    text = refusal(DamagedFileError, lambda: three_saved.newest(0))
     assert len(logs) == 3
     assert text.startswith("every checkpoint of partition 0 is damaged")
-    assert all(name_of(position) in text for position in (10, 20, 30))
+    assert all(name_file(position) in text for position in (10, 20, 30))
 
 
 def test_if_no_checkpoint_can_be_read_the_error_is_the_stores(
-    three: Checkpoints, store: StaleStore, logs: Logs
+    three_saved: Checkpoints, store: StaleStore, logs: Logs
 ) -> None:
-    store.unreadable |= {name_of(position) for position in (10, 20, 30)}
-    assert "Input/output error" in refusal(StoreError, three.newest, 0)
+    store.unreadable |= {name_file(position) for position in (10, 20, 30)}
+    assert "Input/output error" in refusal(StoreError, three_saved.newest, 0)
     assert logs == []
-    store.unreadable.discard(name_of(10))
-    store.damage(name_of(10))
-    assert "Input/output error" in refusal(StoreError, three.newest, 0)
+    store.unreadable.discard(name_file(30))
+    store.damage(name_file(30))
+    assert "Input/output error" in refusal(StoreError, three_saved.newest, 0)
 
 
 def test_a_checkpoint_that_could_not_be_loaded_is_not_written(checkpoints: Checkpoints) -> None:
@@ -199,17 +251,17 @@ def test_a_checkpoint_that_could_not_be_loaded_is_not_written(checkpoints: Check
     good = checkpoint(20).fold
     fold = replace(good, state=replace(good.state, mean=good.state.mean * np.nan))
     with pytest.raises(DamagedFileError, match=r"partition 0 cannot be saved.*not finite"):
-        checkpoints.save(checkpoint_of(fold, CONFIG))
+        checkpoints.save(make_checkpoint(fold, CONFIG))
     assert checkpoints.offsets(0) == [10]
 
 
 @pytest.mark.parametrize("error", [StoreError("disk full"), Crash()])
-def test_a_failed_write_changes_nothing(three: Checkpoints, store: StaleStore, error: BaseException) -> None:
+def test_a_failed_write_changes_nothing(three_saved: Checkpoints, store: StaleStore, error: BaseException) -> None:
     store.fail_writes(1, error)
     with pytest.raises(type(error)):
-        save(three, 40)
-    assert three.offsets(0) == [10, 20, 30]
-    assert newest_position(three) == 30
+        save(three_saved, 40)
+    assert three_saved.offsets(0) == [10, 20, 30]
+    assert newest_position(three_saved) == 30
 
 
 def test_a_reader_whose_files_are_pruned_finds_newer_ones(checkpoints: Checkpoints, store: StaleStore) -> None:
@@ -218,19 +270,23 @@ def test_a_reader_whose_files_are_pruned_finds_newer_ones(checkpoints: Checkpoin
     assert newest_position(checkpoints) == 40
 
 
-def test_a_listing_whose_files_are_all_gone_is_an_error(three: Checkpoints, store: StaleStore) -> None:
+def test_a_listing_whose_files_are_all_gone_is_an_error(three_saved: Checkpoints, store: StaleStore) -> None:
     store.freeze("checkpoints/readings/0")
     for position in (10, 20, 30):
-        store.delete(name_of(position))
-        store.write(name_of(100 + position), encode(checkpoint(100 + position)))
-    assert "every checkpoint of partition 0 that the store lists is gone" in refusal(StaleListingError, three.newest, 0)
-    store.listed.clear()
-    assert newest_position(three) == 130
+        store.delete(name_file(position))
+        store.write(name_file(100 + position), encode(checkpoint(100 + position)))
+    assert "every checkpoint of partition 0 that the store lists is gone" in refusal(
+        StaleListingError, three_saved.newest, 0
+    )
+    store.frozen.clear()
+    assert newest_position(three_saved) == 130
 
 
-def test_a_damaged_file_in_a_stale_listing_does_not_count_as_all_damaged(three: Checkpoints, store: StaleStore) -> None:
-    store.damage(name_of(20))
+def test_a_damaged_file_in_a_stale_listing_does_not_count_as_all_damaged(
+    three_saved: Checkpoints, store: StaleStore
+) -> None:
+    store.damage(name_file(20))
     store.freeze("checkpoints/readings/0")
-    store.delete(name_of(10))
-    store.delete(name_of(30))
-    refusal(StaleListingError, three.newest, 0)
+    store.delete(name_file(10))
+    store.delete(name_file(30))
+    refusal(StaleListingError, three_saved.newest, 0)

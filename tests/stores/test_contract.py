@@ -1,5 +1,6 @@
 """The contract of all stores, tested on each; the object store talks to a server over HTTP."""
 
+import os
 import string
 import threading
 import uuid
@@ -22,10 +23,13 @@ BAD_NAMES = [
 ]  # fmt: skip
 
 OBJECTS = pytest.param("objects", marks=pytest.mark.slow)
+PLUG_INS = os.environ.get("TEST_STORE_URLS", "").split()  # URLs below which stores of installed packages are tested
 
 
-@pytest.fixture(params=["directory", "memory", OBJECTS])
+@pytest.fixture(params=["directory", "memory", OBJECTS, *PLUG_INS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param in PLUG_INS:
+        return open_store(f"{request.param}/{uuid.uuid4().hex}")
     if request.param == "objects":
         request.getfixturevalue("s3")
         return open_store(f"s3://{BUCKET}/{uuid.uuid4().hex}/store")
@@ -195,6 +199,21 @@ def test_a_folder_may_have_more_files_than_a_page_of_a_listing(store: Store) -> 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda name: store.write(name, b""), names))
     assert store.names("models/t") == names
+
+
+def test_the_size_of_a_file_is_that_of_its_content(store: Store) -> None:
+    for name, data in {"a/0/1": b"", "a/0/2": b"12", "a/1": b"123"}.items():
+        store.write(name, data)
+    snapshot = store.snapshot("a")
+    snapshot.write("a/0/3", b"1234")
+    snapshot.write("a/1", b"12345")
+    for view in (store, snapshot):
+        assert [view.size(f"a/{name}") for name in ("0/1", "0/2", "0/3", "1", "0/absent", "2/absent")] == [
+            0, 2, 4, 5, 0, 0,
+        ]  # fmt: skip
+    snapshot.delete("a/0/2")
+    assert (store.size("a/0/2"), snapshot.size("a/0/2")) == (0, 0)
+    assert "is not a valid file name" in refusal(StoreError, store.size, "a/..")
 
 
 def test_a_snapshot_lists_what_was_there_and_what_is_written_through_it(store: Store) -> None:

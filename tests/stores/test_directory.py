@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from tests.errors import refusal
 SIZE = 300_000
 
 
-def files(root: Path) -> list[str]:
+def list_files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
@@ -63,7 +64,7 @@ def test_a_killed_writer_never_leaves_a_partial_file(tmp_path: Path) -> None:
         assert set(store.names("a")) <= {"a/0", "a/1", "a/2"}
         assert all(is_complete(store.read(name)) for name in store.names("a"))
     assert store.names("a")
-    assert any("~" in name for name in files(tmp_path)), "no kill happened during a write: nothing was tested"
+    assert any("~" in name for name in list_files(tmp_path)), "no kill happened during a write: nothing was tested"
 
 
 def test_temporary_files_of_a_killed_writer_are_removed_after_five_minutes(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_temporary_files_of_a_killed_writer_are_removed_after_five_minutes(tmp_p
         os.utime(path, (time.time() - 310,) * 2)
     assert store.names("a") == ["a/b"]
     store.check()
-    assert files(tmp_path) == ["a/b", "a/~fresh"]
+    assert list_files(tmp_path) == ["a/b", "a/~fresh"]
 
 
 def test_a_writer_whose_temporary_file_was_removed_reports_it_and_can_retry(
@@ -121,12 +122,12 @@ def test_a_full_disk_keeps_the_old_file_and_raises(small_disk: Path) -> None:
     store.write("a/b", b"old" * 1000)
     assert_fails(lambda: store.write("a/b", bytes(400_000)), "No space left", str(small_disk), "free some space")
     assert store.read("a/b") == b"old" * 1000
-    assert files(small_disk) == ["a/b"]  # the partial file was removed
+    assert list_files(small_disk) == ["a/b"]  # the partial file was removed
     store.write("a/b", b"new")
     assert store.read("a/b") == b"new"
 
 
-def failing(code: int) -> Callable[..., None]:
+def create_failing_function(code: int) -> Callable[..., None]:
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -140,7 +141,7 @@ def test_a_file_is_flushed_before_it_has_its_name_and_the_folder_after_it(
     store.write("a/b", b"old")
     steps: list[str] = []
 
-    def recorded(step: str, function: Callable[..., None]) -> Callable[..., None]:
+    def record_calls(step: str, function: Callable[..., None]) -> Callable[..., None]:
         def record(first: Any, *rest: Any) -> None:
             folder = step == "fsync" and Path(f"/proc/self/fd/{first}").resolve().is_dir()
             assert step == "fsync" or (first.parent, first.read_bytes()[:3]) == (rest[0].parent, b"new")
@@ -150,7 +151,7 @@ def test_a_file_is_flushed_before_it_has_its_name_and_the_folder_after_it(
         return record
 
     for step in ("fsync", "replace", "link"):
-        monkeypatch.setattr(os, step, recorded(step, getattr(os, step)))
+        monkeypatch.setattr(os, step, record_calls(step, getattr(os, step)))
     store.write("a/b", b"new")
     assert store.create("a/c", b"new")
     assert not store.create("a/c", b"newer")  # the process that created it may have died before it flushed the folder
@@ -168,9 +169,9 @@ def test_a_failed_step_changes_nothing(
     name = "a/b" if verb == "write" else "a/c"
     store.write("a/b", b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(os, step, failing(code))
+        patch.setattr(os, step, create_failing_function(code))
         assert_fails(lambda: getattr(store, verb)(name, b"new"), os.strerror(code), str(tmp_path / name))
-    assert files(tmp_path) == ["a/b"]
+    assert list_files(tmp_path) == ["a/b"]
     assert store.read("a/b") == b"old"
 
 
@@ -178,7 +179,7 @@ def test_a_failed_step_changes_nothing(
 def test_a_full_file_system_says_whether_files_or_space_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, free: int, words: str
 ) -> None:
-    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", create_failing_function(errno.ENOSPC))
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_files=most, f_favail=free))
     assert_fails(lambda: DirectoryStore(tmp_path).write("a/b", b"x"), "No space left", words)
 
@@ -227,21 +228,21 @@ def test_a_folder_made_by_a_write_that_failed_or_a_process_that_was_killed_is_fl
 def test_a_file_system_without_hard_links_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(os, "link", failing(code))
+    monkeypatch.setattr(os, "link", create_failing_function(code))
     store = DirectoryStore(tmp_path)
     written = list[bytes]()
     replace = Path.replace
 
-    def recorded(source: Path, target: Path) -> Path:
+    def record_and_replace(source: Path, target: Path) -> Path:
         assert not target.exists()
         written.append(source.read_bytes())
         return replace(source, target)
 
-    monkeypatch.setattr(Path, "replace", recorded)
+    monkeypatch.setattr(Path, "replace", record_and_replace)
     assert (store.create("a/b", b"first"), store.create("a/b", b"second")) == (True, False)
     assert written == [b"first"]
     assert store.read("a/b") == b"first"
-    assert files(tmp_path) == ["a/b"]
+    assert list_files(tmp_path) == ["a/b"]
     (tmp_path / "a" / "~c").touch()  # another process is creating it
     assert store.create("a/c", b"third") is False
 
@@ -337,7 +338,7 @@ def test_the_store_is_created_when_first_needed(tmp_path: Path, monkeypatch: pyt
     assert store.missing() == str(tmp_path / "new" / "store")
     assert not (tmp_path / "new").exists()
     store.check()
-    assert files(tmp_path) == []
+    assert list_files(tmp_path) == []
     assert (tmp_path / "new" / "store").is_dir()
     assert store.missing() is None
 
@@ -352,9 +353,28 @@ def test_a_folder_that_vanishes_with_its_volume_is_not_created_beneath(
     use(store)
     volume.rename(tmp_path / "unmounted")
     volume.mkdir()
-    assert "a/b, which is gone: mount its volume again" in refusal(StoreError, store.write, "a/b/2", b"2")
+    assert "a/b, which is gone, as is all else in" in refusal(StoreError, store.write, "a/b/2", b"2")
     assert not list(volume.iterdir())
     volume.rmdir()
     (tmp_path / "unmounted").rename(volume)
     store.write("a/b/2", b"2")
     assert store.names("a/b")[-1] == "a/b/2"
+
+
+def test_a_folder_that_vanishes_alone_is_created_again(tmp_path: Path) -> None:
+    """As of a partition whose files a cleaner has deleted."""
+    store = DirectoryStore(tmp_path)
+    for name in ("a/b/0", "c"):
+        store.write(name, b"0")
+    shutil.rmtree(tmp_path / "a")
+    store.write("a/b/1", b"1")
+    assert store.names("a/b") == ["a/b/1"]
+
+
+def test_a_store_that_vanishes_is_not_created_again(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "volume")
+    store.write("a/b/0", b"0")
+    shutil.rmtree(tmp_path / "volume")
+    for name in ("a/b/1", "c/d/1", "e"):
+        assert "which is gone" in refusal(StoreError, store.write, name, b"1")
+    assert not list(tmp_path.iterdir())

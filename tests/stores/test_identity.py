@@ -13,7 +13,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 
 
-def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:
+def test_an_identity_is_created_once_and_found_again(tmp_path: Path) -> None:
     assert identity.find(DirectoryStore(tmp_path)) is None
     first = identity.ensure(DirectoryStore(tmp_path))
     assert identity.ensure(DirectoryStore(tmp_path)) == identity.find(DirectoryStore(tmp_path)) == first
@@ -21,7 +21,7 @@ def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:
     assert identity.ensure(MemoryStore()).id != identity.ensure(MemoryStore()).id
 
 
-def test_processes_that_start_together_agree(tmp_path: Path) -> None:
+def test_processes_that_start_together_get_the_same_identity(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         identities = set(pool.map(lambda _: identity.ensure(DirectoryStore(tmp_path)), range(16)))
     assert len(identities) == 1

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from structlog.typing import EventDict
 
-from streampca.errors import StoreError
+from streampca.errors import EarlierFormatError, StoreBusyError, StoreError
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from tests.errors import logged, refusal
-from tests.example_models import TOPIC, empty_models, file_of, newer, numbered, save
+from tests.errors import logged, logged_events, refusal
+from tests.example_models import TOPIC, empty_models, file_of, newer, numbered, of_format, save
 from tests.in_memory.store import FaultyStore
 from tests.waiting import Clock, wait_until
 
@@ -32,30 +32,33 @@ def publish(cache: ModelCache, models: Models, *versions: int) -> None:
     cache.poll()
 
 
-def in_use(cache: ModelCache) -> int | None:
+def version_in_use(cache: ModelCache) -> int | None:
     return cache.current.version if cache.current else None
 
 
-def test_nothing_published_yet_or_nothing_undamaged(cache: ModelCache, models: Models, store: FaultyStore) -> None:
+def test_it_explains_that_no_model_was_published_or_all_are_damaged(
+    cache: ModelCache, models: Models, store: FaultyStore
+) -> None:
     cache.poll()
     assert cache.current is None
     reason = f"no model has been published yet in memory/models/{TOPIC}"
-    assert cache.why_none() == reason
+    assert cache.explain_no_model() == reason
     assert "no model has been published yet" in refusal(NoModelError, cache.get, None)
     models.save(numbered(7))
     store.damage(file_of(7), 500)
     cache.poll()
-    assert cache.why_none() == f"{reason}; all models in the store are damaged: [7]"
+    start = f"no model in memory/models/{TOPIC} can be read; of the newest, version 7: the digest"
+    assert cache.explain_no_model().startswith(start)
 
 
-def test_the_newest_model_is_used_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
+def test_the_newest_model_is_used_until_a_newer_model_is_published(cache: ModelCache, models: Models) -> None:
     for versions, newest in [((5, 9), 9), ((7,), 9), ((30, 20), 30)]:
         publish(cache, models, *versions)
-        assert in_use(cache) == newest
+        assert version_in_use(cache) == newest
     assert cache.store_error is None
 
 
-def test_a_newer_release_s_model_is_skipped_and_logged_once(
+def test_a_model_of_a_newer_release_is_skipped_and_logged_once(
     cache: ModelCache, models: Models, store: FaultyStore, clock: Clock, logs: list[EventDict]
 ) -> None:
     save(models, 1, 2)
@@ -63,8 +66,51 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
     for _ in range(5):
         cache.poll()
         clock.now += 1
-    assert (in_use(cache), cache.failures["damaged"], cache.store_error) == (1, 0, None)
-    assert logged(logs) == ["model of a newer release, not served"]
+    assert (version_in_use(cache), cache.failures["damaged"], cache.store_error) == (1, 0, None)
+    assert logged(logs) == ["models cannot be read"]
+    [line] = logged_events(logs)
+    assert (line["versions"], line["in_use"]) == ([2], 1)
+
+
+def test_models_of_an_earlier_release_are_logged_in_one_line_and_newer_ones_are_served_beside_them(
+    cache: ModelCache, models: Models, store: FaultyStore, clock: Clock, logs: list[EventDict]
+) -> None:
+    save(models, 1, 2)
+    for version in (1, 2):
+        store.write(file_of(version), of_format(1, store.read(file_of(version)), "model"))
+    for _ in range(100):
+        cache.poll()
+        clock.now += 1
+    assert (version_in_use(cache), cache.failures, cache.store_error) == (None, {}, None)
+    assert "version 2: an earlier release has written this model file" in refusal(NoModelError, cache.get, None)
+    publish(cache, models, 3)
+    assert version_in_use(cache) == 3
+    refusal(EarlierFormatError, cache.get, 2)
+    assert logged(logs) == ["models cannot be read"]
+    assert logged_events(logs)[0]["versions"] == [1, 2]
+
+
+def test_the_model_before_one_that_cannot_be_read_is_served_until_it_can_be(
+    cache: ModelCache, models: Models, store: FaultyStore, clock: Clock, logs: list[EventDict]
+) -> None:
+    save(models, 1, 2, 3)
+    store.fail_reads(2, StoreError("cannot read x: Permission denied"))
+    for seconds, version, unreadable in ((0, 1, {2, 3}), (59, 1, {2, 3}), (1, 3, {2})):
+        clock.now += seconds
+        cache.poll()
+        assert (version_in_use(cache), cache.readable.unreadable.keys()) == (version, unreadable)
+    assert (cache.failures, cache.store_error) == ({"unreadable": 2}, None)
+    [line] = logged_events(logs)
+    assert (line["event"], line["versions"]) == ("models cannot be read", [2, 3])
+
+
+def test_a_store_of_which_no_file_can_be_read_has_no_model(
+    cache: ModelCache, models: Models, store: FaultyStore
+) -> None:
+    save(models, 1, 2)
+    store.fail_reads(2, StoreError("cannot read x: Permission denied"))
+    cache.poll()
+    assert cache.explain_no_model().endswith("of the newest, version 2: cannot read x: Permission denied")
 
 
 def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minute(
@@ -76,10 +122,10 @@ def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minut
     for seconds, version, failures in ((0, 2, 1), (4, 2, 1), (57, 2, 2), (1, 2, 2), (60, 3, 2)):
         clock.now += seconds
         cache.poll()
-        assert (in_use(cache), cache.failures["damaged"]) == (version, failures)
+        assert (version_in_use(cache), cache.failures["damaged"]) == (version, failures)
         if failures == 2:
             store.write(file_of(3), whole)
-    assert logged(logs) == ["model damaged, not served"]
+    assert logged(logs) == ["models cannot be read"]
 
 
 def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache, models: Models) -> None:
@@ -87,7 +133,7 @@ def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache
     versions = models.versions
     models.versions = lambda: [*versions(), 2]  # type: ignore[method-assign]
     cache.poll()
-    assert in_use(cache) == 1
+    assert version_in_use(cache) == 1
 
 
 def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
@@ -95,13 +141,13 @@ def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
 ) -> None:
     publish(cache, models, 1)
     models.save(numbered(2))
-    store.fail_reads(3, StoreError("cannot read x: Input/output error"))
+    store.fail_reads(3, StoreBusyError("cannot read x: a retry may help"))
     for _ in range(3):
         cache.poll()
-        assert in_use(cache) == 1
-        assert cache.store_error == "cannot read x: Input/output error"
+        assert version_in_use(cache) == 1
+        assert cache.store_error == "cannot read x: a retry may help"
     cache.poll()
-    assert in_use(cache) == 2
+    assert version_in_use(cache) == 2
     assert cache.store_error is None
     assert cache.failures["store"] == 3
     assert logged(logs) == ["store unreadable", "store readable again"]
@@ -135,7 +181,7 @@ def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache,
     publish(cache, models, 1)
     models.save(numbered(2))
     assert cache.get(2).version == 2
-    assert in_use(cache) == 1
+    assert version_in_use(cache) == 1
 
 
 def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_it(
@@ -144,9 +190,9 @@ def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_
     publish(cache, models, 100)
     store.delete(file_of(100))
     cache.poll()
-    assert in_use(cache) == 100
+    assert version_in_use(cache) == 100
     publish(cache, models, 3)
-    assert in_use(cache) == 3
+    assert version_in_use(cache) == 3
     assert logged(logs) == ["store has older models only"]
 
 
@@ -154,18 +200,18 @@ def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Mod
     publish(cache, models, 1, 2)
     models.versions = lambda: [1]  # type: ignore[method-assign]
     cache.poll()
-    assert in_use(cache) == 2
+    assert version_in_use(cache) == 2
     store.delete(file_of(2))
     cache.poll()
-    assert in_use(cache) == 1
+    assert version_in_use(cache) == 1
 
 
 def test_the_poller_loads_newer_models_until_it_is_stopped(cache: ModelCache, models: Models) -> None:
     models.save(numbered(1))
     cache.start(0.01)
-    assert in_use(cache) == 1
+    assert version_in_use(cache) == 1
     models.save(numbered(2))
-    wait_until(lambda: in_use(cache) == 2)
+    wait_until(lambda: version_in_use(cache) == 2)
     cache.stop()
     cache._poller.join(60)
     assert not cache._poller.is_alive()
@@ -183,7 +229,7 @@ def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, logs
 
     models.load = faulty  # type: ignore[method-assign]
     models.save(numbered(1))
-    wait_until(lambda: in_use(cache) == 1)
+    wait_until(lambda: version_in_use(cache) == 1)
     cache.stop()
     assert cache.failures["bug"] == 1
     assert "polling for models failed" in logged(logs)

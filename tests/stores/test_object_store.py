@@ -35,7 +35,7 @@ def new_store(bucket: str = BUCKET, timeouts: Timeouts = BRIEF) -> ObjectStore:
     return ObjectStore(f"s3://{bucket}/{uuid.uuid4().hex}", timeouts)
 
 
-def failure(action: Callable[[], object]) -> str:
+def read_failure(action: Callable[[], object]) -> str:
     """The error's sentence; it holds no secret, nor does what the traceback would show."""
     with pytest.raises(StoreError) as caught:
         action()
@@ -65,10 +65,56 @@ def test_every_refusal_is_one_sentence_with_a_remedy(proxy: S3Proxy, status: int
     store = new_store()
     proxy.begin(Fault("status", status, code))
     for name, operation in OPERATIONS.items():
-        text = failure(lambda operation=operation: operation(store))  # type: ignore[misc]
+        text = read_failure(lambda operation=operation: operation(store))  # type: ignore[misc]
         assert text.startswith(f"cannot {name} s3://{BUCKET}/")
         assert sentence in text
-    assert sentence in failure(store.check)
+    assert sentence in read_failure(store.check)
+
+
+ROLE = "User: arn:aws:sts::111122223333:assumed-role/a-secret-key/i is not authorized to perform:"
+LACKS = "because no identity-based policy allows the action"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message", "sentence"),
+    [
+        (403, "AccessDenied", f"{ROLE} kms:GenerateDataKey on resource: x {LACKS}", "(allow kms:GenerateDataKey in"),
+        (403, "AccessDenied", f"{ROLE} kms:Decrypt on the resource x {LACKS}", "(allow kms:Decrypt in"),
+        (400, "KMS.DisabledException", "arn:aws:kms:x is disabled.", "the bucket cannot be used: 400 KMS.Disabled"),
+        (403, "AccessDenied", "Permission denied on Cloud KMS key.", "key of the bucket cannot be used"),
+        (403, "KeyVaultEncryptionKeyNotFound", "", "key of the bucket cannot be used"),
+        (403, "QuotaExceeded", "", "the quota is used up: 403 QuotaExceeded (raise"),
+        (400, "XMinioAdminBucketQuotaExceeded", "Bucket quota exceeded", "the quota is used up: 400 XMinioAdmin"),
+        (507, "XMinioStorageFull", "", "the quota is used up: 507 XMinioStorageFull"),
+        (403, "InvalidObjectState", "not valid for the object's storage class", "in an archive: 403 InvalidObject"),
+        (409, "BlobArchived", "This operation is not permitted on an archived blob.", "in an archive: 409 Blob"),
+        (403, "AccessDenied", "Access Denied because object protected by object lock.", "lock protects the object"),
+        (403, "RetentionPolicyNotMet", "Object 'a' is subject to a retention policy", "a retention rule or"),
+        (409, "BlobImmutableDueToPolicy", "", "a retention rule or object lock"),
+        (403, "AuthorizationFailure", "This request is not authorized to perform this operation.", "a firewall"),
+        (403, "SecurityPolicyViolated", "Request violates VPC Service Controls.", "a firewall refuses"),
+        (403, "AllAccessDisabled", "", "the account or bucket is disabled"),
+        (403, "AccessDenied", f"{ROLE} s3:GetObjectTagging on resource: x {LACKS}", "(allow s3:GetObjectTagging)"),
+        (
+            403, "AccessDenied", f"{ROLE} s3:PutObject on resource: x with an explicit deny in a resource-based policy",
+            "a resource-based policy does not allow s3:PutObject: 403 AccessDenied (correct the policy",
+        ),
+        (
+            403, "AccessDenied", f"{ROLE} s3:PutObject on resource: x because no VPC endpoint policy allows the action",
+            "a VPC endpoint policy does not allow s3:PutObject",
+        ),
+        (400, "InvalidRequest", "Content-MD5 OR x-amz-checksum- HTTP header is required", "AWS_CHECKSUM_ALGORITHM"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_explained_by_what_the_answer_names_and_not_by_a_right_that_the_role_has(
+    proxy: S3Proxy, status: int, code: str, message: str, sentence: str
+) -> None:
+    store = new_store()
+    proxy.begin(Fault("status", status, code, message=message))
+    for operation in ("read", "delete"):
+        text = read_failure(lambda operation=operation: OPERATIONS[operation](store))  # type: ignore[misc]
+        assert sentence in text
+        assert not any(wrong in text for wrong in ("allow s3:GetObject)", "allow s3:DeleteObject)", "AWS_ENDPOINT_URL"))
 
 
 def test_an_error_that_a_retry_may_fix_is_a_busy_store(proxy: S3Proxy) -> None:
@@ -86,7 +132,7 @@ def test_check_notices_each_permission_that_is_missing(proxy: S3Proxy, operation
     store = new_store(timeouts=Timeouts())
     permission = {"write": "PutObject", "read": "GetObject", "list": "ListBucket", "delete": "DeleteObject"}[operation]
     proxy.begin(Fault("status", 403, "AccessDenied", only=operation))
-    assert failure(store.check).endswith(f"(allow s3:{permission})")
+    assert read_failure(store.check).endswith(f"(allow s3:{permission})")
     proxy.end()
     store.check()
 
@@ -94,22 +140,22 @@ def test_check_notices_each_permission_that_is_missing(proxy: S3Proxy, operation
 def test_a_missing_bucket_is_not_taken_for_a_missing_file(s3: S3Process) -> None:
     store = new_store("no-such-bucket")
     for action in (lambda: store.read("a/b"), lambda: store.names("a"), lambda: store.write("a/b", b""), store.check):
-        assert "there is no such bucket" in failure(action)
+        assert "there is no such bucket" in read_failure(action)
 
 
-def test_a_server_that_is_away_or_whose_endpoint_is_plain_http(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_server_that_is_away_or_plain_http(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
-    assert "refuses connections" in failure(new_store().check)
+    assert "refuses connections" in read_failure(new_store().check)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
-    assert "plain HTTP (set AWS_ALLOW_HTTP=true" in failure(new_store().check)
+    assert "plain HTTP (set AWS_ALLOW_HTTP=true" in read_failure(new_store().check)
 
 
-def test_missing_credentials(s3: S3Process, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_named(s3: S3Process, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254.invalid")
-    assert "no credentials were found (set AWS_ACCESS_KEY_ID" in failure(new_store().check)
-    assert "no credentials were found (set AZURE_STORAGE_ACCOUNT_NAME" in failure(
+    assert "no credentials were found (set AWS_ACCESS_KEY_ID" in read_failure(new_store().check)
+    assert "no credentials were found (set AZURE_STORAGE_ACCOUNT_NAME" in read_failure(
         lambda: open_store("az://container/a")
     )
 
@@ -123,7 +169,7 @@ def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, 
     store.write("a/b", b"old" * 1000)
     proxy.begin(Fault(kind))
     started = time.monotonic()
-    failure(lambda: OPERATIONS[operation](impatient))
+    read_failure(lambda: OPERATIONS[operation](impatient))
     assert time.monotonic() - started < Timeouts().silence_s  # a patient one waits longer
     assert proxy.faults >= 1
     proxy.end()
@@ -185,7 +231,7 @@ def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
     }  # fmt: skip
     assert proxy.requests == {"write": 8, "read": 3, "list": 2, "delete": 2}
     proxy.begin(Fault("status", 403, "AccessDenied"))
-    failure(lambda: store.names("a"))
+    read_failure(lambda: store.names("a"))
     assert counted["list", "error"] == 1
 
 

@@ -23,8 +23,8 @@ MONTH_S = 30 * 86400.0
 FIRST = f"models/readings/{1:020d}.npz"
 
 
-def kept(versions: Iterable[int], keep: int) -> list[int]:
-    """The versions that are kept of those published in this order."""
+def choose_kept(versions: Iterable[int], keep: int) -> list[int]:
+    """Return the versions that are left after these versions were published in this order."""
     history: set[int] = set()
     for version in versions:
         history.add(version)
@@ -34,11 +34,11 @@ def kept(versions: Iterable[int], keep: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(WEEK_S, 1.18), pytest.param(MONTH_S, 1.25, marks=pytest.mark.slow)])
-def test_a_hundred_versions_reach_back_to_the_first_and_lie_the_denser_the_younger_they_are(
+def test_a_hundred_versions_reach_back_to_the_first_and_younger_ones_are_closer_together(
     seconds: float, most: float
 ) -> None:
     last = int(seconds / 5)
-    history = kept(range(last + 1), 100)
+    history = choose_kept(range(last + 1), 100)
     assert (len(history), history[0]) == (100, 0)
     ages = [last - version for version in reversed(history)]
     assert ages[:20] == list(range(20))
@@ -46,10 +46,10 @@ def test_a_hundred_versions_reach_back_to_the_first_and_lie_the_denser_the_young
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60), st.integers(1, 40))
-def test_keep_versions_are_left_and_the_newest_and_the_oldest_are_among_them(messages: list[int], keep: int) -> None:
+def test_as_many_versions_as_keep_says_are_left_with_the_newest_and_the_oldest(messages: list[int], keep: int) -> None:
     """However many messages lie between two versions."""
     versions = list(itertools.accumulate(messages))
-    history = kept(versions, keep)
+    history = choose_kept(versions, keep)
     assert len(history) == min(keep, len(versions))
     assert set(versions[-min(20, keep) :]) <= set(history)
     assert keep <= 20 or versions[0] in history
@@ -59,12 +59,12 @@ def test_keep_versions_are_left_and_the_newest_and_the_oldest_are_among_them(mes
 def test_which_versions_are_kept_depends_on_ratios_of_ages_alone(messages: list[int], keep: int, factor: int) -> None:
     """Twice the throughput thins the same publications."""
     versions = list(itertools.accumulate(messages))
-    several = kept([factor * version for version in versions], keep)
-    assert several == [factor * version for version in kept(versions, keep)]
+    several = choose_kept([factor * version for version in versions], keep)
+    assert several == [factor * version for version in choose_kept(versions, keep)]
 
 
-def clocked(store: MemoryStore, keep: int = 30) -> Callable[[int], Models]:
-    """Publishes a number of further versions."""
+def create_publisher(store: MemoryStore, keep: int = 30) -> Callable[[int], Models]:
+    """Return a function that publishes a number of further versions."""
     versions = iter(range(1, 10**6))
     models = Models(store, "readings", keep)
 
@@ -79,7 +79,7 @@ def clocked(store: MemoryStore, keep: int = 30) -> Callable[[int], Models]:
 
 def test_a_version_stays_while_it_is_pinned_or_reported_by_a_member() -> None:
     store = MemoryStore()
-    publish = clocked(store)
+    publish = create_publisher(store)
     pins = Pins(store, "readings")
     reports = ProcessStatuses(store, "readings")
     publish(25)
@@ -105,7 +105,7 @@ def test_a_version_is_deleted_without_reading_a_model(monkeypatch: pytest.Monkey
     """Also of a store that was copied, all of whose files are new."""
     store = FaultyStore()
     reads = list[str]()
-    publish = clocked(store)
+    publish = create_publisher(store)
     publish(29)
     monkeypatch.setattr(store, "read", lambda name, read=store.read: (reads.append(name), read(name))[1])
     another = Models(store, "readings", keep=25)
@@ -117,7 +117,7 @@ def test_a_version_is_deleted_without_reading_a_model(monkeypatch: pytest.Monkey
 
 def test_pins_are_listed_moved_and_removed_and_a_damaged_one_is_left_out() -> None:
     store = FaultyStore()
-    publish = clocked(store)
+    publish = create_publisher(store)
     pins = Pins(store, "readings")
     publish(3)
     for name, version in (("b", 3), ("a.npz", 1), ("b", 2)):
@@ -136,7 +136,7 @@ def test_a_pin_that_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     store = MemoryStore()
     pins = Pins(store, "readings")
     assert "has no model version 1 of readings: it has none" in refusal(SettingsError, lambda: pins.set("a", 1))
-    clocked(store)(2)
+    create_publisher(store)(2)
     mistyped = refusal(SettingsError, lambda: Pins(store, "readngs").set("a", 2))
     assert mistyped.endswith("it has none; the store has models of readings")
     for name in ("", "1a", "a/b", "a b", "a" * 64, "latest"):

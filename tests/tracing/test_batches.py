@@ -16,7 +16,7 @@ from streampca.sources.events import Records, Vectors
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members
 from tests.kafka_broker import Broker
-from tests.members import member_of
+from tests.members import make_member
 from tests.tracing.conftest import Receiver, attributes
 
 PARENTS = [f"00-{number:032x}-{number:016x}-01" for number in (1, 2)]
@@ -114,10 +114,10 @@ def test_only_batches_that_are_processed_have_spans(spans: BatchSpans, exported:
     begin(Records(0, records(*parents * 2), 4, 4))  # is dropped, and read again in other batches
     begin(Records(0, records(*parents * 3), 6, 6))
     begin(Records(1, records(*parents * 4), 8, 8))
-    member_of(spans).notify(BatchTransformed(0, 3, 3, version=7, lag=0, next=3))
+    make_member(spans).notify(BatchTransformed(0, 3, 3, version=7, lag=0, next=3))
     (span,) = exported.get_finished_spans()
     assert (span.attributes["messaging.batch.message_count"], len(span.links)) == (3, 2)
-    assert list(spans._open) == [(1, 4)]
+    assert list(spans._open_spans) == [(1, 4)]
 
 
 def test_links_are_distinct_valid_and_at_most_a_hundred(spans: BatchSpans, exported: InMemorySpanExporter) -> None:
@@ -125,6 +125,6 @@ def test_links_are_distinct_valid_and_at_most_a_hundred(spans: BatchSpans, expor
     many = [f"00-{number:032x}-{1:016x}-01".encode() for number in range(1, 151)]
     read = records(*wrong, *many, *many)
     spans.trace(decode)(Records(0, read * 2, len(read), len(read)))
-    member_of(spans).notify(BatchTransformed(0, 1, 1, version=7, lag=0, next=len(read)))
+    make_member(spans).notify(BatchTransformed(0, 1, 1, version=7, lag=0, next=len(read)))
     (span,) = exported.get_finished_spans()
     assert [link.context.trace_id for link in span.links] == list(range(1, 101))

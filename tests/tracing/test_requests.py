@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.example_models import D, numbered
-from tests.sidecar.process import serving
+from tests.sidecar.process import serve_models
 from tests.tracing.conftest import Receiver, attributes
 from tests.waiting import wait_until
 
@@ -19,11 +19,11 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 @contextmanager
 def sidecar(folder: Path) -> Iterator[httpx.Client]:
     """A client of a sidecar; the process has ended afterwards."""
-    with serving(folder, numbered(7), first=FAULT) as process:
-        with httpx.Client(base_url=process.url(), timeout=60) as client:
+    with serve_models(folder, numbered(7), first=FAULT) as process:
+        with httpx.Client(base_url=process.wait_for_url(), timeout=60) as client:
             wait_until(lambda: client.get("/readyz").status_code == 200)
             yield client
-        assert process.end(within_s=60)[0] == 0
+        assert process.stop(within_s=60)[0] == 0
 
 
 def test_a_request_gives_a_span_of_its_callers_trace(tmp_path: Path, receiver: Receiver) -> None:

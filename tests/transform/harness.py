@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from streampca.consumer_group.events import Listener, Listeners, LoopTicked, MemberEvent
+from streampca.consumer_group.events import LoopTicked, MemberEvent, Notify
 from streampca.consumer_group.in_flight import InFlight
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
@@ -19,53 +19,63 @@ from streampca.formats.judge import Judge
 from streampca.pca.arrays import Array
 from streampca.sources.base import Outgoing
 from streampca.sources.events import decode_records
+from streampca.sources.topic_reader import TopicReader
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
-from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker, TransformedBatch
+from streampca.transform.outputs import Outputs, TransformedBatch
+from streampca.transform.record_packer import ORIGIN, Packer, RecordPacker
+from streampca.transform.starts import StartFinder
 from tests.example_models import TOPIC, D, K, numbered, with_past_scores
 from tests.in_memory import MemorySource, MemoryTopic, Step
+from tests.in_memory.output_topic import open_outputs
 from tests.in_memory.transactions import MemoryTransactions
 from tests.worker.environment import EventRecorder
 from tests.worker.harness import SynchronousExecutor
 
-JSON = RecordPacker(writer_of("json"), batches=False)
+JSON = RecordPacker(writer_of("json"), always_lists=False)
 OUTPUT, DEAD = "projected", "dead"
 ARROW = b"\xff\xff\xff\xff"  # the first bytes of a stream
 _MOST_TURNS = 300
 
 
 class Origin(NamedTuple):
-    """By which model and of which record an output was made."""
+    """The model and the record that an output was made from, by its header."""
 
     model_version: int
     partition: int
     offset: int
+    topic_id: str = ""
 
 
-def origin_of_output(headers: Iterable[tuple[str, bytes | None]]) -> Origin:
+def read_output_origin(headers: Iterable[tuple[str, bytes | None]]) -> Origin:
     (value,) = (value for name, value in headers if name == ORIGIN)
     return Origin(**orjson.loads(value or b""))
 
 
-def of(fields: OutputFields, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
-    """The fields of vectors that are alone in the records at these offsets."""
+def project_single(
+    fields: OutputFields, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]
+) -> Fields:
+    """Return the fields of vectors (n, d) of n records at these offsets, each with one vector."""
     counts = np.ones(len(offsets), np.int64)
     return fields.project(published, vectors, offsets, counts, counts > 1)
 
 
-def of_each(fields: OutputFields, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
-    """The fields of vectors of which records hold so many each."""
+def project_batches(
+    fields: OutputFields, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]
+) -> Fields:
+    """Return the fields of the vectors of records whose values are batches, with these `counts` of vectors."""
     return fields.project(published, vectors, np.zeros_like(counts), counts, counts > 0)
 
 
 class World:
-    """The topic, with so many vectors in each partition, its outputs and the store, which outlive the members."""
+    """A topic, its outputs and a store with a model. They stay when a member ends."""
 
     def __init__(self, *counts: int) -> None:
+        """The topic has a partition for each of the `counts`, with this number of vectors."""
         self.topic = MemoryTopic(len(counts) or 1, TOPIC)
         self.written = self.topic.coordinator.written
         self.models = Models(MemoryStore(), TOPIC)
@@ -84,10 +94,10 @@ class World:
         return {p: offset for p, offset in self.topic.committed.items() if offset} == ends
 
     def origins(self, topic: str = OUTPUT) -> dict[int, list[int]]:
-        """The offsets of the outputs by partition, as their headers or rows say."""
+        """Return, by partition, the offsets of the records that outputs were made from, by their headers or rows."""
         by_partition: dict[int, list[int]] = {}
         for record in self.written[topic]:
-            origin = origin_of_output(record.headers)
+            origin = read_output_origin(record.headers)
             assert record.partition == origin.partition
             offsets = [origin.offset]
             if (record.value or b"").startswith(ARROW):
@@ -99,24 +109,26 @@ class World:
         return self.written[OUTPUT]
 
     def assert_each_once(self) -> None:
-        """Every record has one output, in order."""
+        """Assert that every record has one output, in the order of the records."""
         logs = {p: [record.offset for record in log.records] for p, log in enumerate(self.topic.logs) if log.records}
         assert self.origins() == logs
 
 
 class Member:
-    """One member; `run` returns when everything is committed."""
+    """One member of transform; `run` returns when everything is committed."""
 
     def __init__(
         self,
         world: World,
         script: Iterable[Step] = (),
         batch: int = 1000,
-        listener: Listener | None = None,
+        also_notify: Notify = lambda event: None,
         only_p_below: float | None = None,
         packer: Packer | None = None,
         version: int | None = None,
-        kind: str = "<f8",  # whose first records need not wait for others
+        start: str | int | None = None,
+        kind: str = "<f8",  # a format whose first records are learned without waiting for more
+        field: str = "",  # if it is set, entries of vectors may be missing
         **config: Any,
     ) -> None:
         self.world, self.events = world, EventRecorder()
@@ -125,16 +137,26 @@ class Member:
         fields = OutputFields(("coordinates", "residual"), with_p=only_p_below is not None)
         self.model = CurrentModel(self.cache, version, OUTPUT, p_below=1.0 if fields.needs_past_scores else None)
         assert self.model.refresh() == ""
-        codec = Codec(kind, Judge.of_projected(D))
+        codec = Codec(kind, Judge.of_projected(D, impute=bool(field)), field)
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = MemorySource(world.topic, script, batch)
         in_flight = InFlight[TransformedBatch](SynchronousExecutor(), partial(decode_records, codec), limit_bytes=10**6)
         self.transactions = MemoryTransactions(world.topic, self.source)
+        self.finder = StartFinder(self.source, TOPIC, OUTPUT, self._open_outputs, self.model.require_shape, start)
         self.transformer = Transformer(
-            TransformConfig(TOPIC, **config), self.source, in_flight, self.transactions, outputs,
-            Listeners(self.events, _Stop(self), *([listener] if listener else [])),
-        )  # fmt: skip
+            TransformConfig(TOPIC, **config),
+            self.source,
+            in_flight,
+            self.transactions,
+            outputs,
+            self.finder,
+            self._notify,
+        )
+        self._also_notify = also_notify
         self.turns = 0
+
+    def _open_outputs(self) -> TopicReader:
+        return open_outputs(self.world.topic, OUTPUT, len(self.world.topic.logs))
 
     def publish(self, version: int, components: int = K) -> None:
         """Publish a model that the member knows at once."""
@@ -147,21 +169,17 @@ class Member:
         assert self.turns < _MOST_TURNS, "it did not end"
         return self
 
-
-class _Stop(Listener):
-    """Stops a member when everything is committed."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-
-    def notify(self, event: MemberEvent) -> None:
+    def _notify(self, event: MemberEvent) -> None:
+        """Record an event, and stop when everything is committed."""
+        self.events.notify(event)
         if isinstance(event, LoopTicked):
-            self._member.turns += 1
-            if self._member.world.is_done or self._member.turns >= _MOST_TURNS:
-                self._member.transformer.stop("done")
+            self.turns += 1
+            if self.world.is_done or self.turns >= _MOST_TURNS:
+                self.transformer.stop("done")
+        self._also_notify(event)
 
 
 @cache
-def model_with_past_scores(version: int, d: int = D, k: int = K) -> PublishedModel:
-    """A model that computes p-values."""
+def make_model_with_past_scores(version: int, d: int = D, k: int = K) -> PublishedModel:
+    """Return a model that computes p-values."""
     return with_past_scores(numbered(version, d=d, k=k), np.random.default_rng(1).normal(size=(500, d)))

@@ -19,15 +19,17 @@ from streampca.formats.record import Decoded, Record
 from streampca.settings.commands import EMITTED
 from streampca.sources.base import Outgoing
 from streampca.sources.events import Records, Vectors, decode_records
-from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
-from streampca.transform.listeners import TransformMetrics
+from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker, read_last_offset
+from streampca.transform.metrics import TransformMetrics
 from streampca.transform.output_fields import OutputFields
-from streampca.transform.outputs import OutputLimit, Outputs, Packer, RecordPacker, TransformedBatch
+from streampca.transform.output_limit import OutputLimit
+from streampca.transform.outputs import Outputs, TransformedBatch
+from streampca.transform.record_packer import Packer, RecordPacker
 from tests.example_models import D, K, numbered
-from tests.members import member_of
-from tests.transform.harness import Member, World, model_with_past_scores, of_each, origin_of_output
+from tests.members import make_member
+from tests.transform.harness import Member, World, make_model_with_past_scores, project_batches, read_output_origin
 
-FRAME = 4096  # bytes of a stream around its rows
+FRAME = 4096  # bytes of a stream besides its rows, at most
 KEYS = st.none() | st.binary(max_size=8)
 HEADERS = st.lists(st.tuples(st.text(max_size=4), KEYS), max_size=3)
 RECORDS = st.lists(
@@ -40,7 +42,10 @@ RECORDS = st.lists(
 
 
 def event(records: Sequence[Record], counts: Sequence[int]) -> Vectors:
-    """The records with so many vectors each; those with none are rejects or empty. Offsets become ascending."""
+    """Return a batch of the records, which hold these `counts` of vectors.
+
+    A record without vectors stands for a reject. The offsets of records are taken as gaps, so that offsets ascend.
+    """
     ascending = np.cumsum([1 + record.offset for record in records]).tolist()
     records = [replace(record, offset=offset) for record, offset in zip(records, ascending, strict=True)]
     indices = np.flatnonzero(counts)
@@ -54,10 +59,10 @@ def written(
     packer: Packer, batch: Vectors, several: bool = False, p: float | None = None,
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
 ) -> TransformedBatch:  # fmt: skip
-    used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
+    used: Any = SimpleNamespace(published=published or make_model_with_past_scores(7))
     output_fields = OutputFields(fields, with_p=p is not None)
     codec = Codec("arrow" if several else "float64", Judge.of_projected(D))
-    outputs = Outputs("projected", codec, used, output_fields, packer, "readings", None, p)
+    outputs = Outputs("projected", codec, used, output_fields, packer, "readings", None, p, "topic-id")
     return outputs.project(used.published, OutputLimit(), batch)
 
 
@@ -66,12 +71,13 @@ def outgoing(projected: TransformedBatch) -> list[Outgoing]:
 
 
 def rows_of(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:
+    """Return the rows of Arrow messages."""
     tables = [pa.ipc.open_stream(message.value).read_all() for message in messages]
     return pa.concat_tables(tables).to_pylist() if tables else []  # type: ignore[no-any-return]
 
 
 def rows_of_json(outputs: Sequence[Outgoing], several: bool) -> list[dict[str, Any]]:
-    """The same rows, from messages of one record each."""
+    """Return the rows that Arrow messages would have, from messages of one record each."""
     rows = []
     for output in outputs:
         *own, origin = output.headers
@@ -79,8 +85,9 @@ def rows_of_json(outputs: Sequence[Outgoing], several: bool) -> list[dict[str, A
             "key": output.key,
             "timestamp": None if output.timestamp < 0 else output.timestamp,
             "headers": [{"key": name, "value": value} for name, value in own],
-            **origin_of_output([origin])._asdict(),
+            **read_output_origin([origin])._asdict(),
         }
+        del record["topic_id"]  # a column of its own would say the same in every row
         fields = orjson.loads(output.value or b"")
         vectors = zip(*fields.values(), strict=True) if several else [fields.values()]
         rows += [record | dict(zip(fields, vector, strict=True)) for vector in vectors]
@@ -98,7 +105,7 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
     most = data.draw(st.sampled_from([1, 500, 2000, MESSAGE_BYTES]))
     alone, packed = (
         written(packer, batch, several, p)
-        for packer in (RecordPacker(writer_of("json"), batches=several), ArrowPacker(most))
+        for packer in (RecordPacker(writer_of("json"), always_lists=several), ArrowPacker(most))
     )
     rows = rows_of(outgoing(packed))
     for row in rows:
@@ -110,10 +117,11 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
 
 
 def assert_message(message: Outgoing, most: int) -> None:
-    """It lies beside its records, and is no larger than a row that is larger than `most`."""
+    """Assert that a message is in the partition of its records, and has at most `most` bytes of rows, or one row."""
     table = pa.ipc.open_stream(message.value).read_all()
     assert (message.topic, message.partition, message.key) == ("projected", 3, None)
-    assert origin_of_output(message.headers) == (7, 3, table["offset"][0].as_py())
+    assert read_output_origin(message.headers) == (7, 3, table["offset"][0].as_py(), "topic-id")
+    assert read_last_offset(message.value or b"") == table["offset"][-1].as_py()
     latest = max((time for time in table["timestamp"].cast(pa.int64()).to_pylist() if time is not None), default=-1)
     assert message.timestamp == latest
     assert len(message.value or b"") <= most + FRAME or len(table) == 1
@@ -157,13 +165,15 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
     assert len(values) > 1
     decoded = Codec("arrow", Judge.of_projected({"coordinates": K, "reconstruction": D}[name]), name).decode(values)
     assert decoded.rejects == []
-    fields = of_each(OutputFields(EMITTED), model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)
+    fields = project_batches(
+        OutputFields(EMITTED), make_model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts
+    )
     np.testing.assert_array_equal(decoded.vectors, fields[name])
 
 
 def test_another_member_reads_what_one_has_written() -> None:
     first, metrics = World(50), TransformMetrics("t")
-    Member(first, batch=20, packer=ArrowPacker(), listener=member_of(metrics)).run()
+    Member(first, batch=20, packer=ArrowPacker(), also_notify=make_member(metrics).notify).run()
     assert len(first.outputs()) == 3
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
     assert count == 50

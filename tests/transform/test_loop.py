@@ -8,23 +8,29 @@ import orjson
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from streampca.consumer_group.events import OffsetsSkipped, RecordRejected, TransactionEnded
+from streampca.consumer_group.events import (
+    NamesUnseen,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    RecordRejected,
+    RestoreFailed,
+    TransactionEnded,
+)
 from streampca.errors import (
     BadRecordError,
     InputError,
     OffsetGapError,
-    SourceError,
     TopicReplacedError,
 )
 from streampca.pca.past_scores import PastScores
 from streampca.sources.record_times import HEADER
 from streampca.transform.arrow import ArrowPacker
-from streampca.transform.outputs import ORIGIN
+from streampca.transform.record_packer import ORIGIN
 from tests.errors import refusal
 from tests.example_models import numbered
 from tests.in_memory import Step
-from tests.transform.harness import DEAD, Member, World, origin_of_output
-from tests.worker.harness import refused
+from tests.transform.harness import DEAD, Member, World, read_output_origin
+from tests.worker.harness import run_until_refused
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -42,7 +48,7 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
         return
     batch = st.integers(1, 9)
     steps: list[Step] = []
-    packer = data.draw(st.sampled_from([None, ArrowPacker(most_bytes=300)]))
+    packer = data.draw(st.sampled_from([None, ArrowPacker(message_bytes=300)]))
     member = Member(world, steps, batch=data.draw(batch), packer=packer)
     events = [st.just(lambda: world.topic.evict(member.source)), st.just(None), batch]
     steps += data.draw(st.lists(st.one_of(events), max_size=12))
@@ -55,7 +61,7 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
     member.run()
     world.assert_each_once()
     for output in world.outputs() if packer is None else []:
-        origin, own = origin_of_output(output.headers), dict(output.headers).get(HEADER)
+        origin, own = read_output_origin(output.headers), dict(output.headers).get(HEADER)
         time_ = world.topic.logs[origin.partition].records[origin.offset].timestamp
         assert (output.timestamp, own) in ((time_, None), (-1, b"%d" % time_))
         assert own or time_ < 0 or time_ in member.transactions.takes
@@ -69,7 +75,8 @@ def test_key_timestamp_and_headers_are_kept_and_a_header_added() -> None:
     Member(world).run()
     (output,) = world.outputs()
     assert (output.key, output.timestamp, output.partition) == (b"sensor", 1234, 0)
-    assert output.headers == [(ORIGIN, b'{"model_version":7,"partition":0,"offset":0}')]
+    origin = b'{"model_version":7,"partition":0,"offset":0,"topic_id":"%s"}' % world.topic.id.encode()
+    assert output.headers == [(ORIGIN, origin)]
     projected = numbered(7).model.project(vector[None])
     value = orjson.loads(output.value or b"")
     assert value["coordinates"] == pytest.approx(projected.coordinates[0].tolist())
@@ -134,7 +141,7 @@ def test_bad_records_are_skipped_on_request() -> None:
 
 @settings(max_examples=20)
 @given(deletes=st.lists(st.booleans(), min_size=1, max_size=30), batch=st.integers(1, 9))
-@pytest.mark.parametrize("packer", [None, ArrowPacker(most_bytes=300)])
+@pytest.mark.parametrize("packer", [None, ArrowPacker(message_bytes=300)])
 def test_deletes_have_no_output_and_are_committed(deletes: list[bool], batch: int, packer: ArrowPacker | None) -> None:
     """With the policy that stops at a bad record."""
     world = World()
@@ -148,10 +155,10 @@ def test_deletes_have_no_output_and_are_committed(deletes: list[bool], batch: in
     assert not world.written[DEAD]
 
 
-def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad() -> None:
+def test_a_member_writes_nothing_and_ends_when_the_first_records_are_all_bad() -> None:
     world = World(0, 5)
     world.topic.append(0, *[b"no vector"] * 120)
-    text = refused(Member(world, on_bad_record="dead_letter"))
+    text = run_until_refused(Member(world, on_bad_record="dead_letter"))
     for part in ("partition 0 of readings: 100 records in a row", "(format, field)", "reads all of them again"):
         assert part in text
     assert not world.written[DEAD]
@@ -168,7 +175,7 @@ def test_bad_records_do_not_end_a_group_that_has_committed() -> None:
     assert world.origins()[1] == [*range(120, 170)]
 
 
-def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
+def test_a_member_commits_the_records_before_a_bad_one_and_stops() -> None:
     world = World(3)
     world.topic.append(0, b"no vector")
     with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 3: .*dead_letter_topic"):
@@ -181,12 +188,12 @@ def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
     world = World(4)
     member = Member(world, [2, 1, 1, lambda: member.publish(9), 1, 1], batch=1)
     member.run()
-    versions = [origin_of_output(output.headers).model_version for output in world.outputs()]
+    versions = [read_output_origin(output.headers).model_version for output in world.outputs()]
     assert versions == sorted(versions)
     assert set(versions) == {7, 9}
 
 
-def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
+def test_a_model_of_another_shape_ends_a_member_before_outputs_are_mixed() -> None:
     world = World(4)
     member = Member(world, [1, 1, 1, lambda: member.publish(9, components=3)], batch=1)
     assert "holds outputs of 2 components of 5 dimensions, but model version 9 has 3" in refusal(InputError, member.run)
@@ -197,7 +204,7 @@ def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
     assert before
 
 
-def test_another_version_ends_it_before_outputs_of_two_bases_are_mixed() -> None:
+def test_another_version_ends_a_member_before_outputs_of_two_bases_are_mixed() -> None:
     world = World(4)
     Member(world, version=7).run()
     world.append(0, 3)
@@ -208,11 +215,57 @@ def test_another_version_ends_it_before_outputs_of_two_bases_are_mixed() -> None
     world.assert_each_once()
 
 
-def test_an_output_topic_with_fewer_partitions_is_refused() -> None:
-    world = World(0, 1)
-    member = Member(world)
-    member.transactions.partitions = lambda topic: 1  # type: ignore[method-assign]
-    assert "projected has 1 partitions, fewer than readings" in refusal(SourceError, member.run)
+@pytest.mark.parametrize("places", [0, 1, 2])
+def test_partitions_without_a_place_in_the_output_topic_wait_until_it_has_grown(places: int) -> None:
+    world = World(5, 6, 7)
+    member = Member(world, batch=2)
+    grow_later = iter([places] * 5)
+    member.transactions.partitions = lambda topic: next(grow_later, 3)  # type: ignore[method-assign]
+    member.run()
+    world.assert_each_once()
+    waiting = ", ".join(map(str, range(places, 3)))
+    cause = f"projected has {places} partitions, so partitions {waiting} of readings wait"
+    failures = member.events.of_type(RestoreFailed)
+    assert len(failures) == 5 - bool(places)
+    assert all(failure.cause.startswith(cause) for failure in failures)
+    assert [sorted(event.positions) for event in member.events.of_type(PartitionsAssigned)] == [
+        *([list(range(places))] if places else []),
+        list(range(places, 3)),
+    ]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_partition_that_has_waited_for_its_place_is_read_of_the_topic_that_the_others_are_read_of(
+    is_replaced: bool,
+) -> None:
+    """If the topic is replaced while a partition waits, all partitions are read of the new topic."""
+    world = World(5, 5)
+
+    def count_partitions(topic: str) -> int:
+        if len(member.events.of_type(RestoreFailed)) < 2:
+            return 1
+        if is_replaced and world.topic.id == former_id:
+            world.topic.create(2)
+            world.append(0, 9, seed=3)
+            world.append(1, 4, seed=4)
+        return 2
+
+    former_id = world.topic.id
+    member = Member(world, [3, 1, None, None, None])
+    member.transactions.partitions = count_partitions  # type: ignore[method-assign]
+    member.run()
+    by_topic = {
+        id_: [
+            (origin.partition, origin.offset)
+            for output in world.outputs()
+            if (origin := read_output_origin(output.headers)).topic_id == id_
+        ]
+        for id_ in (former_id, world.topic.id)
+    }
+    if is_replaced:
+        assert sorted(by_topic[world.topic.id]) == [(0, n) for n in range(9)] + [(1, n) for n in range(4)]
+    else:
+        world.assert_each_once()
 
 
 def test_a_member_that_is_stopped_while_it_restores_takes_no_further_step() -> None:
@@ -236,7 +289,7 @@ def test_a_member_that_is_stopped_while_it_restores_takes_no_further_step() -> N
     assert not world.topic.committed
 
 
-def test_records_that_retention_has_removed_end_it_or_are_skipped() -> None:
+def test_records_that_retention_has_removed_end_a_member_or_are_skipped() -> None:
     world = World(6)
     world.topic.committed[0] = 2
     world.topic.trim(0, 4)
@@ -281,7 +334,7 @@ def test_a_new_topic_of_the_same_name_is_read_from_its_start() -> None:
     Member(world).run()
     assert world.origins() == {0: [0, 1, 2, 0, 1]}
     world.topic.committed, world.topic.metadata = late  # by a commit that came after the deletion
-    with pytest.raises(TopicReplacedError, match=f"deleted and created again .its id is {world.topic.id}"):
+    with pytest.raises(TopicReplacedError, match=f"not the topic that was read before .its id is {world.topic.id}"):
         Member(world).run()
 
 
@@ -310,3 +363,12 @@ def test_only_unusual_records_are_written_on_request_and_all_are_committed() -> 
     assert 5 < len(unusual) < 40
     assert list(orjson.loads(world.outputs()[0].value or b"")) == ["coordinates", "residual"]
     assert world.topic.committed == {0: 200}
+
+
+@pytest.mark.parametrize(("names", "count"), [("abcde", 0), ("abcdx", 1)])
+def test_a_name_that_none_of_the_first_records_has_is_reported_once(names: str, count: int) -> None:
+    world = World()
+    world.topic.append(0, *[orjson.dumps(dict.fromkeys("abcde", 1.5))] * 2100)
+    member = Member(world, kind="json", field=",".join(names), batch=500).run()
+    reported = [event.message for event in member.events.of_type(NamesUnseen)]
+    assert reported == ["none of the first records has a number at x: correct field if a name is misspelt"] * count

@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 from streampca.formats import writer_of
 from streampca.settings.commands import EMITTED
 from streampca.transform.output_fields import OutputFields
-from streampca.transform.outputs import RecordPacker
+from streampca.transform.record_packer import RecordPacker
 from tests.example_models import numbered, standardised
-from tests.transform.harness import model_with_past_scores, of, of_each
+from tests.transform.harness import make_model_with_past_scores, project_batches, project_single
 
 ALL = OutputFields((*EMITTED, "contributions:3"))
-model = partial(model_with_past_scores, 3)
+model = partial(make_model_with_past_scores, 3)
 
 
 @settings(max_examples=30)
@@ -36,12 +36,12 @@ def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) 
     cuts = sorted(data.draw(st.sets(st.integers(0, count), max_size=5)))
     encode = writer_of("json").write
     with threadpool_limits(1):
-        whole = encode(of(ALL, published, vectors, offsets))
+        whole = encode(project_single(ALL, published, vectors, offsets))
         parts = [
             value
             for i, j in zip([0, *cuts], [*cuts, count], strict=True)
             if i < j
-            for value in encode(of(ALL, published, vectors[i:j], offsets[i:j]))
+            for value in encode(project_single(ALL, published, vectors[i:j], offsets[i:j]))
         ]
     assert parts == whole
 
@@ -53,7 +53,7 @@ def test_the_fields_are_those_of_the_model(gaps: bool, scaled: bool) -> None:
     published = standardised(published) if scaled else published
     if gaps:
         vectors[::3, 2] = np.nan
-    fields = of(ALL, published, vectors, np.arange(100, 140))
+    fields = project_single(ALL, published, vectors, np.arange(100, 140))
     projected = published.project(vectors)
     reconstruction = published.model.reconstruct(projected.coordinates)
     which, contributions = projected.contributions(3)
@@ -66,7 +66,9 @@ def test_the_fields_are_those_of_the_model(gaps: bool, scaled: bool) -> None:
 
 def test_whitened_coordinates_change_neither_score_nor_reconstruction() -> None:
     published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(4, 6))
-    principal, whitened = (of(OutputFields(EMITTED, basis), published, vectors, np.arange(4)) for basis in BASES)
+    principal, whitened = (
+        project_single(OutputFields(EMITTED, basis), published, vectors, np.arange(4)) for basis in BASES
+    )
     np.testing.assert_allclose(whitened["coordinates"], published.model.whiten(principal["coordinates"]))
     for name in EMITTED[1:]:
         np.testing.assert_array_equal(whitened[name], principal[name])
@@ -80,11 +82,11 @@ BASES: tuple[Any, Any] = ("principal", "whitened")
 def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int]) -> None:
     published, vectors = model(5, 2), np.random.default_rng(3).normal(size=(sum(counts), 5))
     encode = writer_of("json").write
-    together = encode(of_each(ALL, published, vectors, np.array(counts)), np.array(counts))
+    together = encode(project_batches(ALL, published, vectors, np.array(counts)), np.array(counts))
     starts = np.cumsum([0, *counts])
     for i, count in enumerate(counts):
         own = np.array([count])
-        alone = encode(of_each(ALL, published, vectors[starts[i] : starts[i + 1]], own), own)
+        alone = encode(project_batches(ALL, published, vectors[starts[i] : starts[i + 1]], own), own)
         assert [together[i]] == alone
         assert len(orjson.loads(together[i])["coordinates"]) == count
 
@@ -95,21 +97,21 @@ def test_records_of_one_vector_and_of_several_give_what_they_give_apart(counts: 
     published, vectors = model(5, 2), np.random.default_rng(3).normal(size=(sum(counts), 5))
     of_records, offsets = np.array(counts), start + np.arange(len(counts))
     fields = ALL.project(published, vectors, offsets, of_records, of_records > 1)
-    together = RecordPacker(writer_of("json"), batches=False).values(fields, of_records)
+    together = RecordPacker(writer_of("json"), always_lists=False).write_values(fields, of_records)
     starts = np.cumsum([0, *counts])
     for i, (value, count) in enumerate(zip(together, counts, strict=True)):
         own = vectors[starts[i] : starts[i + 1]]
         if count > 1:
             expected = writer_of("json").write(
-                of_each(ALL, published, own, of_records[i : i + 1]), of_records[i : i + 1]
+                project_batches(ALL, published, own, of_records[i : i + 1]), of_records[i : i + 1]
             )
         else:
-            expected = writer_of("json").write(of(ALL, published, own, offsets[i : i + 1]))
+            expected = writer_of("json").write(project_single(ALL, published, own, offsets[i : i + 1]))
         assert [value] == expected
 
 
 def test_p_is_unknown_without_past_scores() -> None:
-    fields = of(OutputFields(("p",)), numbered(3), np.zeros((1, 5)), np.arange(1))
+    fields = project_single(OutputFields(("p",)), numbered(3), np.zeros((1, 5)), np.arange(1))
     assert writer_of("json").write(fields) == [b'{"p":null}']
     assert np.isnan(np.frombuffer(writer_of("float32").write(fields)[0], "<f4")).all()
 
@@ -117,8 +119,8 @@ def test_p_is_unknown_without_past_scores() -> None:
 def test_contributions_have_the_names_of_dimensions() -> None:
     names = ["temp", "hum", "press", "wind", "ünder"]
     published = replace(model(5, 2), names=names)
-    fields = OutputFields(("contributions:9",), named=True)
-    computed = of(fields, published, np.random.default_rng(1).normal(size=(3, 5)), np.arange(3))
+    fields = OutputFields(("contributions:9",), with_names=True)
+    computed = project_single(fields, published, np.random.default_rng(1).normal(size=(3, 5)), np.arange(3))
     assert (
         list(computed)
         == list(fields.kinds)
@@ -127,11 +129,13 @@ def test_contributions_have_the_names_of_dimensions() -> None:
     for kind in ("t2", "spe"):
         assert [[names[j] for j in row] for row in computed[f"{kind}_dimensions"]] == computed[f"{kind}_names"].tolist()
         assert computed[f"{kind}_names"].shape == (3, 5)
-    (nameless,) = of(fields, model(5, 2), np.ones((1, 5)), np.arange(1))["t2_names"]
+    (nameless,) = project_single(fields, model(5, 2), np.ones((1, 5)), np.arange(1))["t2_names"]
     assert sorted(nameless) == [*"01234"]  # of a model that has lost its names: the schema stays
 
 
 @pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])
 def test_only_what_was_asked_for_is_written_in_that_order(fields: tuple[str, ...]) -> None:
-    (value,) = writer_of("json").write(of(OutputFields(fields), model(5, 2), np.zeros((1, 5)), np.arange(1)))
+    (value,) = writer_of("json").write(
+        project_single(OutputFields(fields), model(5, 2), np.zeros((1, 5)), np.arange(1))
+    )
     assert list(orjson.loads(value)) == list(fields)

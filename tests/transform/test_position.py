@@ -8,6 +8,7 @@ from streampca.errors import TopicReplacedError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
 from streampca.transform.position import Position, read_position, refuse_other_outputs
+from tests.errors import refusal
 
 OFFSETS = st.integers(0, 2**63 - 2)
 IDS = st.one_of(st.just(""), st.text("abcXYZ019-_", min_size=22, max_size=22))
@@ -31,7 +32,7 @@ def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, 
         refuse(committed, topic_id)
 
 
-def test_the_text_is_legible() -> None:
+def test_people_can_read_the_metadata_of_a_position() -> None:
     position, text = Position(42, LastRecord(41, 3)), "k=2 d=5 topic=5fJx-41Z last=41@3"
     assert position.as_committed(OutputShape(2, 5), "5fJx-41Z") == (42, text)
     assert read_position(Committed(42, text)) == position
@@ -46,10 +47,9 @@ def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
 
 def test_offsets_of_another_topic_of_that_name_are_refused() -> None:
     committed = Position(42).as_committed(OutputShape(2, 5), "former")
-    with pytest.raises(
-        TopicReplacedError, match=r"readings was deleted and created .*\(its id is new, but was former in .*"
-    ):
-        refuse(committed, "new")
+    text = refusal(TopicReplacedError, refuse, committed, "new")
+    assert "(its id is new, but was former in the committed offset of partition 0)" in text
+    assert -1 < text.find("bootstrap_servers") < text.find("`streampca reset --adopt-topic`")
     refuse(committed, "")  # brokers before 2.8 know none
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from streampca.pca.compilation import compile_kernels
 from tests.fold.streams import fold_config, vectors
-from tests.worker.environment import Environment, N, filled_with
+from tests.worker.environment import Environment, N, make_filled_environment
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,7 +17,7 @@ def _compile_kernels() -> None:
 @pytest.fixture
 def env(request: pytest.FixtureRequest) -> Iterator[Environment]:
     """An environment; a test may say how many messages its partitions have."""
-    env = filled_with(*getattr(request, "param", (0,)))
+    env = make_filled_environment(*getattr(request, "param", (0,)))
     yield env
     assert env.violations == []
 

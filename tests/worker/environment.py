@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener, MemberEvent
+from streampca.consumer_group.events import MemberEvent
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.record import NO_RECORDS, LastRecord, Record, last_of
@@ -79,7 +79,7 @@ class Environment:
         return [entry for entry in self.journal if entry[0] in names]
 
 
-def environment_of(*partitions: Array | Iterable[bytes | None]) -> Environment:
+def make_environment(*partitions: Array | Iterable[bytes | None]) -> Environment:
     """An environment whose partitions have these vectors, or values."""
     env = Environment(len(partitions))
     for partition, messages in enumerate(partitions):
@@ -87,9 +87,9 @@ def environment_of(*partitions: Array | Iterable[bytes | None]) -> Environment:
     return env
 
 
-def filled_with(*counts: int) -> Environment:
+def make_filled_environment(*counts: int) -> Environment:
     """An environment whose partitions have these numbers of messages."""
-    return environment_of(*(vectors(count, seed=partition) for partition, count in enumerate(counts)))
+    return make_environment(*(vectors(count, seed=partition) for partition, count in enumerate(counts)))
 
 
 class SpySource(MemorySource):
@@ -208,21 +208,17 @@ class SpyStore:
                 self._env.violations.append(f"partition {partition}: {position} saved without {record.offset}")
 
     def snapshot(self, folder: str) -> "SpyStore":
-        return self
+        view = SpyStore(self._env, self._hook)
+        view._store = self._store.snapshot(folder)
+        return view
 
     def __getattr__(self, name: str) -> Any:
         self._hook(name)
         return getattr(self._store, name)
 
 
-def notify(listener: Listener, *happened: MemberEvent) -> None:
-    """Notify a listener of these events, in order."""
-    for event in happened:
-        listener.notify(event)
-
-
 @dataclass
-class EventRecorder(Listener):
+class EventRecorder:
     """Records the events of a worker, except its ticks and polls."""
 
     events: list[MemberEvent] = field(default_factory=list)

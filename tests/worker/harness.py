@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streampca.consumer_group.events import Listener, Listeners
+from streampca.consumer_group.events import MemberEvent, Notify
 from streampca.consumer_group.in_flight import InFlight
-from streampca.errors import RejectLimitError, StoreBusyError, exit_code_of
+from streampca.errors import RejectLimitError, StoreBusyError, find_exit_code
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.codec import Codec
@@ -48,7 +48,7 @@ RUN_TIMEOUT_S = 60.0
 SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")  # of messages whose schemas a registry serves
 
 
-def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
+def make_worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
     """A worker configuration that saves and publishes in every iteration of the loop; `options` override fields."""
     codec = Codec("<f8", Judge.of(fold_config.learning))  # whose first records need not wait for others
     defaults: dict[str, Any] = {"on_bad_record": "stop", "checkpoint_interval_s": 0.0}
@@ -60,7 +60,10 @@ class SynchronousExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # as a thread does
+            future.set_exception(error)
         return future
 
 
@@ -74,7 +77,7 @@ class WorkerFixture:
     source: SpySource
     dead_letters: SpyDeadLetters
     recorder: EventRecorder
-    listeners: Listeners
+    receivers: list[Notify]  # each gets every event
 
     def run(self) -> Self:
         """Run the worker until it ends; fail after a timeout, since a worker with a bug may never end.
@@ -90,14 +93,14 @@ class WorkerFixture:
         timer = threading.Timer(RUN_TIMEOUT_S, stop)
         timer.start()
         try:
-            self._look_at_the_store()
+            self._check_store()
             self.worker.run(itertools.count(1.0).__next__)  # a clock that advances by a second each time it is read
         finally:
             timer.cancel()
         assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"
         return self
 
-    def _look_at_the_store(self) -> None:
+    def _check_store(self) -> None:
         """The last steps of `streampca worker`'s start; without its waiting, which `Worker` repeats."""
         with suppress(TimeoutError, StoreBusyError):
             topic_id, committed = self.source.topic_id(), self.source.committed(self.source.partitions())
@@ -106,9 +109,9 @@ class WorkerFixture:
     def stop(self, cause: str) -> None:
         self.worker.stop(cause)
 
-    def add_listener(self, listener: Listener) -> Self:
-        """Pass the worker's events to another listener also."""
-        self.listeners._listeners += (listener,)
+    def also_notify(self, *receivers: Notify) -> Self:
+        """Pass the worker's events to these receivers, too."""
+        self.receivers += receivers
         return self
 
 
@@ -123,34 +126,42 @@ def make_worker(
     save_executor: Executor | None = None,
     save_clock: Callable[[], float] = lambda: 0.0,
     threads: Executor | None = None,
+    request_threads: Executor | None = None,
     limit_bytes: int = 10**6,
     check_threads: Callable[[], None] = lambda: None,
 ) -> WorkerFixture:
     """A worker in this environment. With `stop_when_idle` it stops when polls return nothing after its script.
 
-    Saves run in the worker's thread unless `save_executor` is given, and tasks unless `threads` are given. The script
+    Saves run in the worker's thread unless `save_executor` is given, tasks unless `threads` are given, and requests
+    to the store unless `request_threads` are given. The script
     begins after the assignment; a function is called before the next poll and does not replace one.
     """
-    config = config or worker_config(env.fold_config)
+    config = config or make_worker_config(env.fold_config)
     env.sends_dead_letters = config.on_bad_record == "dead_letter"
     dead_letters, recorder = SpyDeadLetters(env, hook), EventRecorder()
     source = SpySource(env, hook, script, batch)
     store = SpyStore(env, hook)
-    checkpoints = Checkpoints(store, TOPIC)
+    checkpoints = Checkpoints(store, TOPIC, threads=request_threads or SynchronousExecutor())
     publisher = Publisher(Models(store, TOPIC), config.fold, lambda: 0.0)
     in_flight = InFlight[Learned](
         threads or SynchronousExecutor(), partial(decode_records, config.codec), limit_bytes, check_threads
     )
     writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor(), save_clock)
-    listeners = Listeners(recorder)
-    worker = Worker(config, source, in_flight, dead_letters, writer, listeners)
+    receivers: list[Notify] = [recorder.notify]
+
+    def notify(event: MemberEvent) -> None:
+        for receive in receivers:
+            receive(event)
+
+    worker = Worker(config, source, in_flight, dead_letters, writer, notify)
 
     def stop(cause: str) -> None:
-        if threads is None or all(recorder.positions[p] == env.topic.logs[p].end for p in source._owned):
+        is_synchronous = threads is None and request_threads is None
+        if is_synchronous or all(recorder.positions.get(p) == env.topic.logs[p].end for p in source._owned):
             worker.stop(cause)
 
     source.stop = stop if stop_when_idle else None
-    return WorkerFixture(worker, config, checkpoints, source, dead_letters, recorder, listeners)
+    return WorkerFixture(worker, config, checkpoints, source, dead_letters, recorder, receivers)
 
 
 def run_until(env: Environment, position: int) -> None:
@@ -169,7 +180,7 @@ def send_poison(env: Environment) -> None:
     env.send(0, [POISON])
 
 
-def raising(error: Exception, call: str, when: Callable[[], object] = lambda: True) -> Hook:
+def make_raising_hook(error: Exception, call: str, when: Callable[[], object] = lambda: True) -> Hook:
     """A hook that raises an error at each call of this name, while a condition holds."""
 
     def hook(name: str) -> None:
@@ -179,15 +190,15 @@ def raising(error: Exception, call: str, when: Callable[[], object] = lambda: Tr
     return hook
 
 
-def refused(worker: WorkerFixture) -> str:
+def run_until_refused(worker: WorkerFixture) -> str:
     """The error of a worker that bad records have ended, which a supervisor must not restart."""
     with pytest.raises(RejectLimitError) as error:
         worker.run()
-    assert exit_code_of(error.value) == 3
+    assert find_exit_code(error.value) == 3
     return str(error.value)
 
 
-def at_poll(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> None:
+def act_at_polls(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> None:
     """Act before polls of these numbers; the first is 1."""
     polls = itertools.count(1)
 
@@ -198,7 +209,7 @@ def at_poll(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> No
     worker.source._hook = act
 
 
-def broker_away_at_lookup(env: Environment, number: int) -> Hook:
+def hide_broker_at_lookup(env: Environment, number: int) -> Hook:
     """The broker is unavailable at one lookup of the topic's ID: 1 is at the start, 2 at the assignment."""
     lookups: list[str] = []
 
@@ -212,24 +223,26 @@ def broker_away_at_lookup(env: Environment, number: int) -> Hook:
     return hook
 
 
-def config_for(env: Environment, kind: str, schemas: MemorySchemas | None = None, **options: object) -> WorkerConfig:
+def make_config_for(
+    env: Environment, kind: str, schemas: MemorySchemas | None = None, **options: object
+) -> WorkerConfig:
     codec = Codec(kind, Judge.of(env.fold_config.learning), "v", schemas)
     env.fold_config = replace(env.fold_config, format=kind, field="v")
-    return replace(worker_config(env.fold_config, **options), fold=env.fold_config, codec=codec)
+    return replace(make_worker_config(env.fold_config, **options), fold=env.fold_config, codec=codec)
 
 
-def arrows(V: Array, counts: Iterable[int]) -> list[bytes]:
+def make_arrow_values(V: Array, counts: Iterable[int]) -> list[bytes]:
     """Messages with these numbers of vectors."""
     ends = np.cumsum(list(counts))
     kind = pa.list_(pa.float64(), D)
     return [arrow(part.tolist(), kind=kind) for part in np.split(V, ends[:-1])]
 
 
-def avros(V: Array, schema_id: int = 1) -> list[bytes]:
+def make_avro_values(V: Array, schema_id: int = 1) -> list[bytes]:
     return [avro(SCHEMA, avro_datum(row.tolist(), "v"), schema_id) for row in V]
 
 
-def learned_in_one_batch(
+def learn_in_one_batch(
     env: Environment, V: Array, counts: list[int], position: int, rejected: Sequence[str] = ()
 ) -> bytes:
     config = env.fold_config

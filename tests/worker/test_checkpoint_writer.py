@@ -13,7 +13,7 @@ from streampca.sources.events import Assigned
 from tests.errors import refusal
 from tests.in_memory import MemorySource
 from tests.worker.environment import Environment, N
-from tests.worker.harness import RUN_TIMEOUT_S, WorkerFixture, make_worker, raising
+from tests.worker.harness import RUN_TIMEOUT_S, WorkerFixture, make_raising_hook, make_worker
 
 
 class SlowDisk:
@@ -60,7 +60,9 @@ def test_learning_continues_while_the_disk_is_slow(filled: Environment, thread: 
     filled.assert_complete()
 
 
-def test_saves_the_fold_as_of_the_start_of_the_save(filled: Environment, thread: ThreadPoolExecutor) -> None:
+def test_a_save_writes_the_fold_as_it_was_when_the_save_started(
+    filled: Environment, thread: ThreadPoolExecutor
+) -> None:
     disk = SlowDisk()
     make_worker(filled, script=[100, 100, disk.released.set, 100], hook=disk, save_executor=thread).run()
     saved = [entry[2] for entry in filled.calls("save")]
@@ -89,14 +91,14 @@ def test_a_partition_is_released_after_the_running_save(env: Environment, thread
 
 
 def test_an_unexpected_exception_in_a_save_ends_the_worker(filled: Environment, thread: ThreadPoolExecutor) -> None:
-    bug = raising(ZeroDivisionError(), "write")
+    bug = make_raising_hook(ZeroDivisionError(), "write")
     refusal(ZeroDivisionError, make_worker(filled, script=[100] * 3, hook=bug, save_executor=thread).run)
     assert filled.calls("commit") == []
 
 
 @pytest.mark.parametrize("env", [(100, 100)], indirect=True)
 def test_checkpoints_saved_before_the_disk_was_full_are_committed(env: Environment, thread: ThreadPoolExecutor) -> None:
-    full_after_first_save = raising(StoreError("disk full"), "write", lambda: env.calls("save"))
+    full_after_first_save = make_raising_hook(StoreError("disk full"), "write", lambda: env.calls("save"))
     worker = make_worker(env, script=[100, 100], hook=full_after_first_save, save_executor=thread).run()
     assert env.calls("save") == [("save", 0, 100)]
     assert env.topic.committed == {0: 100}

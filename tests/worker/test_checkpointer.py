@@ -20,14 +20,14 @@ from streampca.fold.fold import Fold
 from streampca.fold.partitions import backfill_partition
 from streampca.worker.checkpointer import WorkerConfig
 from tests.errors import refusal
-from tests.fold.streams import fold_config, fold_of, vectors
-from tests.worker.environment import TOPIC, Environment, N, SpyStore, filled_with
+from tests.fold.streams import fold_config, make_fold, vectors
+from tests.worker.environment import TOPIC, Environment, N, SpyStore, make_filled_environment
 from tests.worker.harness import (
-    at_poll,
-    broker_away_at_lookup,
+    act_at_polls,
+    hide_broker_at_lookup,
     make_worker,
+    make_worker_config,
     run_until,
-    worker_config,
 )
 
 
@@ -35,7 +35,7 @@ from tests.worker.harness import (
 def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_published_and_committed(
     env: Environment,
 ) -> None:
-    make_worker(env, worker_config(on_bad_record="dead_letter"), [50, 50, 50]).run()
+    make_worker(env, make_worker_config(on_bad_record="dead_letter"), [50, 50, 50]).run()
     at_start, at_assignment, *later = env.calls("flush", "topic id", "save", "publish", "commit")
     assert at_start == at_assignment == ("topic id",)
     assert later == [
@@ -73,11 +73,11 @@ def test_worker_leaves_the_group_when_the_disk_stays_full(filled: Environment) -
 def test_failed_publishing_is_retried(filled: Environment) -> None:
     faults: list[StreampcaError] = [StoreError("disk full"), DamagedFileError("damaged")]
 
-    def writing_models_fails(name: str) -> None:
+    def fail_writing_models(name: str) -> None:
         if name == "write" and filled.journal[-1][0] == "save" and faults:  # after the checkpoint, the model
             raise faults.pop(0)
 
-    worker = make_worker(filled, script=[100, 100, 100], hook=writing_models_fails).run()
+    worker = make_worker(filled, script=[100, 100, 100], hook=fail_writing_models).run()
     assert worker.recorder.of_type(PublishFailed) == [PublishFailed("disk full"), PublishFailed("damaged")]
     assert [event.model.version for event in worker.recorder.of_type(ModelPublished)] == [N]
     assert worker.recorder.of_type(CheckpointPostponed) == []
@@ -86,7 +86,7 @@ def test_failed_publishing_is_retried(filled: Environment) -> None:
 
 def test_a_broker_away_at_the_start_says_later_which_topic_it_is(filled: Environment) -> None:
     run_until(filled, 100)
-    make_worker(filled, hook=broker_away_at_lookup(filled, 1)).run()
+    make_worker(filled, hook=hide_broker_at_lookup(filled, 1)).run()
     filled.assert_complete()
 
 
@@ -99,7 +99,8 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
 
     text = refusal(TopicReplacedError, make_worker(filled, script=[100, 100, replace_topic, 100]).run)
     ids = f"its id is {filled.topic.id}, but was {before} while it was being read"
-    assert f"{TOPIC} was deleted and created again ({ids}); what was learned since the last" in text
+    assert f"{TOPIC} is not the topic that was read before ({ids})" in text
+    assert "what was learned since the last checkpoint is dropped" in text
     assert filled.position() == 200
     assert filled.topic.committed == {}  # deleted with the old topic; the worker commits nothing for the new one
     assert filled.journal[-1] == ("close",)
@@ -108,24 +109,24 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
 @pytest.mark.parametrize("poll", [1, 4])
 def test_a_topic_replaced_before_anything_was_saved_is_read_from_its_start(filled: Environment, poll: int) -> None:
     """By a member that waited for partitions, or lost them before the first save."""
-    worker = make_worker(filled, worker_config(filled.fold_config, checkpoint_interval_s=1e9))
+    worker = make_worker(filled, make_worker_config(filled.fold_config, checkpoint_interval_s=1e9))
 
     def lose_all_and_replace() -> None:
         filled.topic.evict(worker.source)
         filled.topic.create(1)
         filled.send(0, vectors(400, seed=5))
 
-    at_poll(worker, {poll: lose_all_and_replace})
+    act_at_polls(worker, {poll: lose_all_and_replace})
     worker.run()
     filled.assert_complete()
 
 
-def names_logged(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def read_logged_names(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if "dimensions named" in line]
 
 
 def named_config(env: Environment, field: str, names: str) -> WorkerConfig:
-    return worker_config(replace(env.fold_config, field=field, names=list(names) or None))
+    return make_worker_config(replace(env.fold_config, field=field, names=list(names) or None))
 
 
 @pytest.mark.parametrize(
@@ -142,23 +143,23 @@ def test_a_restart_keeps_names_of_dimensions_that_only_one_side_has(
 ) -> None:
     env.send(0, vectors(100))
     make_worker(env, named_config(env, *before)).run()
-    assert not names_logged(capsys)
+    assert not read_logged_names(capsys)
     env.send(0, vectors(50, seed=1))
     make_worker(env, named_config(env, *after)).run()
     newest = env.models.newest()
     assert (env.newest().fold.position, newest.version) == (150, 150)
     assert env.newest().names == newest.names == (list(names) or None)
-    logged = names_logged(capsys)
+    logged = read_logged_names(capsys)
     assert bool(logged) == (before[1] != after[1])
     assert all("names='a, b, c, d, e'" in line for line in logged)
 
 
 def test_a_worker_without_names_takes_those_of_a_backfill(env: Environment) -> None:
     config = env.fold_config
-    backfill = Checkpoint(TOPIC, "", backfill_partition(0), fold_of(vectors(40), config), config.as_dict())
+    backfill = Checkpoint(TOPIC, "", backfill_partition(0), make_fold(vectors(40), config), config.as_dict())
     env.checkpoints.save(replace(backfill, names=list("abcde")))
     env.send(0, vectors(100))
-    make_worker(env, worker_config(config)).run()
+    make_worker(env, make_worker_config(config)).run()
     newest = env.models.newest()
     assert newest.version == 140
     assert env.newest().names == newest.names == list("abcde")
@@ -170,7 +171,10 @@ def test_a_topic_replaced_between_runs_is_refused_before_reading(filled: Environ
     filled.topic.create(1)
     filled.send(0, vectors(400, seed=5))
     filled.journal.clear()
-    words = f"id is {filled.topic.id}, but was {before} in the checkpoint of partition 0.*another store folder$"
+    words = (
+        f"id is {filled.topic.id}, but was {before} in the checkpoint of partition 0.*bootstrap_servers.*"
+        "`streampca reset --adopt-topic`.*another store folder$"
+    )
     with pytest.raises(TopicReplacedError, match=words):
         make_worker(filled).run()
     assert filled.calls("save", "commit", "seek", "publish") == []
@@ -180,7 +184,7 @@ def test_settings_that_differ_from_the_checkpoint_are_refused_by_name(filled: En
     """All of them, and no others."""
     make_worker(filled).run()
     filled.journal.clear()
-    config = worker_config(fold_config(components=1, half_life_seconds=60.0))
+    config = make_worker_config(fold_config(components=1, half_life_seconds=60.0))
     text = refusal(SettingsError, make_worker(filled, config).run)
     assert "partition 0 of readings was made with components=2 (now 1), half_life_seconds=None (now 60.0);" in text
     assert filled.calls("save", "commit", "seek", "publish") == []
@@ -197,14 +201,14 @@ def timed() -> Environment:
 
 
 def backfill(timed: Environment, number: int, until: str) -> None:
-    config = worker_config().fold
-    fold: Fold = fold_of(vectors(300), config)
+    config = make_worker_config().fold
+    fold: Fold = make_fold(vectors(300), config)
     timed.checkpoints.save(Checkpoint(TOPIC, "", backfill_partition(number), fold, config.as_dict(), until))
 
 
 def learned(timed: Environment, start: str | int) -> list[int]:
     """The messages that a worker learns of each partition."""
-    make_worker(timed, worker_config(start=start)).run()
+    make_worker(timed, make_worker_config(start=start)).run()
     assert timed.violations == []
     folds = [timed.newest(partition).fold for partition in (0, 1)]
     assert [fold.position for fold in folds] == [100, 100]
@@ -221,9 +225,9 @@ def test_a_partition_begins_at_the_earliest_record_or_a_time(
 
 
 def test_latest_is_saved_at_once_so_that_no_crash_moves_it(timed: Environment) -> None:
-    make_worker(timed, worker_config(start="latest", checkpoint_interval_s=1e9)).run()
+    make_worker(timed, make_worker_config(start="latest", checkpoint_interval_s=1e9)).run()
     timed.send(0, vectors(5))
-    make_worker(timed, worker_config(start="latest")).run()
+    make_worker(timed, make_worker_config(start="latest")).run()
     assert [timed.newest(partition).fold.stats.learned for partition in (0, 1)] == [5, 0]
 
 
@@ -231,7 +235,7 @@ def test_latest_is_saved_at_once_so_that_no_crash_moves_it(timed: Environment) -
 def test_latest_is_committed_at_once_so_that_no_stale_listing_moves_it(env: Environment, messages: int) -> None:
     """Five messages come after a partition has begun, and the next worker lists no checkpoint at first."""
     env.send(0, vectors(messages))
-    make_worker(env, worker_config(start="latest", checkpoint_interval_s=1e9)).run()
+    make_worker(env, make_worker_config(start="latest", checkpoint_interval_s=1e9)).run()
     env.send(0, vectors(5))
     listings: list[str] = []
 
@@ -240,7 +244,7 @@ def test_latest_is_committed_at_once_so_that_no_stale_listing_moves_it(env: Envi
         return env.store.names(folder) if len(listings) > 3 else []
 
     with mock.patch.object(SpyStore, "names", stale_at_first, create=True):
-        make_worker(env, worker_config(start="latest"), [None] * 10).run()
+        make_worker(env, make_worker_config(start="latest"), [None] * 10).run()
     assert len(listings) > 3
     assert env.checkpoints.offsets(0)[0] == messages
     assert env.newest().fold.stats.learned == 5
@@ -253,7 +257,7 @@ def test_where_a_partition_begins_is_not_saved_for_another_topic(timed: Environm
         if name == "topic_id" and len(timed.calls("topic id")) == 2:
             timed.topic.create(2)
 
-    refusal(TopicReplacedError, make_worker(timed, worker_config(start="latest"), hook=replace_topic).run)
+    refusal(TopicReplacedError, make_worker(timed, make_worker_config(start="latest"), hook=replace_topic).run)
     assert timed.calls("save") == []
 
 
@@ -276,32 +280,32 @@ def test_a_partition_begins_where_the_backfills_end(timed: Environment, untils: 
     assert timed.models.newest().version == 300 * len(untils) + sum(expected)
 
 
-def test_a_checkpoint_goes_before_any_start(timed: Environment) -> None:
-    make_worker(timed, worker_config()).run()
+def test_a_partition_with_a_checkpoint_ignores_the_start_setting(timed: Environment) -> None:
+    make_worker(timed, make_worker_config()).run()
     backfill(timed, 0, "0:40,1:40")
     assert learned(timed, "backfill") == [100, 100]
 
 
 def test_a_backfill_that_is_missing_is_an_error(timed: Environment) -> None:
     assert "the store holds none of readings" in refusal(
-        SettingsError, make_worker(timed, worker_config(start="backfill")).run
+        SettingsError, make_worker(timed, make_worker_config(start="backfill")).run
     )
 
 
 def test_a_start_while_the_store_is_busy_waits(timed: Environment) -> None:
     """Whatever it asks for first: the identity, a checkpoint, or both again when partitions are assigned."""
-    make_worker(timed, worker_config()).run()
+    make_worker(timed, make_worker_config()).run()
     for faults in range(1, 5):
         timed.send(0, vectors(10, seed=faults))
         timed.store.fail_reads(faults, StoreBusyError("cannot read: 503 (a retry may help)"))
-        make_worker(timed, worker_config(), script=[10] * 40).run()
+        make_worker(timed, make_worker_config(), script=[10] * 40).run()
         assert timed.position() == 100 + 10 * faults
         timed.assert_complete()
 
 
 @pytest.fixture
 def two() -> Environment:
-    two = filled_with(300, 300)
+    two = make_filled_environment(300, 300)
     two.topic.id = ""
     return two
 

@@ -1,12 +1,13 @@
 """A store that is not the one the consumer group has written: nothing is learned twice, and nothing is deleted."""
 
 import itertools
+import re
 from collections.abc import Collection
 
 import pytest
 from structlog.testing import capture_logs
 
-from streampca.consumer_group.committed import metadata_of_store
+from streampca.consumer_group.committed import format_store_metadata
 from streampca.consumer_group.events import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.errors import ForeignStoreError
 from streampca.sources.base import Committed
@@ -15,7 +16,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from tests.errors import refusal
 from tests.fold.streams import vectors
-from tests.worker.environment import TOPIC, Environment, filled_with
+from tests.worker.environment import TOPIC, Environment, make_filled_environment
 from tests.worker.harness import WorkerFixture, make_worker
 
 two_partitions = pytest.mark.parametrize("env", [2], indirect=True)
@@ -25,7 +26,7 @@ two_partitions = pytest.mark.parametrize("env", [2], indirect=True)
 def env(request: pytest.FixtureRequest) -> Environment:
     """Of a group that has learned and committed 100 records of each partition: of one, or as many as a test says."""
     partitions = getattr(request, "param", 1)
-    env = filled_with(*[100] * partitions)
+    env = make_filled_environment(*[100] * partitions)
     make_worker(env).run()
     assert env.topic.committed == dict.fromkeys(range(partitions), 100)
     env.journal.clear()
@@ -68,14 +69,34 @@ def test_another_store_is_refused_before_the_group_is_joined(env: Environment) -
     assert worker.recorder.of_type(PartitionsAssigned) == []
 
 
+@two_partitions
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_deleted_or_replaced_identity_can_be_written_back_as_the_error_shows_it(
+    env: Environment, replaced: bool
+) -> None:
+    env.store.delete(identity.NAME)
+    if replaced:
+        identity.ensure(env.store)
+    files = dict(env.store._files)
+    text = refusal(ForeignStoreError, make_worker(env, stop_when_idle=False).run)
+    assert "store.json was deleted or replaced" in text
+    assert "set store to the group's" in text
+    assert env.store._files == files  # above all, no other identity
+    [shown] = re.findall(r"\{[^{}]*\}", text)
+    env.store.write(identity.NAME, shown.encode())
+    env.send(1, vectors(50, seed=5))
+    make_worker(env).run()
+    assert env.position(1) == 150
+
+
 @pytest.mark.parametrize("unanswered", [None, 2])
 def test_members_that_join_together_with_two_stores_notice_each_other(unanswered: int | None) -> None:
     """Neither could know before: the group had no offsets. Nor if it does not answer then: it is asked again."""
-    env = filled_with(100, 100)
+    env = make_filled_environment(100, 100)
     other = identity.StoreIdentity("ab" * 16, "/mnt/other", "host-2")
 
     def commit_elsewhere() -> None:
-        env.topic.committed[1], env.topic.metadata[1] = 50, metadata_of_store(other)
+        env.topic.committed[1], env.topic.metadata[1] = 50, format_store_metadata(other)
 
     worker = make_worker(env, script=[10, commit_elsewhere] * 20)
     leave_unanswered(worker, unanswered)

@@ -28,27 +28,27 @@ from tests.worker.environment import Environment, N
 from tests.worker.harness import (
     SynchronousExecutor,
     WorkerFixture,
-    arrows,
-    config_for,
-    learned_in_one_batch,
+    learn_in_one_batch,
+    make_arrow_values,
+    make_config_for,
+    make_raising_hook,
     make_worker,
-    raising,
+    make_worker_config,
     send_poison,
-    worker_config,
 )
 
 ONLY_AT_END: dict[str, Any] = {"checkpoint_interval_s": 1e9}
 
 
-def test_saves_at_every_interval_and_at_the_end(filled: Environment) -> None:
+def test_a_worker_saves_at_every_interval_and_at_the_end(filled: Environment) -> None:
     """The clock advances by one second at each reading: once in every iteration, and when a save is done."""
-    make_worker(filled, worker_config(checkpoint_interval_s=4.5), [10] * 9).run()
+    make_worker(filled, make_worker_config(checkpoint_interval_s=4.5), [10] * 9).run()
     assert [entry[2] for entry in filled.calls("save")] == [40, 90, N]  # the assignment took an iteration
 
 
 def test_stop_finishes_the_batch_saves_publishes_and_leaves_the_group(filled: Environment) -> None:
     script: list[Step] = [100, lambda: worker.stop("SIGTERM"), 50, 50]
-    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), script)
+    worker: WorkerFixture = make_worker(filled, make_worker_config(**ONLY_AT_END), script)
     worker.run()
     assert filled.position() == 150
     assert filled.journal[-2:] == [("close",), ("publish", 150)]
@@ -67,7 +67,7 @@ def test_revoked_partitions_are_saved_before_they_are_assigned_to_another_worker
             saved_when_assigned.append((filled.position(0), filled.position(1), dict(filled.topic.committed)))
 
     script: list[Step] = [40, 40, lambda: others.append(MemorySource(filled.topic)), *[poll, 40] * 3, poll]
-    worker = make_worker(filled, worker_config(**ONLY_AT_END), script).run()
+    worker = make_worker(filled, make_worker_config(**ONLY_AT_END), script).run()
     assert worker.recorder.of_type(PartitionsReleased) == [PartitionsReleased([0, 1], lost=False)]
     assert saved_when_assigned == [(80, 80, {0: 80, 1: 80})]
     assert worker.recorder.of_type(PartitionsAssigned) == [
@@ -79,7 +79,7 @@ def test_revoked_partitions_are_saved_before_they_are_assigned_to_another_worker
 
 def test_lost_partitions_are_not_saved(filled: Environment) -> None:
     script: list[Step] = [100, 100, lambda: filled.topic.evict(worker.source), None]
-    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), script)
+    worker: WorkerFixture = make_worker(filled, make_worker_config(**ONLY_AT_END), script)
     worker.run()
     assert worker.recorder.of_type(PartitionsReleased) == [PartitionsReleased([0], lost=True)]
     assert [entry[2] for entry in filled.calls("save")] == [N]
@@ -98,7 +98,7 @@ def test_a_member_without_partitions_does_nothing(filled: Environment) -> None:
 @pytest.mark.parametrize("batch", [1, 13, 1000])
 def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: Environment, batch: int) -> None:
     send_poison(env)
-    worker = make_worker(env, worker_config(on_bad_record="stop"), batch=batch)
+    worker = make_worker(env, make_worker_config(on_bad_record="stop"), batch=batch)
     text = refusal(BadRecordError, worker.run)
     assert re.match(r"partition 0 of readings, offset 50: 6 bytes .*wrong_length", text)
     assert "dead_letter_topic" in text
@@ -107,7 +107,7 @@ def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: En
     assert worker.recorder.of_type(RecordRejected) == []
     env.journal.clear()
     assert "offset 50" in refusal(
-        BadRecordError, make_worker(env, worker_config(on_bad_record="stop")).run
+        BadRecordError, make_worker(env, make_worker_config(on_bad_record="stop")).run
     )  # again at every restart
     assert env.calls("save") == []
 
@@ -119,7 +119,7 @@ def test_bad_records_are_counted_and_become_dead_letters_if_asked_for(
 ) -> None:
     """Dead letters are acknowledged before a checkpoint passes them: the spies check that."""
     send_poison(env)
-    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch).run()
+    worker = make_worker(env, make_worker_config(on_bad_record=policy), batch=batch).run()
     bad = [(0, 50, "wrong_length"), (0, 112, "wrong_length")]
     assert [(event.partition, event.offset, event.reason) for event in worker.recorder.of_type(RecordRejected)] == bad
     assert env.dead_letters == (bad if policy == "dead_letter" else [])
@@ -135,7 +135,7 @@ def test_deletes_are_counted_and_stop_no_worker(env: Environment, policy: str, b
         env.send(0, vectors(50, seed=seed))
     env.send(0, [None] * 20)
     executor = ThreadPoolExecutor(threads) if threads else None
-    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch, threads=executor).run()
+    worker = make_worker(env, make_worker_config(on_bad_record=policy), batch=batch, threads=executor).run()
     assert (env.position(), env.newest().fold.stats.skipped) == (230, 80)
     assert sum(event.count for event in worker.recorder.of_type(RecordsSkipped)) == 80
     assert (worker.recorder.of_type(RecordRejected), env.dead_letters) == ([], [])
@@ -166,30 +166,30 @@ def test_nothing_is_sent_or_learned_of_what_is_in_flight_at_the_end(env: Environ
     send_poison(env)
     worker = make_worker(
         env,
-        worker_config(on_bad_record="dead_letter"),
+        make_worker_config(on_bad_record="dead_letter"),
         [1000, None, lambda: worker.stop("SIGTERM")],
         threads=executor(),
     )
     worker.run()
     assert env.calls("send") == []
     assert env.position() is None
-    make_worker(env, worker_config(on_bad_record="dead_letter")).run()
+    make_worker(env, make_worker_config(on_bad_record="dead_letter")).run()
     env.assert_complete()
 
 
 @pytest.mark.parametrize("call", ["send", "flush"])
 def test_a_refused_dead_letter_stops_the_worker_before_the_record(env: Environment, call: str) -> None:
-    refuse = raising(SourceError("the dead-letter topic is not there"), call, lambda: env.position() == 40)
+    refuse = make_raising_hook(SourceError("the dead-letter topic is not there"), call, lambda: env.position() == 40)
     send_poison(env)
     assert "not there" in refusal(
-        SourceError, make_worker(env, worker_config(on_bad_record="dead_letter"), [40, 40], hook=refuse).run
+        SourceError, make_worker(env, make_worker_config(on_bad_record="dead_letter"), [40, 40], hook=refuse).run
     )
     assert env.position() == 40
     assert env.journal[-1] == ("close",)
 
 
 def test_a_permanent_source_error_ends_the_worker_after_saving(filled: Environment) -> None:
-    worker = make_worker(filled, worker_config(**ONLY_AT_END), [100, SourceError("not authorized")])
+    worker = make_worker(filled, make_worker_config(**ONLY_AT_END), [100, SourceError("not authorized")])
     assert "not authorized" in refusal(SourceError, worker.run)
     assert filled.position() == 100
     assert filled.topic.committed == {0: 100}
@@ -203,7 +203,7 @@ def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Envi
             raise ValueError("a bug")
 
     script: list[Step] = [100, ValueError("a bug") if of == "the source" else 100]
-    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), script, check_threads=check_threads)
+    worker: WorkerFixture = make_worker(filled, make_worker_config(**ONLY_AT_END), script, check_threads=check_threads)
     assert "a bug" in refusal(ValueError, worker.run)
     assert filled.calls("save", "commit", "publish") == []
     assert filled.journal[-1] == ("close",)
@@ -223,8 +223,8 @@ def test_arrow_gives_the_same_checkpoint_for_any_polls_and_kills(
     """The final checkpoint has the bytes of one undisturbed run; positions count messages."""
 
     env, V = Environment(), vectors(sum(counts))
-    config = config_for(env, "arrow")
-    env.send(0, arrows(V, counts))
+    config = make_config_for(env, "arrow")
+    env.send(0, make_arrow_values(V, counts))
     for kill in kills:
         calls = 0
 
@@ -241,16 +241,16 @@ def test_arrow_gives_the_same_checkpoint_for_any_polls_and_kills(
                 env.topic.evict(member)
     make_worker(env, config, polls).run()
     assert env.violations == []
-    assert encode(env.newest()) == learned_in_one_batch(env, V, counts, len(counts))
+    assert encode(env.newest()) == learn_in_one_batch(env, V, counts, len(counts))
 
 
 def test_arrow_a_message_with_one_bad_vector_is_rejected_whole() -> None:
     env, V = Environment(), vectors(90)
     bad = np.array(V[:30])
     bad[17, 2] = np.nan
-    env.send(0, [*arrows(V[:40], [40]), *arrows(bad, [30]), *arrows(V[40:], [50])])
-    worker = make_worker(env, config_for(env, "arrow", on_bad_record="dead_letter")).run()
+    env.send(0, [*make_arrow_values(V[:40], [40]), *make_arrow_values(bad, [30]), *make_arrow_values(V[40:], [50])])
+    worker = make_worker(env, make_config_for(env, "arrow", on_bad_record="dead_letter")).run()
     assert env.dead_letters == [(0, 1, "not_finite")]
-    assert encode(env.newest()) == learned_in_one_batch(env, V, [40, 50], 3, ["not_finite"])
+    assert encode(env.newest()) == learn_in_one_batch(env, V, [40, 50], 3, ["not_finite"])
     assert env.models.versions()[-1] == 90  # the number of vectors
     assert sum(batch.messages for batch in worker.recorder.of_type(BatchLearned)) == 2

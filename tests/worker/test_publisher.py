@@ -24,12 +24,15 @@ from streampca.estimator.estimator import StreamingPCA
 from streampca.files.columns import FileOptions
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.merging import FoldMerger
 from streampca.fold.model_file import PublishedModel, encode
 from streampca.formats.arrow import column_of
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning import LEARN_BLOCK
+from streampca.pca.axes import make_model
+from streampca.pca.learning_config import LEARN_BLOCK
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
+from streampca.stores import parallel_requests
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore
@@ -39,12 +42,12 @@ from streampca.worker.publisher import Publisher, PublishSchedule
 from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.errors import refusal
 from tests.example_models import numbered, save
-from tests.fold.streams import CONFIG, WARM_UP, D, checkpoint_of, fold_config, fold_of, learn, vectors
+from tests.fold.streams import CONFIG, WARM_UP, D, fold_config, learn, make_checkpoint, make_fold, vectors
 from tests.in_memory import MemorySource, Step
 from tests.in_memory.store import FaultyStore
 from tests.pca.streams import batch_pca, covariance
 from tests.worker.environment import Environment
-from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
+from tests.worker.harness import SynchronousExecutor, make_worker, make_worker_config
 
 EXACT = fold_config(components=D)
 
@@ -60,10 +63,10 @@ class PublisherFixture:
         self.p_values: F64 | None = None  # of the last version
 
     def save(self, partition: int, fold: Fold) -> None:
-        self.checkpoints.save(checkpoint_of(fold, self.fold_config, partition))
+        self.checkpoints.save(make_checkpoint(fold, self.fold_config, partition))
 
     def publish(self) -> PublishedModel:
-        model, self.p_values = self.publisher.publish(self.checkpoints)
+        model, self.p_values, _ = self.publisher.publish(self.checkpoints)
         assert encode(self.models.newest()) == encode(model)
         return model
 
@@ -106,7 +109,9 @@ def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowe
     rebalance: list[Step] = [lambda: members[0].poll(0), None]
     if not lowest:
         join_group()
-    worker = make_worker(env, worker_config(EXACT), [join_group, *rebalance * 4] if lowest else rebalance * 4).run()
+    worker = make_worker(
+        env, make_worker_config(EXACT), [join_group, *rebalance * 4] if lowest else rebalance * 4
+    ).run()
     assigned = worker.recorder.of_type(PartitionsAssigned)[-1].positions
     assert list(assigned) == [0 if lowest else 1]
     assert env.position(next(iter(assigned))) == 150
@@ -130,7 +135,7 @@ def test_publishing_takes_a_tenth_of_the_time_at_most(took_s: list[float], since
     schedule = PublishSchedule()
     assert schedule.begin_if_due([0, 1], [0, 1], 100.0)
     for seconds in took_s:
-        schedule.notify(ModelPublished(numbered(7), seconds))
+        schedule.end(seconds)
     assert schedule.begin_if_due([0, 1], [0, 1], 100.0 + since_s) is is_due
 
 
@@ -198,14 +203,14 @@ class BucketMember:
         before = [self._checkpoint(p) for p in self.owned if p not in moved]
         for partition in moved:
             rows = self.saved[partition].stats.learned + 20
-            self.saved[partition] = fold_of(vectors(rows, seed=partition) + partition, CONFIG)
+            self.saved[partition] = make_fold(vectors(rows, seed=partition) + partition, CONFIG)
         changed = [self._checkpoint(p) for p in moved]
         result = self.writer.start(changed, publish=self.publishes, saved_before=before).result()
         assert not any(isinstance(event, CheckpointPostponed) for event in result.events)
         return result
 
     def _checkpoint(self, partition: int) -> Checkpoint:
-        return checkpoint_of(self.saved[partition], CONFIG, partition)
+        return make_checkpoint(self.saved[partition], CONFIG, partition)
 
 
 Pair = tuple[BucketMember, BucketMember]
@@ -278,7 +283,7 @@ def test_checkpoints_that_do_not_fit_into_the_cache_are_read_again(
 ) -> None:
     publisher, _ = two
     cached = publisher.writer._publisher._inputs._cache[3]
-    monkeypatch.setattr(publisher_module, "CACHED_BYTES", 2 * publisher_module._nbytes(cached))
+    monkeypatch.setattr(publisher_module, "CACHED_BYTES", 2 * cached.fold.nbytes)
     publisher.writer._publisher._inputs._cache.clear()
     published_before = publisher.models.versions()
     assert models_of(publisher.interval([0]))
@@ -329,11 +334,11 @@ def test_a_version_that_failed_is_published_next(bucket: CountingBucket, two: Pa
 
 def test_no_model_before_two_messages(fixture: PublisherFixture) -> None:
     assert fixture.publisher.publish(fixture.checkpoints) is None
-    fixture.save(0, fold_of(vectors(1), CONFIG))
+    fixture.save(0, make_fold(vectors(1), CONFIG))
     fixture.save(1, Fold.empty(CONFIG.learning).skip(7))
     assert fixture.publisher.publish(fixture.checkpoints) is None
     assert fixture.models.versions() == []
-    fixture.save(2, fold_of(vectors(1, seed=1), CONFIG))
+    fixture.save(2, make_fold(vectors(1, seed=1), CONFIG))
     assert fixture.publish().version == 2
 
 
@@ -341,7 +346,7 @@ def test_no_model_before_two_messages(fixture: PublisherFixture) -> None:
 def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) -> None:
     config = fold_config(dtype=dtype)
     on_disk, in_memory = PublisherFixture(config), PublisherFixture(config)
-    checkpoints = [checkpoint_of(fold_of(vectors(300 + n, seed=n), config), config, n) for n in range(5)]
+    checkpoints = [make_checkpoint(make_fold(vectors(300 + n, seed=n), config), config, n) for n in range(5)]
     for fixture in (on_disk, in_memory):
         for checkpoint in checkpoints:
             fixture.checkpoints.save(checkpoint)
@@ -352,21 +357,23 @@ def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) 
 
 
 def test_a_checkpoint_in_memory_does_not_hide_a_newer_one(fixture: PublisherFixture) -> None:
-    older, newer = (checkpoint_of(fold_of(vectors(n), CONFIG), CONFIG, 0) for n in (100, 200))
+    older, newer = (make_checkpoint(make_fold(vectors(n), CONFIG), CONFIG, 0) for n in (100, 200))
     for checkpoint in (older, newer):
         fixture.checkpoints.save(checkpoint)
     assert fixture.publisher.publish(fixture.checkpoints, [older]).model.positions == {0: 200}
 
 
-def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_checkpoints_are_read_one_ahead(fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds the one that is merged, the one that was merged before, and the next one."""
+    monkeypatch.setattr(parallel_requests, "BYTES_AT_ONCE", 1)
     for partition in range(6):
-        fixture.save(partition, fold_of(vectors(100 + partition), CONFIG))
+        fixture.save(partition, make_fold(vectors(100 + partition), CONFIG))
     newest, held = fixture.checkpoints.newest, WeakSet[Fold]()
 
     def counted(partition: int) -> Checkpoint | None:
         checkpoint = newest(partition)
         held.add(checkpoint.fold)
-        assert len(held) <= 2
+        assert len(held) <= 3
         return checkpoint
 
     monkeypatch.setattr(fixture.checkpoints, "newest", counted)
@@ -376,24 +383,24 @@ def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypat
 def test_the_version_never_decreases(fixture: PublisherFixture) -> None:
     """Not even when the newest checkpoint is damaged and the previous one has learned less."""
     for n in (100, 200):
-        fixture.save(0, fold_of(vectors(n), CONFIG))
+        fixture.save(0, make_fold(vectors(n), CONFIG))
     assert fixture.publish().version == 200
     fixture.store.damage(f"checkpoints/readings/0/{200:020d}.npz")
     assert fixture.publisher.publish(fixture.checkpoints) is None
     assert fixture.models.versions() == [200]
-    fixture.save(0, fold_of(vectors(250), CONFIG))
+    fixture.save(0, make_fold(vectors(250), CONFIG))
     assert fixture.publish().version == 250
 
 
 def test_the_signs_of_the_axes_follow_the_previous_version(fixture: PublisherFixture) -> None:
     """Each for itself."""
     V = np.random.default_rng(4).standard_normal((160, D)) * [9, 4, 2, 1, 0.5]  # components keep their order
-    fixture.save(0, fold_of(V[:100], CONFIG))
+    fixture.save(0, make_fold(V[:100], CONFIG))
     first = fixture.publish()
     assert (first.version, first.published_at, first.positions) == (100, 1234.5, {0: 100})
     flipped = replace(first.model, components=first.model.components * [[1], [-1]])
     fixture.models.save(replace(first, version=101, model=flipped))
-    fixture.save(0, fold_of(V, CONFIG))
+    fixture.save(0, make_fold(V, CONFIG))
     assert (np.sum(fixture.publish().model.components * flipped.components, axis=1) > 0.5).all()
 
 
@@ -402,14 +409,22 @@ def test_no_time_is_later_than_the_clock() -> None:
     fixture = PublisherFixture(config)
     fixture.now = 1e9
     for partition, seconds in enumerate((0, 3600, -20)):  # ahead of the clock, and two half-lives behind it
-        fixture.save(partition, fold_of(vectors(200, seed=partition), config, [10**12 + 1000 * seconds] * 200))
+        fixture.save(partition, make_fold(vectors(200, seed=partition), config, [10**12 + 1000 * seconds] * 200))
     assert fixture.publish().model.weight == pytest.approx(450)
 
 
+def test_a_publication_has_the_latest_event_time_of_its_partitions() -> None:
+    config = fold_config(half_life_seconds=1800.0)
+    fixture = PublisherFixture(config)
+    for partition, time_ms, latest_ms in ((0, 10**12, 10**12), (1, 10**12 + 7, 10**12 + 7), (2, -1, 10**12 + 7)):
+        fixture.save(partition, make_fold(vectors(100, seed=partition), config, [time_ms] * 100))
+        assert fixture.publisher.publish(fixture.checkpoints).event_time_ms == latest_ms
+
+
 def test_a_checkpoint_with_other_settings_is_not_merged(fixture: PublisherFixture) -> None:
-    fixture.save(0, fold_of(vectors(100), CONFIG))
+    fixture.save(0, make_fold(vectors(100), CONFIG))
     other = fold_config(components=1)
-    fixture.checkpoints.save(checkpoint_of(fold_of(vectors(100), other), other, partition=1))
+    fixture.checkpoints.save(make_checkpoint(make_fold(vectors(100), other), other, partition=1))
     assert "partition 1" in refusal(SettingsError, fixture.publisher.publish, fixture.checkpoints)
 
 
@@ -431,7 +446,7 @@ class Stream(PublisherFixture):
     def grow(self, partition: int, n: int) -> Array:
         """Learn n more messages of a partition; returns those that are pending then."""
         self.at[partition] += n
-        fold = fold_of(self.streams[partition][: self.at[partition]], self.fold_config)
+        fold = make_fold(self.streams[partition][: self.at[partition]], self.fold_config)
         self.save(partition, fold)
         return fold.pending
 
@@ -501,6 +516,41 @@ def test_scores_are_forgotten_as_messages_are() -> None:
     assert stream.publish().past_scores.weight == before
     new = len(stream.grow(0, 300))
     assert stream.publish().past_scores.weight == pytest.approx(new + before / 8, rel=0.05)
+
+
+def test_scores_by_another_number_of_components_are_dropped(stream: Stream) -> None:
+    """After `reset --adopt-settings`: the next pending messages are scored as those of a first version are."""
+    stream.grow(0, LEARNED)
+    stream.publish()
+    stream.grow(0, 100)
+    assert stream.publish().past_scores.weight == pytest.approx(100, rel=0.02)
+    wider = fold_config(components=3)
+    before = stream.checkpoints.newest(0)
+    stream.checkpoints.replace(before, before.adopt_settings(wider))
+    stream.fold_config, stream.publisher = wider, Publisher(stream.models, wider, lambda: 0.0)
+    adopted = stream.checkpoints.newest(0).fold
+    grown = learn(adopted, MESSAGES[1500 : 1500 + 50], [-1] * 50, adopted.position + 50, wider)[0]
+    stream.save(0, grown)
+    published = stream.publish()
+    assert published.model.n_components == 3
+    assert stream.p_values is None
+    merger = FoldMerger(wider)
+    merger.add(grown.without_pending())
+    model = make_model(merger.state(3), 3)
+    assert same(published, scored(model, grown.pending[-50:]))
+
+
+def test_messages_of_a_moved_topic_are_published_at_the_offsets_of_the_newest_model(fixture: PublisherFixture) -> None:
+    """The topic continues 100 offsets before the position of the newest model, and then arrives there."""
+    fixture.save(0, make_fold(vectors(200), CONFIG))
+    assert fixture.publish().positions == {0: 200}
+    before = fixture.checkpoints.newest(0)
+    moved = replace(before, topic_id="id-2", fold=replace(before.fold, position=100))
+    fixture.checkpoints.replace(before, moved)
+    grown = replace(moved, fold=learn(moved.fold, vectors(100, seed=1), [-1] * 100, 200, CONFIG)[0])
+    fixture.checkpoints.save(grown)
+    published = fixture.publisher.publish(fixture.checkpoints, [grown]).model
+    assert (published.version, published.positions, published.topic_id) == (300, {0: 200}, "id-2")
 
 
 # --- p-values: uniform on ordinary messages, whatever the spectrum, the size, and who publishes when -----------------

@@ -1,12 +1,13 @@
-"""Weights of messages, and what precedes learning: messages are centred, and clipped if they are too far away.
+"""Computes the weights of messages, centres messages, and clips them if they are too far from the mean.
 
 A message v that keeps the share ρ of the past is learned as
 
     w ← ρw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + y (a yᵀ)
 
-so that Σ is the weighted covariance about the weighted mean m. First v is moved to ‖v − m‖² ≤ max(qρw, 30) tr Σ/(1−κ);
-κ is the sum of the squared shares of the messages before, and tr Σ/(1−κ) the unbiased total variance. In a first block
-v is moved to ten times the median distance from the median. docs/mathematics.md, sections 3 and 5.
+so that Σ is the weighted covariance about the weighted mean m. Before that v is clipped: it is moved towards m until
+‖v − m‖² ≤ max(qρw, 30) tr Σ/(1−κ). κ is the sum of the squared shares of the messages before, and tr Σ/(1−κ) is the
+unbiased total variance. In the first block of a stream, v is moved towards the median, to at most ten times the median
+distance. docs/mathematics.md, sections 3 and 5.
 """
 
 import math
@@ -18,9 +19,9 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_within
 from streampca.pca.state import State
 
-SHARE = 0.05  # q: the largest squared distance, in units of tr Σ and of the weight before the message
-ORDINARY = 30.0  # times tr Σ: never clipped to less; a single Gaussian variable exceeds it in four of 10⁸ messages
-SHORT = 32  # messages: in a shorter first block, and before so many messages, nothing is clipped
+SHARE = 0.05  # q: the largest squared distance of a message, in units of tr Σ and of the weight before the message
+ORDINARY = 30.0  # times tr Σ: no limit is smaller; one Gaussian variable exceeds it in four of 10⁸ messages
+SHORT = 32  # number of messages: the first messages of a stream, and shorter first blocks, are not clipped
 _MEDIANS = 10.0  # largest distance from the median of a first block, in median distances
 
 
@@ -40,7 +41,8 @@ class Weights(NamedTuple):
 def compute_weights(state: State, retention: F64, center: bool = True, age: float = 1.0) -> Weights:
     """Compute the weights of the messages of a block that follows `state`; `retention` (n,) holds each ρ.
 
-    `age` is the share of the weight since the newest entry was first seen.
+    `age` is the share of the weight since the newest entry was first seen. The limit of clipping grows with this part
+    of the weight, and not with the whole weight.
     """
     before, eta, c, past, reach, concentration = _compute_weights(
         w=state.weight,
@@ -63,16 +65,17 @@ def compute_weights(state: State, retention: F64, center: bool = True, age: floa
 
 
 def move_near_median(V: Array) -> tuple[Array, F64]:
-    """Move messages V (n, d) that are farther than ten median distances from their median to that distance.
+    """Clip messages V (n, d) to ten median distances from their median, by moving them towards the median.
 
-    Returns the messages, and the share of its distance that each has kept, (n,).
+    Returns the messages, and the share of its distance from the median that each has kept, (n,).
     """
     median = np.median(V, axis=0)
     differences = V.astype(np.float64) - median
     largest = np.abs(differences).max(axis=1)
     divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]  # squares must not overflow
     distances = largest * np.linalg.norm(differences / divisors, axis=1)
-    # Messages equal to the median are left out: if most are, the median distance would be 0, and all others too far.
+    # Messages equal to the median are left out. If most messages are, the median distance would otherwise be 0, and
+    # every other message would be too far.
     positive = distances[distances > 0]
     limit = _MEDIANS * np.median(positive) if len(positive) else np.inf
     is_far = distances > limit
@@ -87,12 +90,12 @@ def move_near_median(V: Array) -> tuple[Array, F64]:
 def move_entries_near_medians(V: Array) -> Array:
     """Clip each entry of V (n, d) to ten median distances from its median; missing entries stay NaN.
 
-    This is for entries that no earlier message has shown: an outlier among the first values would decide the mean and
-    the scale of the entry.
+    Called for entries that no earlier message has shown: otherwise an outlier among the first values of an entry would
+    decide its mean and its scale.
     """
     median = _compute_medians(V)
     distances = np.abs(V - median)
-    distances[distances == 0] = np.nan  # as in `move_near_median`: values equal to the median are left out
+    distances[distances == 0] = np.nan  # values equal to the median are left out: if most are, the limit would be 0
     limit = _MEDIANS * _compute_medians(distances)
     limit = np.where(np.isnan(limit), np.inf, limit)  # NaN if all values of the entry are equal or missing
     return np.clip(V, median - limit, median + limit)
@@ -102,8 +105,9 @@ def _compute_medians(V: Array) -> F64:
     """Compute the median of each column of V (n, d) without its NaN; it is NaN if a column has only NaN."""
     counts = (~np.isnan(V)).sum(axis=0)
     ordered = np.sort(V, axis=0)  # NaN come last
+    # The two middle values, which are the same if their number is odd.
     lower = np.maximum(counts - 1, 0) // 2
-    upper = np.minimum(counts // 2, len(V) - 1)
+    upper = np.minimum(counts // 2, len(V) - 1)  # only a guard: counts // 2 is never beyond the last row
     middle = np.take_along_axis(ordered, np.array([lower, upper]), axis=0)
     return np.asarray(middle.mean(axis=0, dtype=np.float64))
 
@@ -112,7 +116,7 @@ def _compute_medians(V: Array) -> F64:
 def _compute_weights(
     w: float, kappa: float, count: int, retention: F64, share: float, center: bool
 ) -> tuple[F64, F64, F64, float, F64, float]:
-    """Compute `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`.
+    """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`.
 
     The state before the block has the weight `w`, the concentration `kappa` and `count` messages; `share` is q.
     """
@@ -125,10 +129,11 @@ def _compute_weights(
         before[s] = retention[s] * w
         w = before[s] + 1.0
         eta[s] = 1.0 / w
-        unbiased = 1.0 - kappa if center else 1.0  # tr Σ is too small by this factor, because the mean is estimated
-        reach[s] = max(share * before[s], ORDINARY) / unbiased if count + s >= SHORT else np.inf
+        bias = 1.0 - kappa if center else 1.0  # tr Σ is too small by this factor, because the mean is estimated
+        # The first `SHORT` messages of a stream have no limit.
+        reach[s] = max(share * before[s], ORDINARY) / bias if count + s >= SHORT else np.inf
         kappa = (1.0 - eta[s]) * (1.0 - eta[s]) * kappa + eta[s] * eta[s]
-    kept = 1.0  # the share of a message that the messages after it leave
+    kept = 1.0  # the share of the weight of a message that the later messages leave
     for s in range(n - 1, -1, -1):
         c[s] = eta[s] * kept
         kept *= 1.0 - eta[s]
@@ -139,17 +144,17 @@ def _compute_weights(
 def centre_rows(
     V: Array, mean: F64, weights: Weights, first: int, total: float, smallest: float, Y: Array, norm: F64, kept: F64
 ) -> float:
-    """Centre and clip the messages V (b, d), which begin at message `first` of a block; return tr Σ after them.
+    """Centre and clip the messages V (b, d) of a block, from message `first` on; return tr Σ after them.
 
-    Fills in Y (b, d), the rows y. For each message it also fills in `norm`, the squared distance from the mean, and
-    `kept`, the share of the distance that clipping has left. Updates the mean. `weights` are those of the whole block.
+    Fills in Y (b, d), the rows y, and for each message `norm`, the squared distance from the mean, and `kept`, the
+    share of the distance that clipping has left. Updates the mean. `weights` are the weights of the whole block.
     `total` is tr Σ before the messages; if it is at most `smallest`, nothing is clipped.
     """
     for s in range(len(V)):
         eta = weights.eta[first + s]
         a = weights.a[first + s]
-        square = 0.0
-        part = 1.0
+        square = 0.0  # ‖v − m‖²
+        part = 1.0  # the share of v − m that clipping leaves
         for j in range(V.shape[1]):
             y = V[s, j] - mean[j]
             square += y * y

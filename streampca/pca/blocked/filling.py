@@ -4,8 +4,8 @@ With y = v − m and the observed entries O of a message:
 
     x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O          filled: m + Cx, and r/√q where observed, r = (y − Cx)_O
 
-`projection.fill` predicts the same Cx; this is compiled, because whole streams are filled here. docs/mathematics.md,
-section 11.
+`projection.fill` predicts the same Cx. The functions here are compiled, because they fill whole streams.
+docs/mathematics.md, section 11.
 """
 
 import math
@@ -16,7 +16,7 @@ import numpy as np
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
 
-_ROWS = 16  # messages whose intermediate results fit the processor's cache
+_ROWS = 16  # number of messages whose intermediate results fit the processor's cache
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -24,14 +24,14 @@ _EPS = float(np.finfo(np.float64).eps)
 def fill(V: Array, mean: F64, C: F64, ridge: F64, root: F64) -> tuple[Array, F64]:
     """Return the messages V (B, d) with missing entries filled, and x (B, k); `root` (d,) is √q.
 
-    x is clipped to ‖x‖² ≤ k + √2k, which is the mean of complete Gaussian messages and a standard deviation more. If a
-    message has too few entries to determine x, their noise would otherwise be magnified, learned, and magnified again.
+    ‖x‖² is clipped to k + √2k, which for complete Gaussian messages is its mean plus a standard deviation. Otherwise,
+    if a message has too few entries to determine x, their noise would be magnified, learned, and magnified again.
     """
     B, d = V.shape
     CC = C.T @ C
     filled = np.empty(V.shape, V.dtype)
     X = np.zeros((B, C.shape[1]))
-    added_residuals = np.empty(d)  # an observed entry is m + Cx + r, so 1/√q − 1 times r is added to it
+    added_residuals = np.empty(d)  # an observed entry is m + Cx + r; to make it m + Cx + r/√q, add 1/√q − 1 times r
     for j in range(d):
         added_residuals[j] = 1.0 / root[j] - 1.0
     for first in range(0, B, _ROWS):
@@ -42,10 +42,10 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root: F64) -> tuple[Array, F64
 
 @compiled_within
 def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
-    """Write at most `_ROWS` messages V (B, d) into `filled`, as the module's equation says, and return x (B, k).
+    """Write at most `_ROWS` messages V (B, d) to `filled`, with missing entries filled, and return x (B, k).
 
-    So the residual of an observed entry is divided by √q as well. `predictor` is the same for all messages: the mean,
-    C, CᵀC, the ridge, and 1/√q − 1 (d,), by which residuals are multiplied before they are added.
+    A missing entry becomes m + Cx. To an observed entry, 1/√q − 1 times its residual is added. `predictor` holds the
+    mean m, C, CᵀC, the ridge, and 1/√q − 1 (d,).
     """
     mean, C, CC, ridge, added_residuals = predictor
     B, d = V.shape
@@ -53,9 +53,9 @@ def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
     Y = np.empty((B, d))  # centred messages, with 0 for missing entries
     for s in range(B):
         count = 0
-        for j in range(d):  # without branches, so that it vectorises; only NaN differs from itself
+        for j in range(d):  # without branches, so that it vectorises
             y = V[s, j] - mean[j]
-            Y[s, j] = y if y == y else 0.0
+            Y[s, j] = y if y == y else 0.0  # only NaN, which is a missing entry, differs from itself
             count += 0 if y == y else 1
         missing[s] = count
     X = _coordinates(V, missing, Y @ C, C, CC, ridge)
@@ -78,7 +78,8 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
     k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        # C_OᵀC_O is a sum over the observed rows of C. If fewer rows are missing, it is CᵀC less the sum over these.
+        # C_OᵀC_O is the sum over the observed rows of C. An optimisation: if fewer rows are missing than observed, it
+        # is computed as CᵀC less the sum over the missing rows.
         sums_missing = missing[s] <= d - missing[s]
         summed_rows = np.zeros((max(1, min(missing[s], d - missing[s])), k))
         count = 0
@@ -98,7 +99,7 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
 
 @compiled_within
 def _clip(x: F64) -> None:
-    """Clip x to ‖x‖² ≤ k + √2k."""
+    """Scale x (k,) so that ‖x‖² ≤ k + √2k."""
     square = 0.0
     limit = len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
@@ -110,16 +111,16 @@ def _clip(x: F64) -> None:
 
 @compiled_within
 def _solve(H: F64, p: F64, x: F64) -> None:
-    """Write H⁻¹p into x (k,), which holds zeros. If H (k, k) is not numerically positive definite, x stays zero."""
+    """Solve Hx = p for x (k,), which holds zeros. If H (k, k) is not numerically positive definite, x stays zero."""
     L, is_definite = _cholesky(H)
     if not is_definite:
         return
-    for i in range(len(p)):  # L z = p, with z in the place of x
+    for i in range(len(p)):  # solve Lz = p; z is written to x
         rest = p[i]
         for j in range(i):
             rest -= L[i, j] * x[j]
         x[i] = rest / L[i, i]
-    for i in range(len(p) - 1, -1, -1):  # Lᵀx = z
+    for i in range(len(p) - 1, -1, -1):  # solve Lᵀx = z
         rest = x[i]
         for j in range(i + 1, len(p)):
             rest -= L[j, i] * x[j]
@@ -128,7 +129,10 @@ def _solve(H: F64, p: F64, x: F64) -> None:
 
 @compiled_within
 def _cholesky(A: F64) -> tuple[F64, bool]:
-    """Lower-triangular L with LLᵀ = A, and whether A is numerically positive definite; if not, L is undefined."""
+    """Return a lower-triangular L with LLᵀ = A, and True if A is numerically positive definite.
+
+    Otherwise returns an L that means nothing, and False.
+    """
     K = len(A)
     L = np.zeros((K, K))
     for i in range(K):

@@ -1,10 +1,14 @@
-"""Decorators that compile functions with numba and cache the machine code in a folder, if there is one.
+"""Decorators that compile functions with numba, and cache the machine code in a folder if there is one.
 
-The classes below replace the cache of `njit(cache=True)`, which has four faults up to numba 0.68. It ignores a folder
-that is read-only. It raises if it cannot write. It keeps code into which a function of another module was inlined, even
-after that function has changed. Processes that write at once overwrite each other's code: a float64 call then raises,
-or runs float32 code, at every start. A folder for each version of the code would mend the third fault; nothing public
-mends the rest.
+The classes below replace the cache of `njit(cache=True)`, which has four faults up to numba 0.68:
+
+- It ignores a folder that is read-only.
+- It raises if it cannot write.
+- A function of another module may be inlined into cached code. If that function changes, the old code is still used.
+- Processes that write at the same time overwrite each other's code: a float64 call then raises, or runs float32 code,
+  at every start.
+
+A folder for each version of the code would mend the third fault; nothing public mends the rest.
 """
 
 import contextlib
@@ -26,35 +30,35 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "n
 
 
 def compiled(function: Function, **options: Any) -> Function:
-    """Compile the function when it is first called, and cache its code together with the code of what it calls.
+    """Compile the function when it is first called, and cache its machine code, with that of functions it calls.
 
-    Division by zero gives infinity or NaN, as in NumPy. The function keeps the GIL: for short calls, reacquiring it
-    would cost more.
+    Division by zero gives infinity or NaN, as in NumPy. The function keeps the GIL, because it is for short calls, in
+    which reacquiring the GIL would cost more.
     """
     dispatcher = njit(**_OPTIONS, **options)(function)
-    with contextlib.suppress(RuntimeError):  # no folder to cache in
+    with contextlib.suppress(RuntimeError):  # there is no folder to cache in
         dispatcher._cache = _Cache(function)  # what cache=True does, with numba's own class
     return cast("Function", dispatcher)
 
 
 def compiled_without_lock(function: Function) -> Function:
-    """Compile a function for long calls: as `compiled` does, and it releases the GIL.
+    """Compile and cache a function for long calls, which releases the GIL.
 
-    The compiler may reorder sums and fuse products into them, so that loops vectorise. On one machine and build the
+    The compiler may reorder sums and fuse products into them, so that loops vectorise. On one machine and build, the
     order is always the same.
     """
     return compiled(function, fastmath=_REORDER_SUMS, nogil=True)
 
 
 def compiled_within(function: Function) -> Function:
-    """Compile a function that only compiled functions call: without a wrapper for Python there is half to compile."""
+    """Compile a function that only compiled functions call. Without a wrapper for Python, this takes half the time."""
     return cast("Function", njit(**_OPTIONS, fastmath=_REORDER_SUMS, no_cpython_wrapper=True)(function))
 
 
 class _NamedFolder(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has no types
     """The folder that NUMBA_CACHE_DIR names, even if it is read-only."""
 
-    def ensure_cache_path(self) -> None:
+    def ensure_cache_path(self) -> None:  # raises if it cannot write
         with contextlib.suppress(OSError):
             super().ensure_cache_path()
 
@@ -78,7 +82,7 @@ class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """A cache that is valid until a module changes in the folder of the function, or in the folder of this module."""
+    """A cache that is valid until a module in the folder of the function changes, or in the folder of this module."""
 
     _impl_class = _Files
 
@@ -89,7 +93,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         self._cache_file = _FileBySignature(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # absent, or torn by a power failure
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # there is no file, or it is cut short
             return super().load_overload(sig, target_context)
         return None
 
@@ -100,5 +104,5 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _digest(folder: Path) -> str:
-    """Return the SHA-256 of the modules in a folder."""
+    """Return the SHA-256 of the code of all modules in a folder."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()

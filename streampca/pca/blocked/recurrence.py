@@ -1,4 +1,4 @@
-"""Learn the B messages of a block one after the other by Algorithm 1, at the speed of matrix products.
+"""Learns the B messages of a block one after the other by Algorithm 1, at the speed of matrix products.
 
 Within a block, Algorithm 1 needs no vectors of length d, but only their products P = YC and G = YYᵀ. For s = 1 … B:
 
@@ -20,12 +20,12 @@ from numba import types
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled_within
 
-_PART = 16  # messages
+_PART = 16  # number of messages that are learned one by one
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
 
-# numba's BLAS. Parameters: the precision; the forms of the two factors; three sizes; α; a matrix and its stride; a
-# second matrix and its stride; β; the product and its stride. Pointers are integers, so that one type serves both
-# precisions. Letters are not Python integers, because each of these would be compiled for itself.
+# numba's BLAS. Parameters: the precision; the forms of the two factors (N: plain, T: transposed); three sizes; α; a
+# matrix and its stride; a second matrix and its stride; β; the product and its stride. Pointers are integers, so that
+# one type serves both precisions. Letters are int8: for Python integers, code would be compiled for each value.
 _gemm: Any = types.ExternalFunction(
     "numba_xxgemm",
     types.intc(
@@ -41,7 +41,8 @@ _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 def product(A: Array, B: Array, form: Any) -> Array:
     """Return AB, or ABᵀ if `form` is T, for matrices of one type whose rows are contiguous.
 
-    BLAS reads matrices by columns, so that it is given (AB)ᵀ = BᵀAᵀ. `@` would take seconds to compile.
+    It calls BLAS directly, because `@` would take seconds to compile. BLAS reads matrices by columns, so it computes
+    (AB)ᵀ = BᵀAᵀ.
     """
     m, k = A.shape
     n = B.shape[0] if form == T else B.shape[1]
@@ -57,16 +58,17 @@ def product(A: Array, B: Array, form: Any) -> Array:
 
 @compiled_within
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
-    """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
+    """Learn the B messages of a block, given P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
 
     Returns X and Z (B, w), the p = Cᵀy of each message with the C before it (B, w), and S (w, w) after the block. All
-    are padded with zeros from K to w, a whole number of registers.
+    are padded with zeros from K columns to w, which fill whole registers.
     """
     b = len(P)
+    # w: K, rounded up to a multiple of `_LANES`.
     wide = (P.shape[1] + _LANES - 1) // _LANES * _LANES
-    # The row of a message holds its p until the message is learned, and then its z. So one product moves the p of later
-    # messages and the Z of earlier ones; only the term GZ is for later ones alone.
-    Z = resize(P, b, wide)
+    # Each message has a row: until the message is learned, the row holds its p, and then its z. So one product updates
+    # the p of later messages and the z of earlier messages. Only the p also get the term GZ.
+    p_or_z = resize(P, b, wide)
     X = np.zeros((b, wide))
     h = np.zeros(b)
     p = np.zeros((b, wide))
@@ -74,9 +76,10 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     S = resize(S, wide, wide)
     for first in range(0, b, _PART):
         end = min(first + _PART, b)
-        _learn_part(first, end, Z, G, S, eta, X, h)
+        _learn_part(first, end, p_or_z, G, S, eta, X, h)
+        # For later messages P ← P − (PXᵀ − G)Z, and for earlier messages Z ← Z − ZXᵀZ, with X and Z of this part.
         z = _solve(X[first:end], h[first:end])
-        change = product(Z, X[first:end], T)
+        change = product(p_or_z, X[first:end], T)
         for s in range(end, b):
             for t in range(first, end):
                 change[s, t - first] -= G[s, t]
@@ -84,16 +87,16 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
         for s in range(b):
             if first <= s < end:
                 for j in range(wide):
-                    p[s, j] = Z[s, j]
-                    Z[s, j] = z[s - first, j]
+                    p[s, j] = p_or_z[s, j]
+                    p_or_z[s, j] = z[s - first, j]
             else:
                 for j in range(wide):
-                    Z[s, j] -= moved[s, j]
-    return X, Z, p, S
+                    p_or_z[s, j] -= moved[s, j]
+    return X, p_or_z, p, S
 
 
-# The functions are loops, because numba takes seconds to compile array expressions. No loop both stores and sums: it
-# would be compiled twice, and the order of its sums would depend on where arrays lie in memory.
+# The functions below are loops, because numba takes seconds to compile array expressions. No loop both stores and sums:
+# such a loop is compiled in two variants, and where arrays lie in memory would decide the order of its sums.
 
 
 @compiled_within
@@ -110,15 +113,16 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 def _learn_part(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
 
-    The products Sp are kept as well. A message changes S by −shrink u uᵀ, with u = Sx, and p_t by q x. So Sp_t changes
-    by (q − shrink u·(p_t + q x)) u. Here u·p_t is computed as x·Sp_t: an error in Sp_t then shrinks with Sp_t, however
-    much S shrinks. Since S is large, its change is applied in the same pass that computes Sx of the next message.
+    A message changes S by −shrink u uᵀ, with u = Sx, and the p_t of each later message by q x. So the product Sp_t,
+    which is kept, changes by (q − shrink u·(p_t + q x)) u. u·p_t is computed as x·Sp_t, so that an error in Sp_t
+    shrinks together with Sp_t, however much S shrinks. An optimisation: S is large, so its change is applied in the
+    pass that computes Sx of the next message.
     """
     wide = len(S)
     shrink = 0.0
     Sp = product(p[first:end], S, N)
     u = np.zeros(wide)
-    before = np.zeros(wide)  # u of the message before
+    before = np.zeros(wide)  # u of the previous message, by which S is not changed yet
     for s in range(first, end):
         x = X[s]
         xx = xp = xu = 0.0
@@ -152,7 +156,8 @@ def _learn_part(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, 
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """Subtract shrink v vᵀ from a symmetric S, and write the product of the new S with x to `out`.
 
-    Four rows at a time need fewer writes of `out`. In this order of products v·v, which may underflow, is never formed.
+    An optimisation: four rows are taken at a time, which saves writes of `out`. len(S) is a multiple of 4, because S is
+    padded. Each v[j] is first multiplied by `shrink`, because products of two entries of v may underflow.
     """
     for i in range(len(x)):
         out[i] = 0.0
@@ -179,7 +184,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Solve (striu(XXᵀ) + diag(1/h)) Z = X for Z, from the last row up; h may contain zeros."""
+    """Solve (striu(XXᵀ) + diag(1/h)) Z = X for Z, from the last row up. If an h is 0, its row of Z is 0."""
     XX = product(X, X, T)
     b, wide = X.shape
     Z = resize(X, b, wide)

@@ -10,21 +10,21 @@ _TILE = 32  # rows and columns that are mirrored at a time, in the processor's c
 
 
 def gram(Y: Array) -> Array:
-    """Return YᵀY in the lower triangle of a square (d, d); the upper triangle is 0.
+    """Return YᵀY in the lower triangle of a square (d, d). The upper triangle is 0.
 
-    To mirror it would take a tenth of the time more.
+    To fill it, too, would take a tenth more time.
     """
     syrk = blas.ssyrk if Y.dtype == np.float32 else blas.dsyrk
     return np.asarray(syrk(1.0, Y.T).T)
 
 
 @compiled_without_lock
-def add_block(triangle: F64, past: float, A: Array, inverse: F64, after: F64) -> tuple[F64, Array]:
+def add_block(triangle: F64, past: float, A: Array, to_units_of_triangle: F64, to_next_units: F64) -> tuple[F64, Array]:
     """Add a block to a packed triangle; return the sum packed, and as a square (d, d).
 
-    The lower triangle of A (d, d) is the block's YᵀY. The sum is past · triangle + A∘bbᵀ with b = `inverse` (d,), the
-    units of the triangle in those of A. The square has A's type and is the sum∘aaᵀ with a = `after` (d,): it is in the
-    units of the next block.
+    The sum is past · triangle + A∘bbᵀ, where ∘ multiplies entry by entry. The lower triangle of A (d, d) is the block's
+    YᵀY, in the units of the block, and b is `to_units_of_triangle` (d,). The square is sum∘aaᵀ, in the type of A, where
+    a is `to_next_units` (d,).
     """
     d = len(A)
     total = np.empty(len(triangle))
@@ -32,8 +32,8 @@ def add_block(triangle: F64, past: float, A: Array, inverse: F64, after: F64) ->
     row = 0  # where row i begins in the packed triangle
     for i in range(d):
         for j in range(i + 1):
-            total[row + j] = past * triangle[row + j] + A[i, j] * (inverse[i] * inverse[j])
-            square[i, j] = total[row + j] * (after[i] * after[j])
+            total[row + j] = past * triangle[row + j] + A[i, j] * (to_units_of_triangle[i] * to_units_of_triangle[j])
+            square[i, j] = total[row + j] * (to_next_units[i] * to_next_units[j])
         row += i + 1
     mirror(square)
     return total, square
@@ -41,7 +41,7 @@ def add_block(triangle: F64, past: float, A: Array, inverse: F64, after: F64) ->
 
 @compiled_within
 def mirror(square: Array) -> None:
-    """Copy the lower triangle of a square (d, d) to the upper one."""
+    """Copy the lower triangle of a square (d, d) to its upper triangle, tile by tile."""
     d = len(square)
     for i in range(0, d, _TILE):
         for j in range(0, i + 1, _TILE):
@@ -60,6 +60,8 @@ def unpack(triangle: F64, d: int, scale: F64 | None = None) -> F64:
     full = np.empty((d, d))
     row = 0  # where row i begins in the packed triangle
     for i in range(d):
-        full[i, : i + 1] = full[: i + 1, i] = triangle[row : row + i + 1]
+        values = triangle[row : row + i + 1]
+        full[i, : i + 1] = values
+        full[: i + 1, i] = values
         row += i + 1
     return full if scale is None else full * np.outer(scale, scale)

@@ -49,13 +49,13 @@ class InferenceEndpoints(Endpoints):
         ):
             app.get(path, response_model=answer, **options)(endpoint)
         app.post("/v2/repository/index", response_model=list[schemas.RepositoryEntry], **options)(self.repository_index)
-        options["responses"] |= describe_binary_answer(BYTES)
-        options |= {
+        infer_options = options | {
+            "responses": options["responses"] | describe_binary_answer(BYTES),
             "response_model": schemas.InferenceResponse,
             "openapi_extra": describe_request(schemas.InferenceRequest),
         }
-        app.post(f"{model}/infer", **options)(self.infer)
-        app.post(f"{version}/infer", **options)(self.infer_version)
+        app.post(f"{model}/infer", **infer_options)(self.infer)
+        app.post(f"{version}/infer", **infer_options)(self.infer_version)
 
     async def server_metadata(self) -> Response:
         """The name and the version of this server."""
@@ -84,11 +84,17 @@ class InferenceEndpoints(Endpoints):
 
     async def model_metadata(self, model_name: ModelName) -> Response:
         """Inputs, outputs and versions of the newest model."""
-        return await self._describe(model_name, None, await self._engine.versions())
+        self._check_name(model_name)
+        published = await self._engine.find(None)
+        versions = await self._engine.versions()
+        # The store may list no version, although a model is in use, if its files were removed.
+        return _describe(published, model_name, versions or [published.version])
 
     async def version_metadata(self, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Inputs and outputs of a version."""
-        return await self._describe(model_name, model_version)
+        self._check_name(model_name)
+        published = await self._engine.find(model_version)
+        return _describe(published, model_name, [published.version])
 
     async def repository_index(self) -> Response:
         """All versions in the store."""
@@ -114,25 +120,6 @@ class InferenceEndpoints(Endpoints):
             if_quick=True,
         )
 
-    async def _describe(self, name: str, version: int | str | None, versions: Sequence[int] = ()) -> Response:
-        """Describe a model's inputs and outputs, and list these versions, or its own one if there are none."""
-        self._check_name(name)
-        published = await self._engine.find(version)
-        any_number = -1  # of vectors
-        d = published.model.dimensions
-        shapes = {"coordinates": [any_number, published.model.n_components], "reconstruction": [any_number, d]}
-        metadata = {
-            "name": name,
-            "versions": [str(listed) for listed in versions or [published.version]],
-            "platform": "streampca",
-            "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [any_number, d]}],
-            "outputs": [
-                {"name": output, "datatype": "FP64", "shape": shapes.get(output, [any_number])}
-                for output in get_args(schemas.OutputName)
-            ],
-        }
-        return json_response(metadata, version_header(published.version))
-
     def _check_name(self, name: str) -> None:
         """Raise `RequestError` if the model's name is not the topic of this sidecar."""
         if name != self._engine.topic:
@@ -141,58 +128,99 @@ class InferenceEndpoints(Endpoints):
             )
 
 
+def _describe(published: PublishedModel, name: str, versions: Sequence[int]) -> Response:
+    """Return a response with a model's name, these versions of it, and the shapes of its inputs and outputs."""
+    any_number = -1  # of vectors: in the protocol, -1 is a size that is not fixed
+    d = published.model.dimensions
+    shapes = {"coordinates": [any_number, published.model.n_components], "reconstruction": [any_number, d]}
+    outputs = []
+    for output in get_args(schemas.OutputName):
+        shape = shapes.get(output, [any_number])  # the other outputs have a number for each vector
+        outputs.append({"name": output, "datatype": "FP64", "shape": shape})
+    metadata = {
+        "name": name,
+        "versions": [str(version) for version in versions],
+        "platform": "streampca",
+        "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [any_number, d]}],
+        "outputs": outputs,
+    }
+    return json_response(metadata, version_header(published.version))
+
+
 class Inference(ProjectRequest):
     """A parsed request."""
 
     id: str | None
-    outputs: Mapping[schemas.OutputName, bool]  # name → whether it is sent as bytes, not as JSON
+    outputs: Mapping[schemas.OutputName, bool]  # name → whether the output is sent as bytes, and not as JSON
 
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
-    """Parse a body. Raises `RequestError`."""
+    """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
+    if raw.media_type != BYTES:
+        raw.require_json(BYTES)
     json_text = raw.body[: raw.json_length]
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])
-    by_default = request.parameters.binary_data_output
+    bytes_by_default = request.parameters.binary_data_output
     outputs: dict[schemas.OutputName, bool] = {}
     for output in request.outputs:
-        as_bytes = output.parameters.binary_data
-        outputs[output.name] = by_default if as_bytes is None else as_bytes
-    return Inference.model_construct(
+        as_bytes = output.parameters.binary_data  # None: the request does not say
+        outputs[output.name] = bytes_by_default if as_bytes is None else as_bytes
+    return Inference.model_construct(  # does not validate: the fields are valid already
         version=version,
         id=request.id,
         vectors=vectors,
         basis=request.parameters.basis,
-        fields=[name for name in SCORES if name in outputs],
-        outputs=outputs or dict.fromkeys(_DEFAULT_OUTPUTS, by_default),
+        fields=[name for name in SCORES if name in outputs],  # other scores are left out of the answer
+        outputs=outputs or dict.fromkeys(_DEFAULT_OUTPUTS, bytes_by_default),
     )
 
 
 def _parse_tensor(tensor: schemas.Tensor, after_json: bytes) -> Array:
     """Return the vectors (n, d) of a tensor, from its data or from the bytes after the JSON. Raises `RequestError`."""
-    n, d = tensor.shape
-    dtype = np.dtype(_DATATYPES[tensor.datatype])
-    size = tensor.parameters.binary_data_size
-    if size is not None:
-        expected_size = n * d * dtype.itemsize
-        if size != len(after_json) or size != expected_size:
-            text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {expected_size} bytes"
-            raise invalid(f"vectors: {text}, not {size}, and {len(after_json)} follow the JSON")
-        return np.frombuffer(after_json, dtype).reshape(n, d)
+    stated_size = tensor.parameters.binary_data_size
+    if stated_size is not None:
+        return _parse_tensor_bytes(tensor, stated_size, after_json)
     if tensor.data is None or after_json:
         raise invalid("vectors: either data, or bytes behind the JSON and their binary_data_size")
-    # The data is one list with the numbers of all rows, or a list for each row. Pydantic did not validate it.
-    is_flat = isinstance(tensor.data, list) and not (tensor.data and isinstance(tensor.data[0], list))
-    rows = pack_rows([tensor.data] if is_flat else tensor.data, "vectors")
-    has_shape = rows.size == n * d if is_flat else rows.shape == (n, d)
+    return _parse_tensor_data(tensor, tensor.data)
+
+
+def _parse_tensor_bytes(tensor: schemas.Tensor, stated_size: int, content: bytes) -> Array:
+    """Return the vectors (n, d) of a tensor from their bytes. Raises `RequestError` if a size differs."""
+    n, d = tensor.shape
+    dtype = np.dtype(_DATATYPES[tensor.datatype])
+    size = n * d * dtype.itemsize
+    if stated_size != len(content) or stated_size != size:
+        text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {size} bytes"
+        raise invalid(f"vectors: {text}, not {stated_size}, and {len(content)} follow the JSON")
+    return np.frombuffer(content, dtype).reshape(n, d)
+
+
+def _parse_tensor_data(tensor: schemas.Tensor, data: list[Any]) -> Array:
+    """Return the vectors (n, d) of a tensor from its data, which Pydantic did not validate. Raises `RequestError`.
+
+    The data is a list of rows, or flat: one list with the numbers of all rows.
+    """
+    n, d = tensor.shape
+    is_flat = isinstance(data, list) and (len(data) == 0 or not isinstance(data[0], list))
+    if is_flat:
+        rows = pack_rows([data], "vectors")
+        has_shape = rows.size == n * d
+    else:
+        rows = pack_rows(data, "vectors")
+        has_shape = rows.shape == (n, d)
     if not has_shape:
         raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
     with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is refused later
-        return rows.reshape(n, d).astype(dtype, copy=False)
+        return rows.reshape(n, d).astype(_DATATYPES[tensor.datatype], copy=False)
 
 
 def infer(published: PublishedModel, inference: Inference, limits: Limits) -> compute.Answer:
-    """Return the fields that the outputs name, in addition to those of /v1/project. Raises `RequestError`."""
+    """Return the answer of /v1/project, and the reconstruction of the vectors if it is an output of the request.
+
+    Raises `RequestError`.
+    """
     answer = compute.project(published, inference, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
@@ -202,16 +230,17 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> co
 
 
 def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model: str) -> Response:
-    """Return the response with the outputs, in the order in which the request names them."""
+    """Return the response: JSON with all outputs, in the order of the request, and then the bytes of some of them.
+
+    The JSON has the numbers of the outputs that are not sent as bytes.
+    """
     tensors: list[dict[str, Any]] = []
-    binary_parts: list[memoryview] = []
+    binary_parts: list[bytes | memoryview] = []
     for name, as_bytes in inference.outputs.items():
         array = answer.fields[name]
         tensor: dict[str, Any] = {"name": name, "datatype": "FP64", "shape": array.shape}
         if as_bytes:
-            little_endian = array.astype("<f8", copy=False)
-            # A memoryview of an array without entries cannot be cast to bytes.
-            binary_parts.append(memoryview(little_endian).cast("B") if array.size else memoryview(b""))
+            binary_parts.append(_view_bytes(array))
             tensor["parameters"] = {"binary_data_size": array.nbytes}
         else:
             tensor["data"] = array.reshape(-1)
@@ -222,6 +251,13 @@ def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model
     json_part = encode_json(content)
     headers = version_header(answer.version)
     if not binary_parts:
-        return bytes_response([memoryview(json_part)], JSON, headers)
+        return bytes_response([json_part], JSON, headers)
     headers[LENGTH] = str(len(json_part))
-    return bytes_response([memoryview(json_part), *binary_parts], BYTES, headers)
+    return bytes_response([json_part, *binary_parts], BYTES, headers)
+
+
+def _view_bytes(array: Array) -> bytes | memoryview:
+    """Return the numbers of an array as little-endian bytes."""
+    if array.size == 0:  # a memoryview of no numbers cannot be cast to bytes
+        return b""
+    return array.astype("<f8", copy=False).data.cast("B")

@@ -15,7 +15,7 @@ class TensorParameters(BaseModel):
     """Parameters of an input tensor."""
 
     binary_data_size: Annotated[int, Field(strict=True, ge=0)] | None = Field(
-        None, description="Bytes of the tensor behind the JSON."
+        None, description="Number of bytes of the tensor, which follow the JSON."
     )
 
 
@@ -23,9 +23,13 @@ class Tensor(BaseModel):
     """The input: vectors."""
 
     name: Annotated[str, Field(description="Any name: there is one input.", examples=["vectors"])]
-    shape: Annotated[list[Size], Field(min_length=2, max_length=2, description="Vectors, dimensions.")]
+    shape: Annotated[list[Size], Field(min_length=2, max_length=2, description="Numbers of vectors and of dimensions.")]
     datatype: Datatype
-    data: Annotated[list[Any] | None, SkipValidation, Field(description="Numbers, row by row, or rows.")] = None
+    data: Annotated[
+        list[Any] | None,
+        SkipValidation,
+        Field(description="All numbers in one list, vector by vector, or a list each."),
+    ] = None
     parameters: TensorParameters = TensorParameters()
 
 
@@ -33,7 +37,7 @@ class OutputParameters(BaseModel):
     """Parameters of a requested output."""
 
     binary_data: bool | None = Field(
-        None, description="Whether as bytes; else as the request's binary_data_output says."
+        None, description="Whether the output is sent as bytes; if absent, `binary_data_output` decides."
     )
 
 
@@ -48,7 +52,7 @@ class InferenceParameters(BaseModel):
     """Parameters of a request; parameters of other servers are ignored."""
 
     basis: Basis = "principal"
-    binary_data_output: bool = False
+    binary_data_output: bool = Field(False, description="Whether outputs are sent as bytes behind the JSON.")
 
 
 class InferenceRequest(BaseModel):
@@ -57,13 +61,13 @@ class InferenceRequest(BaseModel):
     id: str | None = Field(None, description="Repeated in the answer.")
     inputs: Annotated[list[Tensor], Field(min_length=1, max_length=1)]
     outputs: list[RequestedOutput] = Field(
-        [], max_length=len(get_args(OutputName)), description="coordinates and residual, if empty."
+        [], max_length=len(get_args(OutputName)), description="If empty, the outputs are coordinates and residual."
     )
     parameters: InferenceParameters = InferenceParameters()
 
 
 class ModelTensor(BaseModel):
-    """An input or an output of a model; −1 stands for any number of vectors."""
+    """An input or an output of a model. In its shape, −1 stands for any number of vectors."""
 
     name: str
     datatype: Datatype
@@ -71,7 +75,7 @@ class ModelTensor(BaseModel):
 
 
 class OutputTensor(ModelTensor):
-    """An output; its bytes are behind the JSON if it has no data."""
+    """An output. If it has no data, its numbers are bytes behind the JSON."""
 
     data: list[float] | None = None
     parameters: dict[str, int] | None = None

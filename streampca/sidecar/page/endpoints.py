@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio.to_thread
+import numpy as np
 import structlog
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, EarlierFormatError, StoreBusyError, StoreError
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.settings.kafka import TOPIC_NAME
@@ -22,7 +23,7 @@ from streampca.sidecar import compute
 from streampca.sidecar.engine import Engine, answer_response, json_response, version_header
 from streampca.sidecar.schemas import VersionNumber
 from streampca.sidecar.v1 import VersionQuery
-from streampca.stores.base import Store, topics_in
+from streampca.stores.base import Store, list_topics
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stores.process_status import OUTDATED_AFTER_S, ProcessStatuses
@@ -65,61 +66,63 @@ class HistoryReader:
     """Reads the metrics of every version of a topic, and the file of each version at most once."""
 
     def __init__(self, models: Models, closed: threading.Event | None = None) -> None:
-        """When the event `closed` is set, `after` returns without reading more files. Readers may share the event."""
+        """When the event `closed` is set, the reader stops reading files. Several readers may share the event."""
         self.closed = closed or threading.Event()
         self._models = models
-        self._metrics: dict[int, Metrics | None] = {}  # by version; None if its file is damaged
+        self._metrics: dict[int, Metrics | None] = {}  # by version; None if its file cannot be read
 
     def add(self, published: PublishedModel) -> None:
         """Cache the metrics of a model that was loaded for another purpose. Safe to call from any thread."""
         losses = published.partition_losses
-        greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
+        worst_partitions = heapq.nlargest(_MAX_PARTITIONS, losses, key=lambda partition: losses[partition])
         self._metrics[published.version] = {
             "version": published.version,
             "published_at": published.published_at,
             "last_timestamp_ms": published.stats.last_timestamp_ms,
             "loss_ewma": published.stats.loss_ewma,
             "loss_ratio": published.stats.loss_ratio,
-            "partition_losses": {partition_name(p): losses[p] for p in greatest},
+            "partition_losses": {partition_name(p): losses[p] for p in worst_partitions},
             "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
             "settings": published.settings,
         }
 
-    def after(self, version: int) -> list[Metrics]:
-        """Return the metrics of the versions above this one, in ascending order, without versions of damaged files.
+    def read_after(self, after: int) -> list[Metrics]:
+        """Return the metrics of the versions above the version `after` that can be read, in ascending order.
 
-        `settings` is None where the version before has the same settings, since a long history would repeat them.
-        It may read many files, so call it from one thread at a time, and not from the event loop.
-        Raises `StoreError`. The metrics that were read before the error stay cached.
+        If a version has the same settings as the version before it, its `settings` are None, so that a long history
+        does not repeat them. The method may read many files, so call it from one thread at a time, and not from the
+        event loop. Raises `StoreError`. The metrics that were read before the error stay cached.
         """
         versions = self._models.versions()
-        for removed in set(self._metrics).difference(versions):
-            del self._metrics[removed]
-        for listed in versions:
-            if listed > version and listed not in self._metrics and not self.closed.is_set():
-                self._read(listed)
+        for deleted in set(self._metrics).difference(versions):  # the store does not list it any more
+            del self._metrics[deleted]
+        for version in versions:
+            if version > after and version not in self._metrics and not self.closed.is_set():
+                self._read(version)
         history: list[Metrics] = []
-        last_settings = None
-        for listed in versions:
-            metrics = self._metrics.get(listed)
+        last_settings = None  # of the version before, also if that version is not returned
+        for version in versions:
+            metrics = self._metrics.get(version)
             if metrics is None:
                 continue
-            settings = metrics["settings"]
-            if listed > version:
-                history.append(metrics | {"settings": None} if settings == last_settings else metrics)
-            last_settings = settings
+            if version > after:
+                is_repeated = metrics["settings"] == last_settings
+                history.append({**metrics, "settings": None} if is_repeated else metrics)
+            last_settings = metrics["settings"]
         return history
 
     def _read(self, version: int) -> None:
-        """Cache the metrics of a version, or that its file is damaged."""
+        """Read a version and cache its metrics. If its file cannot be read, cache None for it."""
         try:
             self.add(self._models.load(version))
-        except FileNotFoundError:  # it was removed since it was listed
+        except FileNotFoundError:  # it was deleted since it was listed
             return
-        except DamagedFileError as error:
+        except StoreBusyError:  # the store fails, and not only this file
+            raise
+        except (DamagedFileError, EarlierFormatError, StoreError) as error:
             # This is a debug message, since the model cache logs the same as an error.
-            log.debug("damaged model not in history", version=version, error=str(error))
-            self._metrics.setdefault(version, None)
+            log.debug("model not in history", version=version, error=str(error))
+            self._metrics.setdefault(version, None)  # unless another thread has added the model meanwhile
 
 
 class PageEndpoints:
@@ -130,18 +133,21 @@ class PageEndpoints:
         self._engine = engine
         self._history = history
         self._store = store
-        self._open_history = lru_cache(_MAX_OTHER_HISTORIES)(
-            lambda topic: HistoryReader(Models(store, topic), history.closed)
-        )
-        # Each kind of request has one thread, and further requests wait without a thread. So a slow store, or copies of
-        # all recent vectors, do not take threads and memory from other requests.
+
+        @lru_cache(_MAX_OTHER_HISTORIES)
+        def open_history(topic: str) -> HistoryReader:  # of another topic in the store
+            return HistoryReader(Models(store, topic), history.closed)
+
+        self._open_history = open_history
+        # Of each of these requests, only one runs at a time, in a thread. So a slow store, or copies of all recent
+        # vectors, do not take threads and memory from other requests.
         self._history_thread = anyio.CapacityLimiter(1)
         self._recent_thread = anyio.CapacityLimiter(1)
         self._statuses_thread = anyio.CapacityLimiter(1)
 
     def add_to(self, app: FastAPI) -> None:
         """Add the endpoints and the files of the pages to the application."""
-        for endpoint in (self.angles, self.history, self.model, self.recent, self.workers):
+        for endpoint in (self.angles, self.example, self.history, self.model, self.recent, self.workers):
             app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
         files = PageFiles(directory=FOLDER)
         for path, name in (("/", "index.html"), ("/docs", "docs.html")):
@@ -149,25 +155,26 @@ class PageEndpoints:
         app.mount("/page", files)
 
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
-        """Figures of every version in the store, to plot them over time, and the pins of the served topic."""
-        served = self._engine.topic
-        is_served = topic in (None, served)
+        """Figures of every version in the store, to plot them over time, and pins and drifts of the served topic."""
+        served_topic = self._engine.topic
+        topic = topic or served_topic
+        is_served = topic == served_topic
         history = self._history if is_served else self._open_history(topic)
-        lowest = -1  # less than every version
-        models = await anyio.to_thread.run_sync(
-            history.after, lowest if after is None else after, limiter=self._history_thread
-        )
+        first = -1 if after is None else after  # every version is above -1
+        models = await anyio.to_thread.run_sync(history.read_after, first, limiter=self._history_thread)
         version = self._engine.current_version
         content = {
             "now": time.time(),
             "version": version,
-            "not_ready": list(self._engine.reasons_not_ready().values()),
+            "not_ready": list(self._engine.explain_not_ready().values()),
+            "unreadable": self._engine.models.list_unreadable(),
             "models": models,
             "pins": self._engine.models.pins if is_served else {},
+            "drifts": self._engine.models.drifts if is_served else {},
         }
         if after is None:  # this is the page's first request: it needs the topics to choose from
-            topics = await anyio.to_thread.run_sync(topics_in, self._store, "models", limiter=self._history_thread)
-            content["topics"] = list(dict.fromkeys([served, *topics]))
+            topics = await anyio.to_thread.run_sync(list_topics, self._store, "models", limiter=self._history_thread)
+            content["topics"] = list(dict.fromkeys([served_topic, *topics]))  # each topic once
         return json_response(content, headers=version_header(version))
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
@@ -180,25 +187,33 @@ class PageEndpoints:
 
     async def model(self, topic: Annotated[str, Query(pattern=TOPIC_NAME)], version: VersionNumber) -> Response:
         """`/v1/model` of any topic in the store; read each time."""
-        models = ModelCache(Models(self._store, topic))
+        models = ModelCache(Models(self._store, topic))  # a new one: this sidecar keeps no models of other topics
         published = await anyio.to_thread.run_sync(models.get, version, limiter=self._history_thread)
         return answer_response(compute.describe_model(published, drift={}))
+
+    async def example(self, version: VersionQuery = None) -> Response:
+        """A random vector with the mean and the variances of the model, to try requests with."""
+        published = await self._engine.find(version)
+        work = partial(compute.draw_example, published, np.random.default_rng(), self._engine.limits)
+        answer = await self._engine.run_in_thread(work)
+        return answer_response(answer._replace(fields={"topic": self._engine.topic, **answer.fields}))
 
     async def angles(self, version: VersionQuery = None, other: VersionQuery = None) -> Response:
         """Angles between the components of two versions, and between their subspaces."""
         published = await self._engine.find(version)
         compared = await self._engine.find(other)
         work = partial(compute.compare_axes, published.model, compared.model)
-        return json_response(await self._engine.in_thread(work), headers=version_header(published.version))
+        return json_response(await self._engine.run_in_thread(work), headers=version_header(published.version))
 
     async def workers(self, topic: TopicQuery = None) -> Response:
         """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""
         processes = ProcessStatuses(self._store, topic or self._engine.topic)
         statuses = await anyio.to_thread.run_sync(processes.all, limiter=self._statuses_thread)
         now = time.time()
-        reports = [
-            {**status.model_dump(), "silent_s": max(0.0, now - status.updated_at)}
-            for status in statuses
-            if now - status.updated_at <= OUTDATED_AFTER_S
-        ]
+        reports = []
+        for status in statuses:
+            age_s = now - status.updated_at
+            if age_s <= OUTDATED_AFTER_S:
+                # By another machine's clock, the report may be from the future.
+                reports.append({**status.model_dump(), "silent_s": max(0.0, age_s)})
         return json_response({"now": now, "workers": reports})

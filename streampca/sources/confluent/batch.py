@@ -27,23 +27,25 @@ class ConfluentBatch(Columns):
         return list(map(_FIELD_READERS[name], self._messages))
 
 
-def _timestamp(message: Message) -> int:
+def _read_timestamp(message: Message) -> int:
     timestamp_type, timestamp = message.timestamp()
     return -1 if timestamp_type == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
 
 
-def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
+def _read_headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
     try:
         return message.headers() or ()
-    except UnicodeDecodeError:  # the name of a header is not UTF-8: the client returns no header at all
+    except UnicodeDecodeError:  # if the name of a header is not UTF-8, the client returns no header at all
         return [("__connect.errors.headers", b"a header name is not UTF-8")]
 
 
-_FIELD_READERS: Mapping[str, Callable[[Message], Any]] = {  # by field of `Record`
-    "offset": Message.offset,  # called in this way, it takes a quarter of the time of `methodcaller`
+# Field of `Record` → function that reads it from a message. Methods of the class are an optimisation: a call takes a
+# quarter of the time of `methodcaller`.
+_FIELD_READERS: Mapping[str, Callable[[Message], Any]] = {
+    "offset": Message.offset,
     "value": Message.value,
-    "timestamp": _timestamp,
+    "timestamp": _read_timestamp,
     "key": Message.key,
-    "headers": _headers,
+    "headers": _read_headers,
     "leader_epoch": Message.leader_epoch,
 }

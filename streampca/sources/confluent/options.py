@@ -10,15 +10,15 @@ from streampca.errors import SourceError
 from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
-from streampca.sources.client_connection import one_line
-from streampca.sources.client_source import FETCH_BYTES, FETCH_BYTES_OF_ALL, member_intervals
+from streampca.sources.broker_errors import one_line
+from streampca.sources.client_source import FETCH_BYTES, FETCH_BYTES_OF_ALL, choose_intervals
 from streampca.sources.oauth_tokens import create_tokens
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
     """Return the options of every client. Raises `SourceError` if the login needs a token and gets none."""
     tokens = create_tokens(settings)
-    login: dict[str, Any] = {  # without those that are None
+    login: dict[str, Any] = {
         "sasl.mechanism": settings.sasl_mechanism,
         "sasl.username": settings.sasl_username,
         "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
@@ -27,19 +27,19 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl.key.location": settings.ssl_keyfile and str(settings.ssl_keyfile),
         "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
     }
-    if tokens is not None:
+    if tokens is not None:  # a token takes the place of user name and password
         login |= {
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.username": None,
             "sasl.password": None,
             "oauth_cb": lambda _: tokens.current(),
         }
-    options = {name: value for name, value in login.items() if value is not None}
-    return options | {
+    login = {name: value for name, value in login.items() if value is not None}  # librdkafka does not take None
+    return login | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
         "ssl.endpoint.identification.algorithm": "https",
-        "client.id": "streampca",
+        "client.id": settings.client_id,
         "allow.auto.create.topics": False,
         "topic.metadata.refresh.interval.ms": 10_000,  # how soon new partitions are seen
         "reconnect.backoff.ms": 100,
@@ -49,13 +49,15 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     """Return the options of the consumer."""
-    intervals = member_intervals(settings)
-    static_membership = {}
+    intervals = choose_intervals(settings)
+    optional = {}  # librdkafka does not take None
     if settings.group_instance_id is not None:
-        static_membership = {"group.instance.id": settings.group_instance_id}
+        optional["group.instance.id"] = settings.group_instance_id
+    if settings.rack is not None:
+        optional["client.rack"] = settings.rack
     return {
         **connection_options(settings),
-        **static_membership,
+        **optional,
         "group.id": settings.group or "streampca",  # librdkafka demands one, also of a reader without a group
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,

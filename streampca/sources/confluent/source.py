@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from operator import methodcaller
 from typing import Any
 
 import structlog
@@ -21,12 +20,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import one_line
-from streampca.sources.client_source import UNKNOWN, ClientSource, log_failed_commit
+from streampca.sources.broker_errors import one_line
+from streampca.sources.client_source import ClientSource, log_failed_commit
 from streampca.sources.confluent.batch import ConfluentBatch
-from streampca.sources.confluent.connection import ConfluentConnection, parse_committed
+from streampca.sources.confluent.connection import ConfluentConnection
 from streampca.sources.confluent.options import consumer_options, create
-from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
+from streampca.sources.events import Assigned, Lost, Revoked
+from streampca.sources.read_positions import UNKNOWN, Reached
 
 _LONGEST_WAIT_S = 0.05  # for a message at once: a rebalance event is returned at most this much later
 _OFFSETS_TIMEOUT_S = 3.0
@@ -49,11 +49,11 @@ class ConfluentSource(ClientSource):
         self._connection = ConfluentConnection(settings, settings.topic).start()
         self._memberships: deque[Any] = deque()  # the group's metadata of each assignment in `_rebalances`
         self._group = settings.group  # "": no group
-        self._is_member = False
-        self._subscribed = False
+        self._has_joined = False
+        self._has_subscribed = False
         if not self._group:
             self._assigned = self._connection.partitions()
-        self._revoking = False  # the group waits until the revocation is handled
+        self._is_revoking = False  # whether the group waits until the worker has handled a revocation
         self._member_id = ""  # at the last assignment
         self._check_member_at = 0.0  # by time.monotonic
         self._check_group_at = 0.0  # by time.monotonic
@@ -63,33 +63,31 @@ class ConfluentSource(ClientSource):
         self._consumer = create(Consumer, consumer_options(settings) | callbacks)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
-        if self._is_member and not self._assigned:
+        """Return new records by partition; none if a rebalance has begun. The first call joins the group."""
+        if self._has_joined and not self._assigned:
             self._rejoin_if_unassigned()
-        if self._group and not self._subscribed:
-            # Not before the first poll: librdkafka joins the group at once, and then the group waits for our polls.
+        if self._group and not self._has_subscribed:
+            # We join only in the first poll, since librdkafka joins at once, and then the group waits for our polls.
             self._subscribe()
-            self._subscribed = True
-        if self._revoking:  # the caller has handled the revocation, since it polls again
-            self._revoking = False
+            self._has_subscribed = True
+        if self._is_revoking:  # the caller polls again, so it has handled the revocation
+            self._is_revoking = False
             self._consumer.unassign()
         messages = self._consume(timeout_s)
-        if self._rebalances:
+        if self._rebalances:  # a rebalance has begun in `_consume`
             return {}
-        failed = [message for message in messages if message.error()]
-        self._ends_reached = self._handle_failed(failed)
-        self._raise_errors()
-        if failed:
+        not_records = [message for message in messages if message.error()]
+        if not_records:
             messages = [message for message in messages if not message.error()]
-        arrived: dict[int, list[Message]] = {}
-        for partition, run in groupby(messages, methodcaller("partition")):  # a run: messages of one partition in a row
-            arrived.setdefault(partition, []).extend(run)
-        return {partition: ConfluentBatch(batch) for partition, batch in arrived.items()}
+        self._ends_reached = self._handle_not_records(not_records)
+        self._raise_errors()
+        return _group_by_partition(messages)
 
     def _rejoin_if_unassigned(self) -> None:
         """If nobody in the group reads the topic, although this user may read it, join the group again.
 
-        If the leader of the group may not read the topic for a moment, it assigns no partition to anybody, and
-        librdkafka does not assign again. The brokers are asked every ten seconds.
+        Fault of librdkafka: if the group's leader may not read the topic for a moment, it assigns no partition to
+        anybody, and does not assign again. We ask the brokers every ten seconds.
         """
         now = time.monotonic()
         if now < self._check_group_at:
@@ -110,66 +108,72 @@ class ConfluentSource(ClientSource):
         """Join the group. If this member leads the group already, it then assigns the partitions again."""
         self._consumer.subscribe([self._topic], self._on_assign, self._on_revoke, self._on_lost)
 
-    def _fetched_up_to(self, partition: int) -> tuple[int, int]:
-        # The client does not tell its position, except at the end of the partition.
+    def _fetched_to(self, partition: int) -> Reached:
+        # The client tells only at the end of a partition which offset it will fetch next.
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-        return self._ends_reached.get(partition, UNKNOWN), end
+        return Reached(next=self._ends_reached.get(partition, UNKNOWN), end=end)
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
         return self._memberships.popleft()  # `_on_assign` has stopped fetching
 
-    def status(self) -> SourceStatus:
-        # If a member without partitions is removed from the group, librdkafka does not call `_on_lost`. But when the
-        # member joins again, it gets another id.
+    def _is_member(self) -> bool:
+        # If the group removes a member that has no partitions, librdkafka does not call `_on_lost`. But the client
+        # joins again and gets another member id, by which we notice it.
         now = time.monotonic()
-        if self._is_member and now >= self._check_member_at:
+        if self._has_joined and now >= self._check_member_at:
             self._check_member_at = now + _CHECK_MEMBER_EVERY_S
-            self._is_member = self._consumer.memberid() == self._member_id
-        return SourceStatus(
-            connected=self._connection.connected,
-            member=self._is_member,
-            cause=self._connection.last_failure,
-            blocked_since=self._blocked_since,
-        )
+            self._has_joined = self._consumer.memberid() == self._member_id
+        return self._has_joined
 
     def _commit(self, offsets: Mapping[int, Committed]) -> None:
         self._consumer.commit(offsets=self.convert_offsets(offsets))
 
     def convert_offsets(self, offsets: Mapping[int, Committed]) -> list[TopicPartition]:
         """Return offsets in the form in which the client commits them."""
+        # `committed` is a pair: an offset and its metadata.
         return [TopicPartition(self._topic, partition, *committed) for partition, committed in offsets.items()]
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
+        """Ask for the group's committed offsets of these partitions; a partition without one is left out."""
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
         try:
             answer = self._consumer.committed(tps, timeout=_OFFSETS_TIMEOUT_S) if tps else []
         except KafkaException as error:
-            raise self._connection.lookup_error("the committed offsets", error.args[0]) from None
+            raise self._connection.offsets_error("the committed offsets", error.args[0]) from None
+        committed = {}
         for tp in answer:
             if tp.error is not None:
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
-        return parse_committed(answer)
+            is_committed = tp.offset >= 0
+            if is_committed:
+                committed[tp.partition] = Committed(tp.offset, _read_metadata(tp))
+        return committed
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        """Ask for the offset of each partition's first record at or after this time; the end if there is none."""
+        offsets = {}
+        found: list[TopicPartition] = []
         try:
-            # In a request for timestamps, the client reads them from the field of offsets.
-            tps = [TopicPartition(self._topic, partition, time_ms or 0) for partition in partitions]
-            offsets = {}
-            for tp in tps:
+            for partition in partitions:
+                tp = TopicPartition(self._topic, partition)
                 _, end = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_TIMEOUT_S)
-                offsets[tp.partition] = end
-            found: list[TopicPartition] = []
+                offsets[partition] = end
             if time_ms is not None:
-                found = self._consumer.offsets_for_times(tps, timeout=_OFFSETS_TIMEOUT_S)
+                # `offsets_for_times` takes the timestamp in the field for the offset.
+                questions = [TopicPartition(self._topic, partition, time_ms) for partition in partitions]
+                found = self._consumer.offsets_for_times(questions, timeout=_OFFSETS_TIMEOUT_S)
         except KafkaException as error:
-            raise self._connection.lookup_error("the offsets", error.args[0]) from None
+            raise self._connection.offsets_error("the offsets", error.args[0]) from None
         for tp in found:
-            if tp.offset >= 0:  # negative: no record has such a timestamp
+            is_found = tp.offset >= 0  # otherwise all records have earlier timestamps
+            if is_found:
                 offsets[tp.partition] = tp.offset
         return offsets
 
     def _leave(self) -> None:
-        # In a thread: `close` has no timeout, and takes long while brokers are away.
+        """Leave the group, and close the consumer, within some seconds."""
+        # `close` has no timeout, and takes long while brokers are away. So a thread calls it, and we wait for the
+        # thread only for a moment.
         closing = threading.Thread(target=self._consumer.close, name="closing", daemon=True)
         closing.start()
         closing.join(_CLOSE_TIMEOUT_S)
@@ -177,7 +181,7 @@ class ConfluentSource(ClientSource):
             log.warning("the group was not left in order", error=f"no answer within {_CLOSE_TIMEOUT_S:.0f} s")
 
     def _consume(self, timeout_s: float) -> list[Message]:
-        """Return all messages fetched so far. If there are none, wait for the first, or until a rebalance begins."""
+        """Return all messages fetched so far. If there are none, wait for the first, or for a rebalance to begin."""
         deadline = time.monotonic() + timeout_s
         try:
             messages: list[Message] = self._consumer.consume(self._max_records, 0)
@@ -186,7 +190,7 @@ class ConfluentSource(ClientSource):
                 if left_s <= 0:
                     break
                 messages = self._consumer.consume(1, min(left_s, _LONGEST_WAIT_S))
-                if messages:
+                if messages:  # the first one has come: take those that have come with it
                     messages += self._consumer.consume(self._max_records - 1, 0)
         except KafkaException as error:
             self._errors.append(error.args[0])
@@ -194,30 +198,34 @@ class ConfluentSource(ClientSource):
         return messages
 
     def _start_fetching(self, partitions: Collection[int]) -> None:
-        self._assign_all_that_are_read()
+        self._assign_read_partitions()
 
     def _stop_fetching(self, partitions: Collection[int]) -> None:
-        self._assign_all_that_are_read()
+        self._assign_read_partitions()
 
-    def _assign_all_that_are_read(self) -> None:
+    def _assign_read_partitions(self) -> None:
+        """Let the client fetch all partitions that are being read, each from its position, and no others."""
         if self._rebalances:
-            return  # soon none of the partitions is ours
-        self._consumer.assign([TopicPartition(self._topic, p, self._fetch_offset(p)) for p in self._progress])
+            return  # the next poll returns the event of a rebalance, after which none of these is read
+        tps = []
+        for partition in self._positions.by_partition:
+            tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
+        self._consumer.assign(tps)
 
-    def _handle_failed(self, messages: Iterable[Any]) -> dict[int, int]:
-        """Handle the messages that are not records: note errors and positions out of range.
+    def _handle_not_records(self, messages: Iterable[Any]) -> dict[int, int]:
+        """Note the errors and the positions out of range that the client reports by messages.
 
-        Return the ends that were reached, by partition.
+        Return the ends of the partitions that were read to their ends.
         """
         ends: dict[int, int] = {}
         for message in messages:
             error = message.error()
             code = error.code()
             partition = message.partition()
-            if code == KafkaError._PARTITION_EOF:
+            if code == KafkaError._PARTITION_EOF:  # the partition was read to its end
                 ends[partition] = message.offset()
-            elif code == KafkaError._AUTO_OFFSET_RESET:
-                self._note_out_of_range([partition])
+            elif code == KafkaError._AUTO_OFFSET_RESET:  # the log does not have the offset
+                self._positions.mark_out_of_range(partition)
             elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._group:
                 pass  # librdkafka asks for the group that a reader without a group must name, see `consumer_options`
             else:
@@ -225,16 +233,17 @@ class ConfluentSource(ClientSource):
         return ends
 
     def _raise_errors(self) -> None:
-        """Raise `SourceError` if the client has reported an error that waiting cannot fix."""
+        """Raise `SourceError` if the client has reported an error that waiting cannot fix; log all others."""
         errors = list(self._errors)
-        self._errors.clear()  # the client appends to this very list
+        self._errors.clear()  # the client keeps and fills this list, so it is not replaced by a new one
         for error in errors:
             self._connection.last_failure = one_line(error.str())
             log.debug("client error, retrying", error=self._connection.last_failure)
-            if self._connection.is_final(error):
+            if self._connection.must_raise(error):
                 raise self._connection.source_error(error)
 
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
+        """Ask brokers for the earliest offset and the end of a partition; None if no broker answers."""
         try:
             tp = TopicPartition(self._topic, partition)
             earliest, end = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_TIMEOUT_S)
@@ -244,8 +253,9 @@ class ConfluentSource(ClientSource):
         return earliest, end
 
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
-        consumer.assign([])  # nothing is fetched before `seek`
-        self._is_member = True
+        """Let the next `poll` return `Assigned`. The client calls this when the group assigns partitions."""
+        consumer.assign([])  # so nothing is fetched before `seek`
+        self._has_joined = True
         self._member_id = self._consumer.memberid()
         self._check_group_at = time.monotonic() + _CHECK_GROUP_EVERY_S
         if assigned:
@@ -253,21 +263,48 @@ class ConfluentSource(ClientSource):
         self._add_rebalance(Assigned, assigned)
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
-        self._is_member = False
+        """Let the next `poll` return `Revoked`. The client calls this when the group revokes partitions."""
+        self._has_joined = False
         if not self._closed:
-            # Without this call, librdkafka would call `unassign` itself, and the group would not wait until the
+            # If we did not call `assign`, librdkafka would call `unassign` now, and the group would not wait until the
             # revocation is handled.
             consumer.assign([])
-            self._revoking = True
+            self._is_revoking = True
             self._add_rebalance(Revoked, revoked)
 
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
-        self._is_member = False
-        if not self._revoking:  # else the event `Revoked` of them exists already, and the worker may be handling it
+        """Let the next `poll` return `Lost`. The client calls this when the group has removed this member."""
+        self._has_joined = False
+        # Partitions that are being revoked have an event `Revoked` already, which the worker may be handling.
+        if not self._is_revoking:
             self._add_rebalance(Lost, lost)
-        self._revoking = False
+        self._is_revoking = False
+
+
+def _read_metadata(partition: TopicPartition) -> str:
+    """Return the metadata of a committed offset; "" if they are not text.
+
+    The client reads metadata to the next zero byte. If another client has committed them without one, it reads bytes
+    behind their end, which may be anything.
+    """
+    try:
+        return partition.metadata or ""
+    except UnicodeDecodeError:
+        return ""
+
+
+def _group_by_partition(messages: Iterable[Message]) -> dict[int, ConfluentBatch]:
+    """Return the batch of each partition.
+
+    `groupby` is an optimisation: most messages come in long runs of the same partition.
+    """
+    grouped: dict[Any, list[Message]] = {}
+    for partition, run in groupby(messages, Message.partition):
+        grouped.setdefault(partition, []).extend(run)
+    return {partition: ConfluentBatch(batch) for partition, batch in grouped.items()}
 
 
 def _on_commit(error: KafkaError | None, offsets: Any) -> None:
-    if error is not None and error.code() != KafkaError._NO_OFFSET:  # no offset to commit: not a failure
+    """Log a failed commit, except one without an offset to commit. The client calls this."""
+    if error is not None and error.code() != KafkaError._NO_OFFSET:
         log_failed_commit(error.str())

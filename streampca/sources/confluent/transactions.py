@@ -9,25 +9,29 @@ from typing import Any, NamedTuple
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from streampca.errors import SourceError
 from streampca.sources.base import Committed, Header, OutgoingFields, TransactionFailedError
-from streampca.sources.client_connection import one_line
+from streampca.sources.broker_errors import one_line
+from streampca.sources.client_producer import ClientProducer
 from streampca.sources.client_transactions import (
     ABORT_S,
     REQUEST_BYTES,
-    ClientProducer,
     ClientTransactions,
-    Undelivered,
+    Failure,
 )
 from streampca.sources.confluent.admin import ConfluentAdmin
-from streampca.sources.confluent.connection import ConfluentConnection, protocol_code
+from streampca.sources.confluent.client_errors import protocol_code
+from streampca.sources.confluent.connection import ConfluentConnection
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
 
 _ROOM_TIMEOUT_S = 5.0  # how long a record of a transaction waits for room in the queue
-_QUEUE_KIB = 32 * 1024  # of dead letters
+_QUEUE_KIB = 32 * 1024  # of dead letters; the queue grows for a record that is larger
+_QUEUE_LIMIT = "queue.buffering.max.kbytes"
 _BATCH_BYTES = 100_000  # of dead letters
 _BY_KEY = -1  # partition: the key decides
 _NOW = 0  # timestamp: the time of sending
+_JUST_AFTER_1970 = 1  # in place of a timestamp of 0, which would mean _NOW
 
 log = structlog.get_logger()
 
@@ -36,11 +40,12 @@ class ConfluentTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
     client_error = KafkaException
-    admin = ConfluentAdmin
+    admin_class = ConfluentAdmin
     batch_bytes = 1_000_000  # a topic may take less at once
 
-    def _start(self) -> None:
-        limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))
+    def _start_producer(self) -> None:
+        """Create a producer, and let it end what earlier producers with its transactional id have left open."""
+        limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))  # 2**31: no limit is known
         self.batch_bytes = min(self._next_batch_bytes, limit_of_topic)
         options = {
             "transactional.id": self._transactional_id,
@@ -58,26 +63,30 @@ class ConfluentTransactions(ClientTransactions):
         self._producer.init_transactions(self.begin_s)
 
     def _send(self, producer: Producer, records: Iterable[OutgoingFields]) -> None:
+        """Hand the records to the producer. While its queue is full, wait."""
         produce: Any = producer.produce
-        # After a refused record, batches are smaller than at first, and the size of each record that is not delivered
-        # is reported: it tells which one was too large.
+        # If a batch was too large before, a failure must tell the size of its record: then we know whether this record
+        # was too large. Without such a batch, sizes would only cost time.
         reports_sizes = self._next_batch_bytes < type(self).batch_bytes
         for topic, partition, value, key, headers, timestamp in records:
-            number = _BY_KEY if partition is None else partition
-            # librdkafka takes a timestamp of 0 for "now", and no other number, so 0 itself becomes 1.
-            time_ms = (timestamp or 1) if timestamp >= 0 else _NOW
-            report = partial(self._on_delivery, size=record_size(value, key, headers)) if reports_sizes else None
+            partition_number = _BY_KEY if partition is None else partition
+            time_ms = timestamp or _JUST_AFTER_1970  # a 0 would mean the time of sending
+            if timestamp < 0:
+                time_ms = _NOW
+            on_delivery = None  # then the client calls the producer's option `on_delivery`
+            if reports_sizes:
+                on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
             try:
                 # All arguments are positional, which is an optimisation: naming some takes half as long as the call.
-                produce(topic, value, key, number, report, None, time_ms, headers)
+                produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except BufferError:  # the queue is full
                 left_in_queue = producer.flush(_ROOM_TIMEOUT_S)
                 if left_in_queue:
                     self._drop_producer()
                     raise TransactionFailedError("the brokers take no records") from None
-                produce(topic, value, key, number, report, None, time_ms, headers)
+                produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except KafkaException as error:
-                self._fail(error, topic, record_size(value, key, headers))
+                self._fail(Failure(error, topic, record_size(value, key, headers)))
 
     def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
@@ -88,10 +97,10 @@ class ConfluentTransactions(ClientTransactions):
     def _abort(self, producer: Producer) -> None:
         producer.abort_transaction(ABORT_S)
 
-    def _give_up(self, producer: Producer) -> None:
+    def _close_producer(self, producer: Producer) -> None:
         if self._open:
             with contextlib.suppress(KafkaException):  # raised if another producer has fenced this one
-                producer.poll(0)  # calls `_on_delivery` for what was not delivered
+                producer.poll(0)  # calls `_on_delivery` for what was not delivered: `_fail` looks for a refusal there
         producer.purge()
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
@@ -100,7 +109,8 @@ class ConfluentTransactions(ClientTransactions):
 
     def _on_delivery(self, error: KafkaError | None, message: Any, size: int = 0) -> None:
         if error is not None:
-            self._undelivered.append(Undelivered(KafkaException(error), message.topic(), size))
+            has_key = message.key() is not None
+            self._failures.append(Failure(KafkaException(error), message.topic(), size=size, has_key=has_key))
 
 
 class _Record(NamedTuple):
@@ -126,14 +136,14 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, _Record] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        self._to_resend: list[tuple[int, int]] = []  # numbers of records whose time was refused, and the time to send
+        self._to_resend: list[tuple[int, int]] = []  # number of a record refused for its time, and its next time
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
         self._options = connection_options(self._settings) | {
             "message.timeout.ms": 0,  # waits for an absent broker without limit
             "message.max.bytes": REQUEST_BYTES,
             "batch.size": min(max(limit_of_topic, 1), _BATCH_BYTES),
-            "queue.buffering.max.kbytes": _QUEUE_KIB,
+            _QUEUE_LIMIT: _QUEUE_KIB,
             "enable.idempotence": self._is_idempotent,
             # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             "max.in.flight.requests.per.connection": 1,
@@ -143,7 +153,7 @@ class ConfluentProducer(ClientProducer):
         self._open()
 
     def _open(self) -> None:
-        """Create the producer, and give it all records that are not acknowledged; an earlier producer is given up."""
+        """Create the producer in place of an earlier one, and give it all records that are not acknowledged."""
         self._producer: Any = create(Producer, self._options)
         self._answered_at = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
@@ -157,8 +167,9 @@ class ConfluentProducer(ClientProducer):
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
+        """Send a record without waiting for an answer, and keep it until it is acknowledged."""
         if not self._unacknowledged:
-            self._answered_at = time.monotonic()  # a silence begins with the first record that waits for an answer
+            self._answered_at = time.monotonic()  # the producer's silence begins with the first record that waits
         self._sent += 1
         record = _Record(
             value=value,
@@ -171,38 +182,67 @@ class ConfluentProducer(ClientProducer):
         self._enqueue(self._sent, record)
 
     def _enqueue(self, number: int, record: _Record) -> None:
-        """Add a record to the producer's queue; if the queue is full, wait until it has room."""
-        report = partial(self._on_delivery, number)
-        for wait_s in (self._room_timeout_s, 0):
+        """Add a record to the producer's queue. If the queue is full, wait until it has room.
+
+        Raises `SourceError` if the queue stays full, or the client refuses the record.
+        """
+        try:
+            self._produce(number, record)
+        except BufferError:  # the queue is full, or smaller than the record
+            left_in_queue = self._producer.flush(self._room_timeout_s)
+            if not left_in_queue:
+                self._enlarge_queue(record)
             try:
-                self._producer.produce(
-                    self._topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    report,
-                    None,
-                    record.time_ms,
-                    list(record.headers),
-                )
-                return
+                self._produce(number, record)
             except BufferError:
-                self._producer.flush(wait_s)
-            except KafkaException as error:
-                raise self._connection.source_error(error.args[0]) from None
-        raise self._connection.messages.no_broker(self._connection.last_failure)
+                raise self._explain_full_queue() from None
+
+    def _enlarge_queue(self, record: _Record) -> None:
+        """If a record is larger than the queue, replace the producer by one with a larger queue.
+
+        librdkafka cannot change the limit of a queue. The old queue is empty, so no record is lost.
+        """
+        needed_kib = record_size(record.value, record.key, list(record.headers)) // 1024 + 1
+        if needed_kib > self._options[_QUEUE_LIMIT]:
+            self._options[_QUEUE_LIMIT] = needed_kib
+            self._producer = create(Producer, self._options)
+
+    def _explain_full_queue(self) -> SourceError:
+        """Return the error of a queue that stays full: no broker answers, or brokers do not acknowledge its records.
+
+        Raises `SourceError` if the topic does not exist.
+        """
+        try:
+            self._connection.describe()
+        except TimeoutError:
+            return self._connection.broker_errors.no_broker_error(self._connection.last_failure)
+        return self._connection.broker_errors.not_acknowledged_error(self._room_timeout_s)
+
+    def _produce(self, number: int, record: _Record) -> None:
+        """Add a record to the producer's queue. Raises `BufferError` if it is full, else `SourceError`."""
+        try:
+            self._producer.produce(
+                self._topic,
+                record.value,
+                record.key,
+                record.partition,
+                partial(self._on_delivery, number),
+                None,  # the client has two parameters for the callback; this is the second
+                record.time_ms,
+                list(record.headers),
+            )
+        except KafkaException as error:
+            raise self._connection.source_error(error.args[0]) from None
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        before = len(self._unacknowledged)
-        self._producer.poll(timeout_s if before else 0)  # calls `_on_delivery`
-        while self._to_resend:
-            number, time_ms = self._to_resend.pop()
-            record = self._unacknowledged[number]._replace(time_ms=time_ms)
-            self._unacknowledged[number] = record
-            self._enqueue(number, record)
-        was_answered = len(self._unacknowledged) < before
-        # While no broker answers any client, this producer's silence does not count.
+        """Wait for acknowledgements, and return how many are missing. Replace a producer that gets none for long."""
+        count_before = len(self._unacknowledged)
+        # Calls `_on_delivery`, and `_on_error`. If no record waits, no answer will come, so the call does not wait.
+        self._producer.poll(timeout_s if count_before else 0)
+        self._resend_with_other_times()
+        was_answered = len(self._unacknowledged) < count_before
         if was_answered or not self._connection.connected:
+            # While no broker answers any client, this producer's silence does not count.
             self._answered_at = time.monotonic()
         if self._unacknowledged and self._connection.is_silent(self._answered_at):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
@@ -210,20 +250,29 @@ class ConfluentProducer(ClientProducer):
             self._open()
         return len(self._unacknowledged)
 
+    def _resend_with_other_times(self) -> None:
+        """Send the records once more that were refused for their time."""
+        while self._to_resend:
+            number, time_ms = self._to_resend.pop()
+            record = self._unacknowledged[number]._replace(time_ms=time_ms)
+            self._unacknowledged[number] = record
+            self._enqueue(number, record)
+
     def _on_error(self, error: KafkaError) -> None:
-        if self._connection.is_final(error):
+        if self._connection.must_raise(error):
             raise self._connection.source_error(error)  # the producer's method that runs this callback raises it
 
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
+        """Handle a broker's answer to the record with this number. The client calls this within `poll` and `flush`."""
         if error is None:
             del self._unacknowledged[number]
             return
         record = self._unacknowledged[number]
-        time_ms = self._time_to_resend_with(error.code(), record.headers)
-        was_sent_with_other_time = record.time_ms != _NOW
-        if was_sent_with_other_time or time_ms is None:
-            raise self._connection.source_error(error)
-        self._to_resend.append((number, time_ms or 1))  # the client takes 0 for the time of sending
+        other_time_ms = self._find_time_to_send_again(error.code(), record.headers)
+        was_sent_twice = record.time_ms != _NOW  # only the second try sets a time
+        if was_sent_twice or other_time_ms is None:
+            raise self._connection.source_error(error, has_key=record.key is not None)
+        self._to_resend.append((number, other_time_ms or _JUST_AFTER_1970))
 
     def close(self) -> None:
         self._producer.purge()

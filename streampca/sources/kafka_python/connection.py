@@ -4,7 +4,7 @@ import base64
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,10 @@ from kafka.protocol.metadata import MetadataRequest
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
-from streampca.sources.client_connection import TOPIC_EXISTS, ClientConnection, key_password, one_line
-from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient, drop
+from streampca.sources.broker_errors import TOPIC_EXISTS, one_line
+from streampca.sources.client_connection import ClientConnection, key_password
+from streampca.sources.kafka_python.client_internals import close_producer
+from streampca.sources.kafka_python.patched_connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
 
 # Both together are less than ten seconds: a user waits for the start, and mistakes are reported within this time.
@@ -27,9 +29,11 @@ _FIRST_CONNECTION_S = 6.0
 _FIRST_ANSWER_S = 3.0
 _REQUEST_TIMEOUT_S = 20.0  # if a broker does not answer for this long, it counts as away
 _CLOSE_TIMEOUT_S = 0.5
-_CHECK_S = 0.005
+_RETRY_S = 0.1
+_CHECK_S = 0.005  # between two looks at the client's metadata
 api_version: tuple[int, int] | None = None
 """Protocol version of the brokers; if None, the client negotiates it, which the demo's broker cannot do."""
+_NOT_CONNECTED = (errors.KafkaConnectionError, errors.NodeNotReadyError)
 _TOPIC_ERRORS = (errors.UnknownTopicOrPartitionError, errors.InvalidTopicError, errors.AuthorizationError)
 
 
@@ -40,6 +44,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
         self._tokens = tokens
 
     def token(self) -> str:
+        """Return a token for a new connection. Raises errors of kafka-python."""
         try:
             token, _ = self._tokens.current()
         except NoBrokerError as error:
@@ -59,16 +64,16 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
         "security_protocol": settings.security_protocol,
         "sasl_mechanism": "OAUTHBEARER" if tokens else settings.sasl_mechanism,
-        "sasl_oauth_token_provider": tokens and _TokenProvider(tokens),
+        "sasl_oauth_token_provider": tokens and _TokenProvider(tokens),  # None without tokens
         "sasl_plain_username": settings.sasl_username,
         "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
-        "ssl_cafile": settings.ssl_cafile and str(settings.ssl_cafile),
-        "ssl_certfile": settings.ssl_certfile and str(settings.ssl_certfile),
-        "ssl_keyfile": settings.ssl_keyfile and str(settings.ssl_keyfile),
+        "ssl_cafile": settings.ssl_cafile,
+        "ssl_certfile": settings.ssl_certfile,
+        "ssl_keyfile": settings.ssl_keyfile,
         "ssl_password": key_password(settings),
         "ssl_check_hostname": True,
         "api_version": api_version,
-        "client_id": "streampca",
+        "client_id": settings.client_id,
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
         "request_timeout_ms": int(_REQUEST_TIMEOUT_S * 1000),
@@ -81,8 +86,8 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 class KafkaPythonConnection(ClientConnection):
     """See `streampca.sources.client_connection.ClientConnection`. It shares the connections of its client."""
 
-    reads_files_again = True
-    _manager: PatchedConnectionManager  # set by `_open`
+    reads_certificates_again = True
+    _manager: PatchedConnectionManager  # set by `_open_network_client`
 
     def start(self, client_class: Any, **more_options: Any) -> Any:
         """Create a client of kafka-python, and check that the topic exists. Raises `SourceError`."""
@@ -91,7 +96,7 @@ class KafkaPythonConnection(ClientConnection):
             self.require_topic(_FIRST_ANSWER_S)
         except SourceError:
             if isinstance(client, KafkaProducer):  # its own `close` waits without limit for answers to its requests
-                drop(client, _CLOSE_TIMEOUT_S)
+                close_producer(client, _CLOSE_TIMEOUT_S)
             else:
                 client.close()
             raise
@@ -101,12 +106,14 @@ class KafkaPythonConnection(ClientConnection):
         """Create a client of kafka-python, for a topic that need not exist. Raises `SourceError`."""
         try:
             options = connection_options(self._settings)
-            taken = {name: option for name, option in options.items() if name in client_class.DEFAULT_CONFIG}
-            return client_class(**taken, **more_options, kafka_client=self._open)
+            # Each class has only some of the options, and refuses the others.
+            known_options = {name: value for name, value in options.items() if name in client_class.DEFAULT_CONFIG}
+            # The client calls `_open_network_client` to create its network client.
+            return client_class(**known_options, **more_options, kafka_client=self._open_network_client)
         except (errors.KafkaError, OSError, ValueError) as error:
             raise self.source_error(error) from None
 
-    def _open(self, **configs: Any) -> KafkaNetClient:
+    def _open_network_client(self, **configs: Any) -> KafkaNetClient:
         """Create the network client of a consumer, producer or admin client, and connect it."""
         net = NetworkSelector(**configs)
         self._manager = PatchedConnectionManager(net, self, **configs)
@@ -119,27 +126,37 @@ class KafkaPythonConnection(ClientConnection):
             raise
         return client
 
-    def _ask(self, timeout_s: float) -> TopicDescription:
-        answered = threading.Event()
-        # With manager.run(), the loop of a producer would run in two threads.
-        answer = self._manager.call_soon(self._request_topic, timeout_s)
-        answer.add_both(lambda _: answered.set())
-        if not answered.wait(timeout_s + 1) or isinstance(answer.exception, errors.RetriableError):
+    def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
+        """Ask a broker for the topic, from any thread."""
+        has_ended = threading.Event()
+        # We do not call `manager.run()`: the event loop of a producer would then run in two threads.
+        request = self._manager.call_soon(self._request_topic, timeout_s)
+        request.add_both(lambda _: has_ended.set())
+        is_in_time = has_ended.wait(timeout_s + 1)  # the request itself ends after `timeout_s`
+        if not is_in_time or isinstance(request.exception, errors.RetriableError):
             raise TimeoutError  # another broker may answer
-        if answer.exception is not None:
-            raise self.source_error(answer.exception) from None
-        topic = answer.value
+        if request.exception is not None:
+            raise self.source_error(request.exception) from None
+        return self._read_description(request.value)
+
+    def _read_description(self, topic: Any) -> TopicDescription:
+        """Return the topic in a broker's answer. Raises `SourceError`."""
         topic_error = errors.for_code(topic.error_code)
         if issubclass(topic_error, _TOPIC_ERRORS):
             raise self.source_error(topic_error(self._topic))
-        operations = topic.authorized_operations  # none: the broker does not tell them
+        operations = topic.authorized_operations  # empty if the broker does not tell them
+        in_sync = {}
+        for partition in topic.partitions:
+            has_leader = partition.leader_id >= 0
+            in_sync[partition.partition_index] = len(partition.isr_nodes) if has_leader else 0
         return TopicDescription(
-            id=_printed_id(topic.topic_id),
-            in_sync={p.partition_index: len(p.isr_nodes) if p.leader_id >= 0 else 0 for p in topic.partitions},
+            id=format_topic_id(topic.topic_id),
+            in_sync=in_sync,
             is_writable=not operations or ACLOperation.WRITE in operations,
         )
 
     async def _request_topic(self, timeout_s: float) -> Any:
+        """Ask a broker for the topic, and return its part of the answer. Runs in the client's event loop."""
         topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
         request = MetadataRequest(
             topics=[topic], allow_auto_topic_creation=False, include_topic_authorized_operations=True
@@ -150,12 +167,13 @@ class KafkaPythonConnection(ClientConnection):
 
     def partitions(self) -> frozenset[int]:
         known_to_client = self._manager.cluster.partitions_for_topic(self._topic)
+        # The client may know none yet: then those of our own last request count.
         return frozenset(known_to_client or ()) or super().partitions()
 
     def wait_for_partitions(self) -> None:
         """Wait until the client knows the topic's partitions, some seconds at most.
 
-        If the leader of a group does not know them, it assigns none.
+        If this consumer leads its group, it assigns only partitions that it knows.
         """
         deadline = time.monotonic() + _FIRST_ANSWER_S
         while not self._manager.cluster.partitions_for_topic(self._topic) and time.monotonic() < deadline:
@@ -166,34 +184,49 @@ class KafkaPythonConnection(ClientConnection):
         return self._manager.connected
 
     @contextmanager
-    def explained_errors(self, asked_for: str = "") -> Iterator[None]:
-        """Raise the client's errors as `SourceError`.
+    def translate_errors(self, asked_for: str = "") -> Iterator[None]:
+        """If the client raises an error in the block, raise `SourceError` instead.
 
-        If it is given what the requests ask for, an error that a retry may fix is raised as `TimeoutError`, which names
-        it.
+        With `asked_for`, which says what the block asks brokers for, raise `TimeoutError` for an error that a retry may
+        fix.
         """
         try:
             yield
         except errors.KafkaError as error:
             if asked_for and isinstance(error, errors.RetriableError):
-                raise TimeoutError(f"{asked_for} are not known: {one_line(error)}") from None
+                raise TimeoutError(f"{asked_for} are not known: {self._find_cause(error)}") from None
             raise self.source_error(error) from None
 
-    def source_error(self, error: BaseException) -> SourceError:
-        """Explain an error that waiting cannot fix."""
+    def _find_cause(self, error: BaseException) -> str:
+        """Return why a request has failed.
+
+        If it was not sent, or not answered, the text of the client's error names no broker, or is empty. Then the last
+        failure to connect says more.
+        """
+        is_late = isinstance(error, errors.KafkaTimeoutError)
+        is_unsent = isinstance(error, _NOT_CONNECTED)
+        if self.last_failure and (is_late or is_unsent):
+            return self.last_failure
+        return "no answer in time" if is_late else one_line(error)
+
+    def source_error(self, error: BaseException, *, has_key: bool = True) -> SourceError:
+        """Return our error for an error of the client that waiting cannot fix. For `has_key` see `BrokerErrors`."""
         text = one_line(error)
         match error:
             case errors.KafkaTimeoutError() | TimeoutError():
-                return self.messages.no_broker(self.last_failure)
+                return self.broker_errors.no_broker_error(self.last_failure)
+            case errors.KafkaConnectionError() | errors.NodeNotReadyError():
+                return self.broker_errors.unreachable_error(self._find_cause(error))
             case errors.UnsupportedCodecError():
                 return SourceError(
                     f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
                     "pip install 'kafka-python[lz4,snappy,zstd]'"
                 )
-        return self.messages.explain(getattr(error, "errno", None), text)
+        code = getattr(error, "errno", None)  # only errors of brokers have a code
+        return self.broker_errors.explain(code, text, has_key=has_key)
 
 
-def _printed_id(topic_id: uuid.UUID | None) -> str:
+def format_topic_id(topic_id: uuid.UUID | None) -> str:
     """Return a topic's id as Kafka's own tools print it; "" if the broker gives topics no ids."""
     if topic_id is None or topic_id.int == 0:
         return ""
@@ -207,33 +240,50 @@ class KafkaPythonAdmin(KafkaPythonConnection):
         super().__init__(settings, topic)
         self.client = self.connect(KafkaAdminClient)
 
+    def _ask(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a method of the client. While it cannot connect, try again for some seconds: another broker may answer.
+
+        Raises `KafkaError`.
+        """
+        deadline = time.monotonic() + _FIRST_ANSWER_S
+        while True:
+            try:
+                return method(*arguments, **options)
+            except _NOT_CONNECTED:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_RETRY_S)
+
     def brokers(self) -> list[tuple[str, str, int]]:
-        with self.explained_errors():
-            brokers = self.client.describe_cluster()["brokers"]
+        with self.translate_errors():
+            brokers = self._ask(self.client.describe_cluster)["brokers"]
         return [(str(broker["broker_id"]), broker["host"], broker["port"]) for broker in brokers]
 
     def topic_configs(self) -> dict[str, str]:
+        """Return the topic's options, also those with default values; {} without the right to read them."""
         resource = ConfigResource(ConfigResourceType.TOPIC, self._topic)
         try:
-            configs = self.client.describe_configs([resource], config_filter="all")["topic"][self._topic]
+            configs = self._ask(self.client.describe_configs, [resource], config_filter="all")["topic"][self._topic]
         except errors.KafkaError:
             return {}
         return {name: config["value"] for name, config in configs.items() if config["value"] is not None}
 
     def log_ends(self) -> dict[int, tuple[int, int]]:
+        """Return the earliest offset and the high watermark of each partition."""
         tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]
-        with self.explained_errors():
-            earliest = self.client.list_partition_offsets(dict.fromkeys(tps, OffsetSpec.EARLIEST))
-            latest = self.client.list_partition_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+        with self.translate_errors():
+            earliest = self._ask(self.client.list_partition_offsets, dict.fromkeys(tps, OffsetSpec.EARLIEST))
+            latest = self._ask(self.client.list_partition_offsets, dict.fromkeys(tps, OffsetSpec.LATEST))
         return {tp.partition: (earliest[tp].offset, latest[tp].offset) for tp in tps}
 
     def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
+        """Create the topic, unless somebody else has created it meanwhile."""
         options = {"num_partitions": partitions, "replication_factor": replicas, "configs": configs}
-        with self.explained_errors():
+        with self.translate_errors():
             (answer,) = self.client.create_topics({self._topic: options}, raise_errors=False)["topics"]
         code = answer["error_code"]
-        if code not in (0, TOPIC_EXISTS):
-            raise self.messages.not_created(code, answer["error_message"])
+        if code not in (0, TOPIC_EXISTS):  # 0: no error
+            raise self.broker_errors.creation_error(code, answer["error_message"])
 
     def close(self) -> None:
         self.client.close()

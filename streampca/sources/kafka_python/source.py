@@ -20,18 +20,18 @@ from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import one_line
+from streampca.sources.broker_errors import one_line
 from streampca.sources.client_source import (
-    EARLIEST,
     FETCH_BYTES,
     FETCH_BYTES_OF_ALL,
-    UNKNOWN,
     ClientSource,
-    member_intervals,
+    choose_intervals,
 )
-from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
-from streampca.sources.kafka_python import patches
+from streampca.sources.events import Assigned, Lost, Revoked
+from streampca.sources.kafka_python import client_internals
 from streampca.sources.kafka_python.connection import KafkaPythonConnection
+from streampca.sources.kafka_python.patched_group import PatchedRangeAssignor
+from streampca.sources.read_positions import EARLIEST, UNKNOWN, Reached
 
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 class _SuspendError(Exception):
-    """Raised to the client: suspend this rebalance until the worker has handled the event."""
+    """Our listener raises it, so that the client suspends a rebalance until the worker has handled the event."""
 
 
 class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
@@ -54,10 +54,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         super().__init__(settings.topic)
         self._connection = KafkaPythonConnection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._revoked: set[TopicPartition] = set()  # in this rebalance; their event `Revoked` was noted
+        self._revoked: set[TopicPartition] = set()  # in this rebalance; they have an event `Revoked`
         self._is_static_member = settings.group_instance_id is not None
         self._partitions_before: frozenset[int] = frozenset()  # the topic's, at the last poll
-        # The client logs what its listener raises as errors, with a traceback.
+        # Our listener raises to suspend a rebalance, and the client would log that as an error with a traceback.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspension)
         if settings.group:
             self._consumer.subscribe([settings.topic], listener=self)
@@ -68,50 +68,50 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             self._prepare_assigned(self._assigned)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
-        fetched: Mapping[TopicPartition, list[Record]] = {}
+        """Return new records by partition. If a rebalance begins, our listener suspends it, and none are returned."""
         self._rejoin_if_partitions_were_added()
+        fetched: Mapping[TopicPartition, list[Record]] = {}
         try:
             fetched = self._consumer.poll(int(timeout_s * 1000))
-            patches.raise_if_replaced(self._consumer)
+            client_internals.raise_if_fenced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
             is_truncated = isinstance(error, LogTruncationError)
-            tps = error.divergent_offsets if is_truncated else error.args[0]  # by partition
-            self._consumer.pause(*tps)  # until `seek`: the client would request the same offsets again
-            self._note_out_of_range(tp.partition for tp in tps)
+            # Both errors hold the partitions, each with an offset; only the partitions are used.
+            offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
+            self._consumer.pause(*offsets_by_tp)  # until `seek`: otherwise the client would fetch the offsets again
+            for tp in offsets_by_tp:
+                self._positions.mark_out_of_range(tp.partition)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
-            self._seek_back()
+            self._fetch_lost_records_again()
         except KafkaError as error:
-            is_suspension = bool(self._rebalances)  # raised since our listener has suspended a rebalance
-            if not is_suspension:
+            has_suspended_rebalance = bool(self._rebalances)  # our listener's `_SuspendError` has caused the error
+            if not has_suspended_rebalance:
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
 
-    def _fetched_up_to(self, partition: int) -> tuple[int, int]:
+    def _fetched_to(self, partition: int) -> Reached:
+        """Return how far the client has fetched a partition."""
         tp = TopicPartition(self._topic, partition)
-        position = patches.fetch_position(self._consumer, tp)
+        position = client_internals.next_fetch_offset(self._consumer, tp)
         end = self._consumer.highwater(tp)
         if position is None or end is None:  # nothing was fetched yet
-            return UNKNOWN, UNKNOWN
-        return position, end
+            return Reached(next=UNKNOWN, end=UNKNOWN)
+        return Reached(next=position, end=end)
 
-    def status(self) -> SourceStatus:
-        return SourceStatus(
-            connected=self._connection.connected,
-            member=patches.is_member(self._consumer),
-            cause=self._connection.last_failure,
-            blocked_since=self._blocked_since,
-        )
+    def _is_member(self) -> bool:
+        return client_internals.is_member(self._consumer)
 
     def _start_fetching(self, partitions: Collection[int]) -> None:
+        """Let the client fetch these partitions, each from the offset that was sought."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
-            offset = self._fetch_offset(partition)
+            offset = self._positions.fetch_offset(partition)
             if offset == EARLIEST:
                 self._consumer.seek_to_beginning(tp)
             else:
                 self._consumer.seek(tp, offset)
-            patches.drop_paused_records(self._consumer, tp)
+            client_internals.drop_paused_records(self._consumer, tp)
             self._consumer.resume(tp)
 
     def _stop_fetching(self, partitions: Collection[int]) -> None:
@@ -123,7 +123,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def convert_offsets(self, offsets: Mapping[int, Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return offsets in the form in which the client commits them.
 
-        The metadata end with a zero byte, since librdkafka reads them to the next one.
+        We add a zero byte to the metadata, since librdkafka reads metadata to the next zero byte.
         """
         return {
             TopicPartition(self._topic, partition): OffsetAndMetadata(offset, f"{metadata}\0", leader_epoch=-1)
@@ -132,17 +132,22 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
-        with self._connection.explained_errors("the committed offsets"):
-            return patches.committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
+        with self._connection.translate_errors("the committed offsets"):
+            return client_internals.read_committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        """Ask for the offset of each partition's first record at or after this time; the end if there is none."""
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
-        found = {}  # partition → its first record with this timestamp or a later one; None if there is none
-        with self._connection.explained_errors("the offsets"):
+        first_records = {}
+        with self._connection.translate_errors("the offsets"):
             ends = self._consumer.end_offsets(tps, _OFFSETS_TIMEOUT_MS)
             if time_ms is not None:
-                found = self._consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
-        return {tp.partition: found[tp].offset if found.get(tp) else ends[tp] for tp in tps}
+                first_records = self._consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
+        offsets = {}
+        for tp in tps:
+            first = first_records.get(tp)  # None: all records have earlier timestamps
+            offsets[tp.partition] = ends[tp] if first is None else first.offset
+        return offsets
 
     def _leave(self) -> None:
         try:
@@ -151,40 +156,42 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             log.warning("the group was not left in order", error=one_line(error))
 
     def _rejoin_if_partitions_were_added(self) -> None:
-        """If the topic has new partitions, make a static member join the group again.
+        """If this is a static member, and the topic has new partitions since the last poll, join the group again.
 
-        When the leader of a group has restarted with its `group_instance_id`, it does not know that it still leads, and
-        does not look for new partitions. So each static member does.
+        A static member has a `group_instance_id`. If it leads its group and restarts, it does not know that it leads,
+        and nobody looks for new partitions. So each static member looks for them.
         """
-        before = self._partitions_before
+        before = self._partitions_before  # empty at the first poll
         partitions = self.partitions()
         self._partitions_before = partitions
-        if self._is_static_member and before and partitions - before:
-            patches.rejoin_group(self._consumer)
+        new_partitions = partitions - before
+        if self._is_static_member and before and new_partitions:
+            client_internals.rejoin_group(self._consumer)
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
+        """Pause new partitions until `seek`, and return the group's metadata; None if the group was not joined."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             self._consumer.pause(tp)
-            # Without a position the client would continue at the committed offset. Any will do while it is paused.
+            # Without a position, the client would ask for the committed offset, and continue there. Any position will
+            # do, since the partition is paused until `seek`.
             self._consumer.seek(tp, 0)
         metadata = self._consumer.group_metadata()
         has_joined = metadata.generation_id >= 0
         return metadata if has_joined else None
 
-    def _seek_back(self) -> None:
-        """Fetch again from where records were returned to.
-
-        A poll that fails may have moved the client's position past records that it does not return.
-        """
-        for partition in self._progress:
-            position = patches.fetch_position(self._consumer, TopicPartition(self._topic, partition))
-            if position is not None and position > self._fetch_offset(partition):
+    def _fetch_lost_records_again(self) -> None:
+        """Let the client go back to our positions: a failed poll may have lost records and moved behind them."""
+        for partition in list(self._positions.by_partition):
+            client_offset = client_internals.next_fetch_offset(self._consumer, TopicPartition(self._topic, partition))
+            our_offset = self._positions.fetch_offset(partition)
+            if client_offset is not None and client_offset > our_offset:
                 self._start_fetching([partition])
 
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
+        """Ask brokers for the earliest offset and the end of a partition; None if no broker answers."""
         tp = TopicPartition(self._topic, partition)
-        with suppress(TimeoutError), self._connection.explained_errors("the offsets"):
+        with suppress(TimeoutError), self._connection.translate_errors("the offsets"):
             earliest = self._consumer.beginning_offsets([tp], _OFFSETS_TIMEOUT_MS)
             ends = self._consumer.end_offsets([tp], _OFFSETS_TIMEOUT_MS)
             return earliest[tp], ends[tp]
@@ -193,8 +200,9 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     # The client's thread calls these methods, while the worker's thread waits in the client's poll.
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        patches.rejoin_group(self._consumer)  # kafka-python may forget the rebalance once it is suspended
-        new = set(revoked) - self._revoked  # the client calls this again when the rebalance proceeds
+        """Let the next poll return `Revoked`. When the rebalance proceeds, the client calls this a second time."""
+        client_internals.rejoin_group(self._consumer)  # kafka-python may forget the rebalance once it is suspended
+        new = set(revoked) - self._revoked
         self._revoked |= new
         self._suspend(Revoked, new)
 
@@ -203,27 +211,32 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._suspend(Assigned, assigned)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        new = set(lost) - self._revoked
+        new = set(lost) - self._revoked  # revoked partitions have an event already
         self._revoked = set()
         self._suspend(Lost, new)
 
     def _suspend(self, event: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
-        """Note the event for the next poll to return, and let the client suspend the rebalance."""
+        """Add an event for our next poll, and raise the error that makes the client suspend the rebalance.
+
+        Without partitions there is no event, and the rebalance proceeds.
+        """
         if partitions and not self._closed:
             self._add_rebalance(event, partitions)
             raise _SuspendError
 
 
 def _is_not_suspension(record: logging.LogRecord) -> bool:
-    """Return whether the log record is about something else than the error with which we suspend a rebalance."""
-    return not (record.exc_info and isinstance(record.exc_info[1], _SuspendError))
+    """Return whether to log a record of the client's log: not if it reports the error of a suspended rebalance."""
+    return not record.exc_info or not isinstance(record.exc_info[1], _SuspendError)
 
 
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
-    intervals = member_intervals(settings)
+    """Return the options of the consumer, besides those of its connection."""
+    intervals = choose_intervals(settings)
     return {
         "group_id": settings.group or None,
         "group_instance_id": settings.group_instance_id,
+        "client_rack": settings.rack or "",
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump
         "isolation_level": "read_committed",
@@ -235,5 +248,5 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "heartbeat_interval_ms": intervals.heartbeat_ms,
         # Every rebalance revokes all partitions and assigns all. That is more work than with the cooperative protocol,
         # but a member never keeps a partition through a rebalance that it missed.
-        "partition_assignment_strategy": (patches.PatchedRangeAssignor,),
+        "partition_assignment_strategy": (PatchedRangeAssignor,),
     }

@@ -13,16 +13,16 @@ from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Header, Headers, OutgoingFields
-from streampca.sources.client_connection import one_line
+from streampca.sources.broker_errors import one_line
+from streampca.sources.client_producer import ClientProducer
 from streampca.sources.client_transactions import (
     ABORT_S,
     REQUEST_BYTES,
-    ClientProducer,
     ClientTransactions,
-    Undelivered,
+    Failure,
 )
+from streampca.sources.kafka_python.client_internals import call_transactional, close_producer
 from streampca.sources.kafka_python.connection import KafkaPythonAdmin, KafkaPythonConnection
-from streampca.sources.kafka_python.patches import call_transactional, drop
 from streampca.sources.record_size import record_size
 
 _CODE_IN_TEXT = re.compile(r"\[Error (\d+)\]")
@@ -30,18 +30,19 @@ _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
 _CLOSE_TIMEOUT_S = 0.5
 
 
-class _UnwrapValue(Serializer):  # type: ignore[misc]  # kafka-python has no types
-    """Takes the value out of a tuple.
+class _ValueInTuple(Serializer):  # type: ignore[misc]  # kafka-python has no types
+    """Takes the value of a record out of a tuple.
 
-    Without a serializer, the producer refuses a record with neither key nor value. A tuple is not None, so it does not.
+    The producer refuses a record with neither key nor value before it calls its serializer. A tuple is not None, so we
+    hand over each value in a tuple.
     """
 
     def serialize(self, topic: str, headers: Any, data: tuple[bytes | None]) -> bytes | None:
         return data[0]
 
 
-def _without_null(headers: Sequence[Header]) -> list[tuple[str, bytes]]:
-    """Return headers whose values are empty where they were None, which the producer cannot write."""
+def _replace_null_by_empty(headers: Sequence[Header]) -> list[tuple[str, bytes]]:
+    """Return the headers with an empty value where it was None, since the producer cannot write None."""
     return [(name, value or b"") for name, value in headers]
 
 
@@ -57,9 +58,9 @@ class _Record(NamedTuple):
 class _Sent(NamedTuple):
     """A record that was handed to the client."""
 
-    future: Any  # the broker's answer
+    answer: Any  # a future
     record: _Record
-    time_ms: int | None  # since 1970; None: the time of sending
+    time_ms: int | None  # its timestamp; None: the time of sending
 
 
 class KafkaPythonProducer(ClientProducer):
@@ -73,7 +74,7 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_UnwrapValue(),
+            value_serializer=_ValueInTuple(),
             acks="all",
             enable_idempotence=self._is_idempotent,
             # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
@@ -83,7 +84,7 @@ class KafkaPythonProducer(ClientProducer):
             max_request_size=REQUEST_BYTES,
         )
         try:
-            with self._connection.explained_errors():
+            with self._connection.translate_errors():
                 self._producer.partitions_for(self._topic)  # asked for now, so that `produce` never waits for them
         except SourceError:
             self.close()
@@ -96,56 +97,70 @@ class KafkaPythonProducer(ClientProducer):
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
+        """Send a record without waiting for an answer, and keep it until it is acknowledged."""
         record = _Record(value=value, key=key, headers=headers, partition=partition)
         self._unacknowledged.append(self._hand_over(record))
 
     def _hand_over(self, record: _Record, time_ms: int | None = None) -> _Sent:
         """Hand a record to the client. If `time_ms` is None, the record gets the time of sending."""
-        with self._connection.explained_errors():
+        with self._connection.translate_errors():
             future = self._producer.send(
                 self._topic,
-                (record.value,),  # see `_UnwrapValue`
+                (record.value,),  # see `_ValueInTuple`
                 record.key,
-                headers=_without_null(record.headers),
+                headers=_replace_null_by_empty(record.headers),
                 partition=record.partition,
                 timestamp_ms=time_ms,
             )
-        return _Sent(future, record, time_ms)
+        return _Sent(answer=future, record=record, time_ms=time_ms)
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
+        """Wait for each record in turn, `timeout_s` at most, and return how many are not acknowledged yet.
+
+        A record whose timestamp is refused is sent again with another timestamp. Other refusals are raised.
+        """
         while self._unacknowledged:
             oldest = self._unacknowledged[0]
             try:
-                oldest.future.get(timeout_s)
+                oldest.answer.get(timeout_s)
             except KafkaError as error:
-                is_timeout = oldest.future.exception is not error  # `get` has raised it, and not the broker
-                if is_timeout:
+                is_answered = oldest.answer.exception is error
+                if not is_answered:  # the error of `get`: no answer has come in time
                     break
-                time_ms = self._time_to_resend_with(getattr(error, "errno", None), oldest.record.headers)
-                was_sent_with_other_time = oldest.time_ms is not None
-                if was_sent_with_other_time or time_ms is None:
-                    raise self._connection.source_error(error) from None
-                self._unacknowledged.append(self._hand_over(oldest.record, time_ms))
+                self._unacknowledged.append(self._send_with_other_time(oldest, error))
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
+    def _send_with_other_time(self, refused: _Sent, error: KafkaError) -> _Sent:
+        """Send a dead letter again, with its record's time, if it was refused because of its timestamp.
+
+        At first its timestamp was the time of sending. Raises `SourceError` if its record's time was refused, too, and
+        for any other refusal.
+        """
+        other_time_ms = self._find_time_to_send_again(getattr(error, "errno", None), refused.record.headers)
+        was_sent_twice = refused.time_ms is not None  # only the second try sets a time
+        if was_sent_twice or other_time_ms is None:
+            raise self._connection.source_error(error, has_key=refused.record.key is not None) from None
+        return self._hand_over(refused.record, other_time_ms)
+
     def close(self) -> None:
-        drop(self._producer, _CLOSE_TIMEOUT_S)
+        close_producer(self._producer, _CLOSE_TIMEOUT_S)
 
 
 class KafkaPythonTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
     client_error = KafkaError
-    admin = KafkaPythonAdmin
+    admin_class = KafkaPythonAdmin
     batch_bytes = 0  # the client splits a batch that is too large, so each record that fails was alone
 
-    def _start(self) -> None:
+    def _start_producer(self) -> None:
+        """Create a producer, and let it end what earlier producers with its transactional id have left open."""
         self._producer = KafkaPythonConnection(self._settings, self._topics[0]).start(
             KafkaProducer,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            value_serializer=_UnwrapValue(),
+            value_serializer=_ValueInTuple(),
             acks="all",
             linger_ms=5,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,  # a record that expires would not fail its transaction
@@ -155,27 +170,29 @@ class KafkaPythonTransactions(ClientTransactions):
         self._producer.init_transactions()
 
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
-        undelivered = self._undelivered  # of this transaction: a late error belongs to its own one
+        """Hand the records to the producer, which reports each that is not delivered to `_add_failure`."""
+        failures = self._failures  # of this transaction: if an error comes late, it is not of a later transaction
         for topic, partition, value, key, headers, timestamp in records:
             time_ms = timestamp if timestamp >= 0 else None  # None: the time of sending
             try:
                 future = producer.send(
                     topic,
-                    (value,),  # see `_UnwrapValue`
+                    (value,),  # see `_ValueInTuple`
                     key,
-                    headers=_without_null(headers),
+                    headers=_replace_null_by_empty(headers),
                     partition=partition,
                     timestamp_ms=time_ms,
                 )
-            except KafkaError as error:
-                self._fail(error, topic, record_size(value, key, headers))
-            future.add_errback(partial(_note_undelivered, undelivered, topic, value, key, headers))
+            except (KafkaError, ValueError) as error:  # ValueError: the producer does not know the partition yet
+                self._fail(Failure(error, topic, record_size(value, key, headers)))
+            future.add_errback(partial(_add_failure, failures, topic, value, key, headers))
 
     def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
+        """Commit the transaction with these offsets. Raises `KafkaTimeoutError` if brokers do not answer in time."""
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
-        if self._undelivered:  # the client would commit the transaction without these records
-            self._fail(*self._undelivered[0])
+        if self._failures:  # the client would commit the transaction without these records
+            self._fail(self._failures[0])
         if offsets:
             converted = self._source.convert_offsets(offsets)
             call_transactional(producer, "send_offsets_to_transaction", converted, membership, deadline=deadline)
@@ -184,23 +201,24 @@ class KafkaPythonTransactions(ClientTransactions):
     def _abort(self, producer: KafkaProducer) -> None:
         call_transactional(producer, "begin_abort", deadline=time.monotonic() + ABORT_S)
 
-    def _give_up(self, producer: KafkaProducer) -> None:
-        drop(producer, _CLOSE_TIMEOUT_S)
+    def _close_producer(self, producer: KafkaProducer) -> None:
+        close_producer(producer, _CLOSE_TIMEOUT_S)
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
         text = one_line(error)
-        in_text = _CODE_IN_TEXT.search(text)  # of an error that the client does not expect, its text has the code
-        code = int(in_text[1]) if in_text else getattr(error, "errno", None)
-        return code, text
+        code_in_text = _CODE_IN_TEXT.search(text)  # an error that the client does not expect has its code in its text
+        if code_in_text:
+            return int(code_in_text[1]), text
+        return getattr(error, "errno", None), text
 
 
-def _note_undelivered(
-    undelivered: list[Undelivered],
+def _add_failure(
+    failures: list[Failure],
     topic: str,
     value: bytes | None,
     key: bytes | None,
     headers: Headers,
     error: Exception,
 ) -> None:
-    """Note the error of a record. The client calls this with the error as the last argument."""
-    undelivered.append(Undelivered(error, topic, record_size(value, key, headers)))
+    """Note that a record was not delivered. The client calls this with the error as the last argument."""
+    failures.append(Failure(error, topic, size=record_size(value, key, headers), has_key=key is not None))

@@ -18,7 +18,7 @@ def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights)
     return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 0.0, np.empty(V.shape))
 
 
-def state_of(weight: float, concentration: float = 0.0, count: int = SHORT) -> State:
+def make_state(weight: float, concentration: float = 0.0, count: int = SHORT) -> State:
     return replace(State.empty(1), weight=weight, concentration=concentration, count=count)
 
 
@@ -28,7 +28,7 @@ retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_si
 @given(retentions, st.floats(0, 1e6))
 @settings(max_examples=100, deadline=None)
 def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
-    got = centring.compute_weights(state_of(w0), retention)
+    got = centring.compute_weights(make_state(w0), retention)
     w = w0
     for s, kept in enumerate(retention):
         assert got.before[s] == pytest.approx(kept * w, rel=1e-14)
@@ -42,10 +42,12 @@ def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
 
 @given(retentions, st.integers(0, 60), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_the_concentration_is_the_sum_of_the_squared_shares(retention: F64, first: int, center: bool) -> None:
+def test_the_concentration_is_the_sum_of_the_squared_shares_and_limits_are_divided_by_the_rest(
+    retention: F64, first: int, center: bool
+) -> None:
     """And 1 − κ is the share of a variance that is seen about the mean: so the limit is divided by it."""
     early = centring.compute_weights(State.empty(1), np.ones(first)) if first else None
-    state = state_of(early.total, early.concentration, first) if early else State.empty(1)
+    state = make_state(early.total, early.concentration, first) if early else State.empty(1)
     got = centring.compute_weights(state, retention, center)
     weights = remaining_weights(np.append(np.ones(first), retention))
     assert got.concentration == pytest.approx(np.sum((weights / weights.sum()) ** 2), rel=1e-9)
@@ -66,7 +68,7 @@ def test_each_message_is_centred_and_clipped_before_the_next(
     V, m, total = random.standard_normal((len(retention), 3)), random.standard_normal(3), 2.0
     V[::5] *= size
     kappa = 1 / w0
-    weights = centring.compute_weights(state_of(w0, kappa), retention, age=age)
+    weights = centring.compute_weights(make_state(w0, kappa), retention, age=age)
     got = centred(V, m, total, weights)
     for s, v in enumerate(V):
         a, y, kept = weights.a[s], v - m, 1.0
@@ -86,7 +88,7 @@ def test_each_message_is_centred_and_clipped_before_the_next(
 
 
 @pytest.mark.parametrize("size", [1e8, 1e100, 1e150])
-def test_no_message_is_farther_than_ten_medians(size: float) -> None:
+def test_in_a_first_block_only_outliers_are_clipped(size: float) -> None:
     V = np.random.default_rng(0).standard_normal((200, 4)) + 3
     V[[7, 100]] *= size
     got = centred(V, np.zeros(4), 0.0, centring.compute_weights(State.empty(4), np.ones(200)))
@@ -96,7 +98,7 @@ def test_no_message_is_farther_than_ten_medians(size: float) -> None:
     assert got.total_variance < 20
 
 
-def test_messages_that_are_alike_say_nothing() -> None:
+def test_if_most_messages_are_equal_none_is_clipped() -> None:
     """As of an idle sensor: their median distance is 0."""
     V = np.zeros((200, 4))
     V[::3] = np.random.default_rng(1).standard_normal((67, 4))

@@ -86,7 +86,7 @@ print(digest.hexdigest())
 
 
 @pytest.mark.slow
-def test_all_processes_find_the_same_bits() -> None:
+def test_all_processes_compute_the_same_bits() -> None:
     """Arrays lie elsewhere in each process: that must not decide which of two compiled loops runs."""
     one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", LEARN]

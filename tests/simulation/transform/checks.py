@@ -12,7 +12,7 @@ from streampca.errors import (
     InputError,
     OffsetGapError,
     RejectLimitError,
-    SourceError,
+    SettingsError,
     StoreError,
     StreampcaError,
     TopicReplacedError,
@@ -29,7 +29,7 @@ from tests.simulation.history import Course, joined
 from tests.simulation.plan import DEAD, OUTPUT, D
 from tests.simulation.registry import is_poison
 from tests.simulation.transform.world import Place, TransformWorld
-from tests.transform.harness import origin_of_output
+from tests.transform.harness import read_output_origin
 
 _known_model = cache(example_model)
 
@@ -47,6 +47,7 @@ class TransformChecks:
         self._refusals = 0  # before the last records came
         world.cluster.coordinator.on_end = self._on_end
         world.cluster.on_commit = self._on_commit
+        world.forgotten = self._on_forgotten
 
     def is_complete(self) -> bool:
         """Whether all offsets are committed, or members refuse another shape or another topic's offsets, rightly."""
@@ -87,7 +88,7 @@ class TransformChecks:
             or (isinstance(error, BadRecordError) and plan.on_bad_record == "stop")
             or (isinstance(error, OffsetGapError) and may_miss_records)
             or (isinstance(error, InputError) and (plan.version is not None or "reshape" in kinds))
-            or (type(error) is SourceError and "grow" in kinds)
+            or (type(error) is SettingsError and self._world.has_forgotten)
         )
 
     def _is_refused(self) -> bool:
@@ -98,6 +99,22 @@ class TransformChecks:
 
     def _on_commit(self, positions: dict[int, int], metadata: str) -> None:
         self._world.report(f"{positions} are committed outside of a transaction")
+
+    def _on_forgotten(self) -> None:
+        """The group's offsets are gone: each partition continues behind its last output; rejects may come again."""
+        id_ = self._world.cluster.id
+        for partition in range(len(self._world.cluster.logs)):
+            written = [
+                origin.offset
+                for transaction, record in self._logs[OUTPUT, partition]
+                if transaction.state == "committed" and (origin := read_output_origin(record.headers)).topic_id == id_
+            ]
+            begin = written[-1] + 1 if written else 0
+            place = partition, id_
+            self._committed[place] = begin
+            self._origins[place] = [origin for origin in self._origins[place] if origin[0] < begin]
+            if not written:  # it begins at the earliest record
+                self._world.note_skipped(partition, 0, self._world.cluster.logs[partition].start)
 
     def _on_end(self, transaction: Transaction) -> None:
         if transaction.state == "committed":
@@ -211,8 +228,8 @@ def _origin(record: Outgoing) -> tuple[int, int]:
     if record.topic == DEAD:
         origin = read_origin(record.headers)
         return origin.partition, origin.offset
-    _, partition, offset = origin_of_output(record.headers)
-    return partition, offset
+    origin = read_output_origin(record.headers)
+    return origin.partition, origin.offset
 
 
 def _names(records: Iterable[Record]) -> set[tuple[int, bytes | None]]:
@@ -226,7 +243,7 @@ def _topic_in(metadata: str) -> str:
 
 
 def _version(output: Outgoing) -> int:
-    return origin_of_output(output.headers).model_version
+    return read_output_origin(output.headers).model_version
 
 
 def _projected(model: Model, vectors: np.ndarray) -> np.ndarray:

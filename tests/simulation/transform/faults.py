@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+from tests.simulation.cluster import SESSION_S
 from tests.simulation.plan import TOPIC, Fault, K
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.transform.world import Machine, TransformWorld
+
+_OPERATOR_S = 2.5  # until an operator sets transform_start
 
 
 class TransformFaults(ProcessFaults):
@@ -51,13 +54,29 @@ class TransformFaults(ProcessFaults):
         self._later(fault.seconds if fault.target % 2 else 0.0, lambda: setattr(cluster, "output_partitions", 4))
         super().grow(fault)
 
+    def forget(self, fault: Fault) -> None:
+        """All members are stopped for longer than brokers keep the offsets of a group without members.
+
+        Not where a log was cut, models have two shapes, or the topic was replaced, which a member may notice only after
+        it has written outputs of the new one: only the offsets tell these, not the outputs.
+        """
+        history = self._world.history
+        has_one_shape = len(set(self._world.components.values())) == 1
+        if has_one_shape and not history.cuts and not history.is_replaced:
+            self._world.stop_all()
+            self._later(SESSION_S + fault.seconds, self._forget)
+
+    def cut_log(self, fault: Fault) -> None:
+        if not self._world.has_forgotten:
+            super().cut_log(fault)
+
     def publish(self, fault: Fault) -> None:
         if self._world.components:
             self._world.publish()
 
     def reshape(self, fault: Fault) -> None:
         """A model of another shape is published. Only if offsets say what the outputs have."""
-        if self._world.cluster.committed:
+        if self._world.cluster.committed and not self._world.has_forgotten:
             self._world.publish(K + 1)
 
     def damage(self, fault: Fault) -> None:
@@ -65,6 +84,13 @@ class TransformFaults(ProcessFaults):
         files = self._world.volume.files(f"/store/models/{TOPIC}/")
         if len(files) > 1:
             self._world.volume.entries[files[-1]].flip()
+
+    def _forget(self) -> None:
+        if self._world.cluster.away or self._world.cluster.coordinator._unfinished:
+            self._later(0.5, self._forget)
+        else:
+            self._world.forget()
+            self._later(_OPERATOR_S, self._world.continue_behind_outputs)
 
     def _double(self, machine: Machine, seconds: float) -> None:
         machine.pause(seconds)

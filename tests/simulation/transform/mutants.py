@@ -1,26 +1,28 @@
 """Mutants of transform: see `tests.simulation.mutants`. Some are of the simulated brokers, which do what Kafka's do."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from streampca.consumer_group.assignment import Assignment
-from streampca.consumer_group.policy import FirstRecords
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields
 from streampca.pca.arrays import Array
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, OutgoingFields
 from streampca.sources.events import OutOfRange
 from streampca.stores.model_cache import ModelCache
-from streampca.transform import position
+from streampca.transform import position, starts
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import TransformedBatch
 from streampca.transform.position import Position
+from streampca.transform.starts import StartFinder
 from tests.in_memory.coordinator import Transaction
 from tests.simulation.plan import DEAD
 from tests.simulation.transform.coordinator import ClusterCoordinator, TransformCluster
@@ -31,16 +33,16 @@ Patch = Callable[[], AbstractContextManager[Any]]
 Mutants = dict[str, tuple[int | Patch, ...]]  # name → the first seed that finds it, and its patches
 
 
-def patched(owner: Any, **attributes: Any) -> Patch:
+def make_patch(owner: Any, **attributes: Any) -> Patch:
     """Other attributes of a class or module."""
     return lambda: mock.patch.multiple(owner, **attributes)
 
 
 # Makes a model cache load an older model when the file of a newer one is damaged.
-LOADS_OLDER_MODELS = patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions)))
+LOADS_OLDER_MODELS = make_patch(ModelCache, _list_candidates=lambda self, versions: list(reversed(versions)))
 
 
-def nothing(*arguments: Any, **options: Any) -> None:
+def do_nothing(*arguments: Any, **options: Any) -> None:
     """A method that does nothing."""
 
 
@@ -58,7 +60,7 @@ def _commits_offsets_apart(self: Transformer) -> None:
 
 def _commits_for_the_present_topic(self: Transformer) -> None:
     """Name the topic that has the name now, which need not be the one that was read."""
-    self._topic_id = self._source.topic_id()
+    self._outputs = replace(self._outputs, source_topic_id=self._source.topic_id())
     _commit(self)
 
 
@@ -73,10 +75,16 @@ def _commits_and_remembers(self: Transformer) -> None:
     _remembered(self).update(pending)
 
 
-def _restores_what_it_remembers(self: Transformer, partitions: Collection[int]) -> Mapping[int, Position]:
-    restored = {p: _remembered(self).get(p, committed) for p, committed in _restore(self, partitions).items()}
-    _remembered(self).update(restored)
-    return restored
+def _restores_what_it_remembers(self: Transformer, partitions: Collection[int]) -> Iterator[Mapping[int, Position]]:
+    for positions in _restore(self, partitions):
+        restored = {p: _remembered(self).get(p, committed) for p, committed in positions.items()}
+        _remembered(self).update(restored)
+        yield restored
+
+
+def _restores_from_the_start(self: Transformer, partitions: Collection[int]) -> Iterator[Mapping[int, Position]]:
+    for positions in _restore(self, partitions):
+        yield dict.fromkeys(positions, Position(-1))
 
 
 def _releases_and_forgets(self: Transformer, partitions: Collection[int], *, lost: bool) -> None:
@@ -94,7 +102,7 @@ def _releases_without_abort(self: Transformer, partitions: Collection[int], *, l
 
 
 def _writes_as_at_the_first_start(self: Transformer, event: TransformedBatch) -> None:
-    self._is_first_start = True
+    self._accepted_any = False
     _write(self, event)
 
 
@@ -108,8 +116,12 @@ def _accepts_any_epoch(self: ClusterCoordinator, id_: str, epoch: int) -> Transa
     return self._unfinished.setdefault(id_, Transaction(id_, self._scheduler.now))
 
 
+def _sends_no_dead_letters(self: ClusterTransactions, records: Sequence[OutgoingFields]) -> None:
+    _send(self, [record for record in records if record[0] != DEAD])
+
+
 def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
-    with mock.patch.object(self, "_listener"):
+    with mock.patch.object(self, "_notify"):
         _skip_lost_records(self, event)
 
 
@@ -122,40 +134,43 @@ def _rounds_by_place(self: OutputFields, published: PublishedModel, rows: Array)
     }
 
 
-KEEPS_POSITIONS = patched(Transformer, _restore=_restores_what_it_remembers, _release=_releases_and_forgets)
+KEEPS_POSITIONS = make_patch(Transformer, _restore=_restores_what_it_remembers, _release=_releases_and_forgets)
 TRANSFORM_MUTANTS: Mutants = {
-    "offsets are committed outside of the transaction": (1, patched(Transformer, _commit=_commits_offsets_apart)),
+    "offsets are committed outside of the transaction": (1, make_patch(Transformer, _commit=_commits_offsets_apart)),
     "nothing is read again after a failed transaction":
-        (16, patched(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
+        (16, make_patch(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
     "a transaction that failed counts as not committed":
-        (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
+        (34, make_patch(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
     "records that were only compared count as written when the log is cut":
-        (900710, patched(FirstRecords, holds_back=lambda self, partition: False)),
-    "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
+        (900710, make_patch(FirstRecords, holds_back=lambda self, partition: False)),
+    "a revocation does not abort the transaction": (60, make_patch(Transformer, _release=_releases_without_abort)),
     "members begin at the earliest record":
-        (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
+        (1, make_patch(Transformer, _restore=_restores_from_the_start)),
+    "outputs are written again when the group's offsets are gone":
+        (8, make_patch(StartFinder, _begin=lambda self, partitions, written: dict.fromkeys(partitions, Position(-1)))),
+    "outputs of a topic that was deleted count": (3, make_patch(starts, _is_of_other_topic=do_nothing)),
     "bad records end members that continue others' work":
-        (459, patched(Transformer, _write=_writes_as_at_the_first_start)),
-    "recovery fences nobody": (23, patched(ClusterTransactions, recover=_recovers_without_fencing)),
+        (459, make_patch(Transformer, _write=_writes_as_at_the_first_start)),
+    "recovery fences nobody": (23, make_patch(ClusterTransactions, recover=_recovers_without_fencing)),
     "brokers accept offsets of members that the group has given up":
-        (62, patched(TransformCluster, counts_in=lambda self, member, generation: True)),
-    "brokers accept producers that were replaced": (16, patched(ClusterCoordinator, _current=_accepts_any_epoch)),
+        (62, make_patch(TransformCluster, counts_in=lambda self, member, generation: True)),
+    "brokers accept producers that were replaced": (16, make_patch(ClusterCoordinator, _current=_accepts_any_epoch)),
     "offsets are read while a transaction has others":
-        (13, patched(TransformSource, is_stable=lambda self, partitions: True)),
+        (13, make_patch(TransformSource, is_stable=lambda self, partitions: True)),
     "dead letters are not sent":
-        (1, patched(ClusterTransactions, send=lambda self, records: _send(self, [r for r in records if r[0] != DEAD]))),
-    "models of another shape are used": (7, patched(CurrentModel, require_shape=nothing)),
+        (1, make_patch(ClusterTransactions, send=_sends_no_dead_letters)),
+    "models of another shape are used": (7, make_patch(CurrentModel, require_shape=do_nothing)),
     "the model goes back when a newer one is damaged": (962, LOADS_OLDER_MODELS),
-    "a topic that was replaced is not noticed": (22, patched(Transformer, _check_topic=nothing)),
-    "offsets name a topic that was not read": (10, patched(Transformer, _commit=_commits_for_the_present_topic)),
-    "another topic's offsets are used": (10, patched(position, refuse_other_topic=nothing)),
-    "gaps are not counted": (19, patched(Assignment, skip_lost_records=_skips_silently)),
+    "a topic that was replaced is not noticed": (22, make_patch(Transformer, _check_topic=do_nothing)),
+    "offsets name a topic that was not read": (10, make_patch(Transformer, _commit=_commits_for_the_present_topic)),
+    "another topic's offsets are used": (10, make_patch(position, refuse_other_topic=do_nothing)),
+    "gaps are not counted": (19, make_patch(Assignment, skip_lost_records=_skips_silently)),
     "the last record is not committed":
-        (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
-    "transform does not retry a restore that failed": (16, patched(Assignment, _retry_restore=nothing)),
-    "transform does not resume paused partitions": (11, patched(Assignment, _read_undecoded=nothing)),
-    "what hangs is not ended": (44, patched(TransformWorld, _end_what_hangs=nothing)),
+        (19, make_patch(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
+    "transform does not retry a restore that failed": (16, make_patch(Assignment, _retry_restore=do_nothing)),
+    "transform does not resume paused partitions": (11, make_patch(Assignment, _resume_undecoded=do_nothing)),
+    "what hangs is not ended": (44, make_patch(TransformWorld, _end_what_hangs=do_nothing)),
     "rows are computed in any place":
-        (3, patched(OutputFields, _project_run=lambda self, published, vectors, _: self._compute(published, vectors)),
-         patched(OutputFields, _compute=_rounds_by_place)),
+        (3, make_patch(OutputFields, _project_run=lambda self, published, rows, _: self._compute(published, rows)),
+         make_patch(OutputFields, _compute=_rounds_by_place)),
 }  # fmt: skip

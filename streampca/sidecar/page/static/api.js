@@ -68,9 +68,10 @@ export const versions = async () => (await json("v1/models")).versions;
 export const aboutPath = (version) => query(topic ? "v1/page/model" : "v1/model", { version, topic });
 export const angles = (version, other) => json(`v1/page/angles?version=${version}&other=${other}`);
 export const recent = (version, x, y) => json(`v1/page/recent?version=${version}&x=${x}&y=${y}`);
-export const project = (vector, version) => post("v1/project", { vectors: [vector], version });
-export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors: [vector], version });
-export const fromCoordinates = (coordinates, version) => post("v1/reconstruct", { coordinates: [coordinates], version });
+export const example = (version) => json(`v1/page/example?version=${version}`);
+/** `rows` are {vectors} or {records}. */
+export const project = (rows, version) => post("v1/project", { ...rows, version, fields: ["p"] });
+export const reconstruct = (rows, version) => post("v1/reconstruct", { ...rows, version });
 
 /** Whether a link must be followed by `download`, since it needs a token. */
 export const needsToken = () => token() !== null;

@@ -25,7 +25,7 @@ export function show({ about, components }, other, shape) {
   if (others.length) angles.show([between.map((_, i) => i + 1), between.map(degrees), principal.map(degrees)]);
   if (components.length) fill(element("components"), shape, about.names, components.flatMap((vector, i) => [
     { vector, caption: captionOf(i, about), label: `Component ${i + 1}` },
-    ...(others[i] ? [{ vector: others[i], caption: `${i + 1} · compared, ${angle(degrees(between[i]))}`, label: `Component ${i + 1} of ${compared}` }] : []),
+    ...(others[i] ? [{ vector: others[i], order: vector, caption: `${i + 1} · compared, ${angle(degrees(between[i]))}`, label: `Component ${i + 1} of ${compared}` }] : []),
   ]));
 }
 

@@ -1,6 +1,7 @@
 // The page at `docs`: what openapi.json describes, with a form for each operation. Paths are relative, as in api.js.
 
 import { element, make, setStatus } from "./dom.js";
+import { recordOf, rounded, roundedAlike } from "./example.js";
 
 const SHOWN = 100_000; // letters of an answer
 
@@ -42,6 +43,42 @@ function bodyOf(title, content) {
   return [make("h4", {}, title), make("ul", {}, ...kinds), ...examples.map(shown)];
 }
 
+/** The header with the token of this tab, if there is one. */
+function authorization() {
+  const token = sessionStorage.getItem("token");
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
+/** A vector like those of the served model; null without a model, or without the token that is needed. */
+async function readExample() {
+  const answer = await fetch("v1/page/example", { headers: authorization(), cache: "no-store" }).catch(() => null);
+  return answer?.ok ? answer.json() : null;
+}
+
+/** The body of a request as in the description, but with a vector of the served model, by names if it has them. */
+function bodyFor(described, served) {
+  const vector = rounded(served);
+  const record = served.names && recordOf(vector, served.names);
+  const body = { ...described };
+  if ("coordinates" in body) body.coordinates = [roundedAlike(served.coordinates)];
+  if ("inputs" in body) body.inputs = [{ ...body.inputs[0], shape: [1, vector.length], data: vector }];
+  const isTable = "instances" in body;
+  if (!isTable && !("vectors" in body || "records" in body)) return body;
+  for (const name of ["vectors", "records", "instances"]) delete body[name];
+  const [named, plain] = isTable ? ["dataframe_records", "instances"] : ["records", "vectors"];
+  return { ...(record ? { [named]: [record] } : { [plain]: [vector] }), ...body };
+}
+
+/** Fill what the user has not changed in a form with values of the served model. */
+async function fillForm(inputs, text, described) {
+  const untouched = text?.value;
+  const served = await readExample();
+  if (!served) return;
+  const values = { model_name: served.topic, version: served.version, model_version: served.version };
+  for (const { name, where, input } of inputs) if (where === "path" && !input.value) input.value = values[name] ?? "";
+  if (text && text.value === untouched) text.value = JSON.stringify(bodyFor(described, served));
+}
+
 /** A form that sends the operation's request, and shows the answer. */
 function tryForm(id, method, path, parameters, body) {
   const answer = make("pre", { role: "status" });
@@ -52,7 +89,8 @@ function tryForm(id, method, path, parameters, body) {
   });
   const json = body?.content["application/json"];
   const text = json && make("textarea", { rows: 4, spellcheck: "false" });
-  if (text) text.value = JSON.stringify(json.example ?? {});
+  const described = json?.example ?? {};
+  if (text) text.value = JSON.stringify(described);
   const fields = [...inputs.map(({ name, input }) => label(name, input)), ...(text ? [label("Body", text)] : [])];
   const form = make("form", { "aria-label": `Try ${id}` }, ...fields, make("button", { type: "submit" }, "Send"), answer);
   form.addEventListener("submit", async (event) => {
@@ -64,8 +102,7 @@ function tryForm(id, method, path, parameters, body) {
       if (where === "path") target = target.replace(`{${name}}`, encodeURIComponent(input.value));
       else if (input.value) for (const value of isList ? input.value.split(",") : [input.value]) query.append(name, value.trim());
     }
-    const sent = sessionStorage.getItem("token");
-    const headers = { ...(sent && { Authorization: `Bearer ${sent}` }), ...(text && { "Content-Type": "application/json" }) };
+    const headers = { ...authorization(), ...(text && { "Content-Type": "application/json" }) };
     const options = { method: method.toUpperCase(), headers, cache: "no-store", ...(text && { body: text.value }) };
     try {
       const got = await fetch(query.size ? `${target}?${query}` : target, options);
@@ -74,7 +111,10 @@ function tryForm(id, method, path, parameters, body) {
       answer.textContent = `The sidecar does not respond: ${error.message}`;
     }
   });
-  return make("details", {}, make("summary", {}, "Try it"), form);
+  const details = make("details", {}, make("summary", {}, "Try it"), form);
+  const isDescribed = () => !text || text.value === JSON.stringify(described);
+  details.addEventListener("toggle", () => { if (details.open && isDescribed()) fillForm(inputs, text, described); });
+  return details;
 }
 
 function operationOf(path, method, operation) {

@@ -34,7 +34,7 @@ function cell(value) {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** A picture of an element's canvases, keys and texts under a title, in the colours of the page. */
+/** A picture of an element's canvases, bars, keys and texts under a title, in the colours of the page. */
 export function pngOf(part, title) {
   const { left, top, width, height } = part.getBoundingClientRect();
   const [full, tall] = [width + 2 * MARGIN, TITLE + height + MARGIN];
@@ -50,6 +50,11 @@ export function pngOf(part, title) {
   for (const drawn of part.querySelectorAll("canvas")) {
     const box = drawn.getBoundingClientRect();
     context.drawImage(drawn, box.left, box.top, box.width, box.height);
+  }
+  for (const bar of part.querySelectorAll(".bar > span")) {
+    const box = bar.getBoundingClientRect();
+    context.fillStyle = getComputedStyle(bar).backgroundColor;
+    context.fillRect(box.left, box.top, box.width, box.height);
   }
   for (const key of part.querySelectorAll(".u-marker")) {
     const [box, { borderTopColor, borderTopStyle }] = [key.getBoundingClientRect(), getComputedStyle(key)];

@@ -1,10 +1,13 @@
-// Heat maps of vectors: strips of colour, or pictures if their shape is known.
+// Vectors as bars with names; more than 40 entries as heat maps: strips of colour, or pictures if their shape is known.
 
+import { namedBars } from "./bars.js";
 import { colour, make } from "./dom.js";
 import { Figures } from "./figures.js";
 import { count, dimension, short } from "./format.js";
 
 const MAX_CELLS = 5000; // of a table of figures
+const MAX_NAMES = 40; // beside bars
+const FIRST_FIGURES = 16; // which are seen at once
 const MAX_WIDTH = 1024; // a longer vector's strip shows the largest of neighbouring entries
 
 /**
@@ -31,38 +34,47 @@ const largestOf = (sizes, n) => [...sizes.keys()].sort((i, j) => sizes[j] - size
 
 /** A canvas with the vector; colours are saturated at ±`scale`. `names` are those of its entries, or null. */
 export function draw(vector, shape, scale, label, names) {
-  const most = largestOf(Array.from(vector, Math.abs), 3).map((j) => (
-    `${short(vector[j])} in ${names ? dimension(names[j]) : `dimension ${j}`}`));
+  const nameOf = (j) => (names ? dimension(names[j]) : `dimension ${j}`);
+  const most = largestOf(Array.from(vector, Math.abs), 3).map((j) => `${short(vector[j])} in ${nameOf(j)}`);
   const canvas = make("canvas", { role: "img", "aria-label": `${label}; largest entries ${most.join(", ")}` });
-  const entries = shape ? vector : thinned(vector);
-  [canvas.width, canvas.height] = shape ? [shape.width, shape.height] : [entries.length, 1];
+  const cells = shape ? cellsOf(shape) : thinned(vector);
+  [canvas.width, canvas.height] = shape ? [shape.width, shape.height] : [cells.length, 1];
   const context = canvas.getContext("2d");
   const image = context.createImageData(canvas.width, canvas.height);
-  const paint = shape?.channels === 3 ? inColours(entries, shape, scale) : alongRamp(entries, scale);
-  for (let i = 0; i < canvas.width * canvas.height; i++) image.data.set(paint(i), 4 * i);
+  const paint = shape?.channels === 3 ? inColours(scale) : alongRamp(scale);
+  cells.forEach((indices, i) => image.data.set(paint(indices.map((j) => vector[j])), 4 * i));
   context.putImageData(image, 0, 0);
+  descriptions.set(canvas, (i) => cells[i].map((j) => `${nameOf(j)}: ${short(vector[j])}`).join(", "));
   return canvas;
 }
 
-function alongRamp(entries, scale) {
+function alongRamp(scale) {
   const [minus, zero, plus] = ["minus", "zero", "plus"].map(rgb);
-  return (i) => {
-    const t = scale > 0 ? Math.max(-1, Math.min(1, entries[i] / scale)) : 0;
+  return ([entry]) => {
+    const t = scale > 0 ? Math.max(-1, Math.min(1, entry / scale)) : 0;
     const end = t < 0 ? minus : plus;
     return [0, 1, 2].map((c) => zero[c] + (end[c] - zero[c]) * Math.abs(t)).concat(255);
   };
 }
 
-function inColours(entries, { height, width, planes }, scale) {
-  const at = planes ? (i, c) => entries[c * height * width + i] : (i, c) => entries[3 * i + c];
-  return (i) => [0, 1, 2].map((c) => (scale > 0 ? 127.5 + (127.5 * at(i, c)) / scale : 127.5)).concat(255);
+function inColours(scale) {
+  return (entries) => entries.map((entry) => (scale > 0 ? 127.5 + (127.5 * entry) / scale : 127.5)).concat(255);
 }
 
+/** The indices of the entries of each pixel: one, or three of a picture in colour. */
+function cellsOf({ height, width, channels, planes }) {
+  return Array.from({ length: height * width }, (_, i) => (
+    Array.from({ length: channels }, (_, c) => (planes ? c * height * width + i : channels * i + c))));
+}
+
+/** The index of the entry of each pixel of a strip: of a long vector, the largest of neighbouring entries. */
 function thinned(vector) {
-  if (vector.length <= MAX_WIDTH) return vector;
-  return Array.from({ length: MAX_WIDTH }, (_, i) => {
-    const [from, to] = [i, i + 1].map((j) => Math.floor((j * vector.length) / MAX_WIDTH));
-    return vector.slice(from, to).reduce((most, value) => (Math.abs(value) > Math.abs(most) ? value : most), 0);
+  const width = Math.min(vector.length, MAX_WIDTH);
+  return Array.from({ length: width }, (_, i) => {
+    const [from, to] = [i, i + 1].map((j) => Math.floor((j * vector.length) / width));
+    let most = from;
+    for (let j = from + 1; j < to; j++) if (Math.abs(vector[j]) > Math.abs(vector[most])) most = j;
+    return [most];
   });
 }
 
@@ -71,14 +83,55 @@ function rgb(name) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-/** Replace the children of an element by heat maps, each of {vector, caption, label, scale}. */
+/**
+ * Replace the children of an element by figures, each of {vector, caption, label, scale, order}. `names` are those of the
+ * entries, or null. Bars are in the order of `order`, a vector; by default, in that of their own lengths.
+ */
 export function fill(target, shape, names, items) {
+  const hasBars = shape === null && names !== null && names.length <= MAX_NAMES;
   target.classList.toggle("pictures", shape !== null);
-  const figures = items.map(({ vector, caption, label, scale }) =>
-    make("figure", {}, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label, names)));
-  target.replaceChildren(...figures);
-  if (!tables.has(target)) tables.set(target, new Figures(target, target.closest("section").querySelector("h2").textContent));
+  target.classList.toggle("named", hasBars);
+  place(target, items.map(({ vector, caption, label, scale = largest(vector), order = vector }) => {
+    const drawn = hasBars ? namedBars(vector, scale, names, order) : draw(vector, shape, scale, label, names);
+    return make("figure", {}, make("figcaption", {}, caption), drawn);
+  }));
+  if (!tables.has(target)) {
+    tables.set(target, new Figures(target, target.closest("section").querySelector("h2").textContent));
+    describeUnderPointer(target);
+  }
   tables.get(target).show(() => table(items, names), () => values(items, names));
+}
+
+/** Put the first figures into an element, and the rest into its details, which stay open or closed. */
+function place(target, figures) {
+  const details = target.querySelector("details")
+    ?? target.appendChild(make("details", { class: "more" }, make("summary"), make("div")));
+  const [summary, rest] = details.children;
+  while (target.firstChild !== details) target.firstChild.remove();
+  details.before(...figures.slice(0, FIRST_FIGURES));
+  rest.className = target.className;
+  rest.replaceChildren(...figures.slice(FIRST_FIGURES));
+  details.hidden = rest.children.length === 0;
+  summary.textContent = `${rest.children.length} more`;
+}
+
+const descriptions = new WeakMap(); // by canvas: a function of the pixel's number that returns its entries as text
+
+/** Show the entry under the pointer beside it. The table of figures has all entries for who has no pointer. */
+function describeUnderPointer(target) {
+  const tip = make("div", { class: "tip beside-pointer", hidden: "" });
+  target.closest("section").append(tip);
+  target.addEventListener("pointerleave", () => { tip.hidden = true; });
+  target.addEventListener("pointermove", ({ target: canvas, clientX, clientY, offsetX, offsetY }) => {
+    const describe = descriptions.get(canvas);
+    tip.hidden = !describe;
+    if (!describe) return;
+    const [column, row] = [[offsetX, canvas.clientWidth, canvas.width], [offsetY, canvas.clientHeight, canvas.height]]
+      .map(([offset, size, cells]) => Math.max(0, Math.min(cells - 1, Math.floor((offset / size) * cells))));
+    tip.textContent = describe(row * canvas.width + column);
+    tip.style.left = `${Math.max(0, Math.min(clientX + 12, document.documentElement.clientWidth - tip.offsetWidth))}px`;
+    tip.style.top = `${clientY + 16}px`;
+  });
 }
 
 const tables = new Map(); // by the element above

@@ -12,6 +12,7 @@ import { Scatter } from "./scatter.js";
 import * as timeCharts from "./time_charts.js";
 import { TryVector } from "./try_vector.js";
 import * as unusual from "./unusual.js";
+import * as verdict from "./verdict.js";
 import * as view from "./view.js";
 import * as workers from "./workers.js";
 
@@ -23,12 +24,14 @@ const state = {
   points: [], // metrics of versions, in ascending order; also of versions that were removed meanwhile
   versions: [], // all in the store
   pins: {}, // versions by name
+  drifts: {}, // how far the newest version has moved from each pinned one, by name
   shown: null, // {about, components} of the selected version
   other: null, // the same of the version that it is compared with, and the angles between both
   own: null, // coordinates of the user's vector
   clock: 0, // the sidecar's time minus the browser's, in seconds
   answeredAt: null, // when the sidecar last answered
   reasons: [], // why the sidecar is not ready
+  unreadable: [], // sentences about versions that it cannot read
   reports: [],
 };
 
@@ -50,8 +53,10 @@ async function poll() {
     state.clock = history.now - Date.now() / 1000;
     state.answeredAt = now();
     state.reasons = history.not_ready;
+    state.unreadable = history.unreadable;
     state.reports = reports;
     state.pins = history.pins;
+    state.drifts = history.drifts;
     await update(history);
     await refresh(false);
     element("content").parentElement.classList.remove("unreachable");
@@ -106,6 +111,7 @@ async function refresh(changed = true) {
   workers.show(state.reports, shown?.about.positions ?? {}, now());
   showStatus();
   if (!shown) return;
+  verdict.show(shown.about.version === newest() ? state.drifts : {});
   if (drawAll) drawVersion();
   drawTime();
   if (!api.otherTopic()) await Promise.all([refreshRecent(), drawAll && tryVector.refresh()]);
@@ -128,7 +134,8 @@ function showStatus() {
   const { version } = state.points.at(-1);
   if (other && shown.about.version === version)
     return setStatus("serving", `Newest version ${format.count(version)}; this sidecar serves ${state.topics[0]}`);
-  if (shown.about.version === version) return setStatus("serving", `Serving version ${format.count(version)}`);
+  if (shown.about.version === version)
+    return setStatus("serving", [`Serving version ${format.count(version)}`, ...state.unreadable].join("; "));
   setStatus("past", `Showing the earlier version ${format.count(shown.about.version)}; the newest is ${format.count(version)}`);
 }
 
@@ -179,8 +186,10 @@ async function refreshRecent() {
   unusual.show(recent);
   const points = coordinates.map(([a, b], i) => ({ index: i + 1, at: at[i], a, b, residual: residual[i], p: p && p[i] }));
   if (state.own) points.push({ a: state.own[x - 1], b: state.own[y - 1] });
-  element("colour").querySelector("[value=p]").disabled = !p; // there are no past scores
-  scatter.showPoints(points, [x, y], p ? element("colour").value : "age", now());
+  const colours = element("colour");
+  colours.querySelector("[value=p]").disabled = !p; // there are no past scores
+  colours.value = p ? view.get("colour") ?? "p" : "age";
+  scatter.showPoints(points, [x, y], colours.value, now());
   element("recent-empty").hidden = points.length > 0;
 }
 

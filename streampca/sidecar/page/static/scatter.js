@@ -106,6 +106,9 @@ const orDash = (value) => (value === null ? "–" : short(value));
 
 function padded(_, least, most) {
   if (least === null) return [-1, 1];
-  const margin = 0.06 * (most - least) || Math.abs(most) || 1;
+  const size = Math.max(Math.abs(least), Math.abs(most));
+  // Values that are equal to rounding count as equal: their distance is too small to divide the axis by.
+  const span = most - least > 1e-9 * size ? most - least : 0;
+  const margin = 0.06 * span || size || 1;
   return [least - margin, most + margin];
 }

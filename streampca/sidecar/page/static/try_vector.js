@@ -1,17 +1,22 @@
 // The form "Try a vector": projects and reconstructs a vector that the user enters.
 
 import * as api from "./api.js";
+import { bar } from "./bars.js";
 import { element, make, row } from "./dom.js";
-import { count, dimension, percent, short } from "./format.js";
+import { recordOf, rounded } from "./example.js";
+import { count, percent, short } from "./format.js";
 import { fill, largest } from "./heatmap.js";
 
 const MAX_DEVIATIONS = 4; // standard deviations at the end of a bar
 
-/** The numbers in a text: JSON (a vector, a record, a list with one, or a request), or numbers between separators. */
+/**
+ * The rows of a request, {vectors} or {records}, with what a text has: JSON (a vector, a record, a list with one, or a
+ * request), or numbers between separators. The sidecar checks the entries.
+ */
 export function parse(text, names) {
   const trimmed = text.trim();
-  if (!trimmed) throw new Error("enter a vector, or fill in the example");
-  return /^[[{]/.test(trimmed) ? fromJson(trimmed, names) : fromNumbers(trimmed);
+  if (!trimmed) throw new Error("enter a vector, or fill in an example");
+  return /^[[{]/.test(trimmed) ? fromJson(trimmed, names) : { vectors: [fromNumbers(trimmed)] };
 }
 
 function fromJson(text, names) {
@@ -26,15 +31,9 @@ function fromJson(text, names) {
     if (vector.length > 1) throw new Error(`there are ${vector.length} vectors: enter only one`);
     vector = vector[0];
   }
-  if (names && !Array.isArray(vector)) vector = fromRecord(vector, names);
-  if (!Array.isArray(vector)) throw new Error("a vector is a list of numbers, like [0.5, -1, 2]");
-  return vector; // the sidecar checks the entries
-}
-
-function fromRecord(record, names) {
-  const missing = names.find((name) => !Object.hasOwn(record, name));
-  if (missing !== undefined) throw new Error(`the record has no ${dimension(missing)}`);
-  return names.map((name) => record[name]);
+  if (Array.isArray(vector)) return { vectors: [vector] };
+  if (!names) throw new Error("a vector is a list of numbers, like [0.5, -1, 2]");
+  return { records: [vector] };
 }
 
 function fromNumbers(text) {
@@ -49,7 +48,8 @@ function fromNumbers(text) {
 export class TryVector {
   #selected;
   #onProject;
-  #vector = null; // the one projected last
+  #rows = null; // those projected last, {vectors} or {records} with one
+  #example = null; // of the version projected last, with its mean and scale
 
   constructor(selected, onProject) {
     this.#selected = selected;
@@ -58,12 +58,12 @@ export class TryVector {
       event.preventDefault();
       this.#run(() => this.#show(parse(element("vector").value, this.#selected().about.names)));
     });
-    element("example").addEventListener("click", () => this.#run(() => this.#example()));
+    element("example").addEventListener("click", () => this.#run(() => this.#fillIn()));
   }
 
   /** Project the last vector again, after the version or the shape has changed. */
   async refresh() {
-    if (this.#vector) await this.#run(() => this.#show(this.#vector));
+    if (this.#rows) await this.#run(() => this.#show(this.#rows));
   }
 
   async #run(act) {
@@ -73,7 +73,7 @@ export class TryVector {
     } catch (error) {
       this.#message(error.message, true);
       element("try-answer").hidden = true;
-      this.#vector = null;
+      this.#rows = null;
       this.#onProject(null);
     }
   }
@@ -83,62 +83,57 @@ export class TryVector {
     element("try-message").classList.toggle("bad", bad);
   }
 
-  /** The mean plus one standard deviation along the first component. */
-  async #example() {
-    const { about } = this.#selected();
-    const coordinates = about.explained_variance.map((variance, i) => (i === 0 ? Math.sqrt(variance) : 0));
-    const { vectors } = await api.fromCoordinates(coordinates, about.version);
-    element("vector").value = rounded(vectors[0]).join(", ");
-    this.#message("the mean plus one standard deviation along component 1");
+  /** The mean plus noise of the model's variances: another vector each time. */
+  async #fillIn() {
+    const example = await api.example(this.#selected().about.version);
+    const vector = rounded(example);
+    element("vector").value = example.names ? JSON.stringify(recordOf(vector, example.names), null, 1) : vector.join(", ");
+    this.#message("the mean plus noise of the model's variances");
   }
 
-  async #show(vector) {
+  async #show(rows) {
     const { about, shape } = this.#selected();
-    const [projected, reconstructed] = await Promise.all([
-      api.project(vector, about.version), api.reconstruct(vector, about.version),
-    ]);
-    this.#vector = vector;
-    const [coordinates, residual] = [projected.coordinates[0], projected.residual[0]];
+    const { version } = about;
+    const [projected, reconstructed] = await Promise.all([api.project(rows, version), api.reconstruct(rows, version)]);
+    if (this.#example?.version !== version) this.#example = await api.example(version);
+    this.#rows = rows;
+    const [coordinates, residual, p] = [projected.coordinates[0], projected.residual[0], projected.p && projected.p[0]];
     const all = residual + coordinates.reduce((sum, value) => sum + value * value, 0);
+    element("try-p").textContent = p === null ? "p is not known: the model has no past scores yet."
+      : `p ${short(p)}: the share of the stream's messages that are as unusual.`;
     element("try-summary").textContent =
       `Residual ${short(residual)}: the components miss ${percent(all > 0 ? residual / all : 0)} of the vector's squared ` +
       `distance from the mean. Model version ${count(projected.version)}.`;
-    this.#strips(vector, reconstructed.vectors[0], shape, about.names);
+    const [record] = rows.records ?? [];
+    const vector = record ? about.names.map((name) => record[name]) : rows.vectors[0];
+    this.#draw(vector, reconstructed.vectors[0], shape, about.names);
     element("coordinates").replaceChildren(...coordinates.map((value, i) => line(i, value, about.explained_variance[i])));
     element("try-answer").hidden = false;
     this.#onProject(coordinates);
   }
 
-  #strips(vector, reconstruction, shape, names) {
-    const scale = Math.max(largest(vector), largest(reconstruction));
-    const difference = vector.map((value, i) => value - reconstruction[i]);
+  /** Draw a vector and its reconstruction; of a standardised stream, in standard deviations from the mean. */
+  #draw(vector, reconstruction, shape, names) {
+    const { mean, scale } = this.#example;
+    const inUnits = (value, j) => (scale ? (value - mean[j]) * scale[j] : value);
+    element("try-units").hidden = !scale;
+    const complete = vector.map((value, j) => value ?? reconstruction[j]); // a missing entry is as the model fills it
+    const [given, expected] = [complete.map(inUnits), reconstruction.map(inUnits)];
+    const difference = given.map((value, j) => value - expected[j]);
+    const longest = Math.max(largest(given), largest(expected));
     fill(element("try-strips"), shape, names, [
-      { vector, caption: "your vector", label: "Your vector", scale },
-      { vector: reconstruction, caption: "reconstruction", label: "Its reconstruction from the components", scale },
-      { vector: difference, caption: "difference", label: "The difference of vector and reconstruction", scale },
-    ]);
+      { vector: given, caption: "your vector", label: "Your vector" },
+      { vector: expected, caption: "reconstruction", label: "Its reconstruction from the components" },
+      { vector: difference, caption: "difference", label: "The difference of vector and reconstruction" },
+    ].map((item) => ({ ...item, scale: longest, order: difference })));
   }
 }
 
 function line(i, value, variance) {
   const deviations = variance > 0 ? value / Math.sqrt(variance) : 0;
-  const cell = make("span", {}, bar(deviations), ` ${signed(deviations)}`);
+  const cell = make("span", {}, bar(deviations / MAX_DEVIATIONS), ` ${signed(deviations)}`);
   return row(count(i + 1), short(value), cell);
-}
-
-/** Rounded to six digits of the largest entry, so that tiny entries become 0. */
-function rounded(vector) {
-  const digits = Math.max(0, Math.min(100, 5 - Math.floor(Math.log10(largest(vector) || 1))));
-  return vector.map((value) => Number(value.toFixed(digits)) + 0);
 }
 
 /** Two decimals, without a minus before zero. */
 const signed = (value) => (Number(value.toFixed(2)) + 0).toFixed(2);
-
-/** A bar from the middle, to the left or right. */
-function bar(deviations) {
-  const length = (Math.min(Math.abs(deviations), MAX_DEVIATIONS) / MAX_DEVIATIONS) * 50;
-  const filled = make("span", { class: deviations < 0 ? "minus" : "plus" });
-  Object.assign(filled.style, { width: `${length}%`, marginLeft: `${deviations < 0 ? 50 - length : 50}%` });
-  return make("span", { class: "bar" }, filled);
-}

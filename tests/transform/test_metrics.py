@@ -1,15 +1,11 @@
-"""Log and metrics of `streampca transform`."""
-
-from structlog.typing import EventDict
+"""The metrics of `streampca transform`."""
 
 from streampca.consumer_group import events
 from streampca.sources.events import SourceStatus
-from streampca.transform.listeners import TransformLog, TransformMetrics
-from tests.members import member_of
+from streampca.transform.metrics import TransformMetrics
+from tests.members import make_member, notify
 from tests.monitoring.prometheus import assert_includes, samples_in
 from tests.transform.harness import Member, World
-from tests.waiting import Clock
-from tests.worker.environment import notify
 
 BATCH = events.BatchTransformed(0, 4, 3, 7, 5, 9)
 FAILED = events.TransactionEnded(
@@ -22,7 +18,7 @@ COMMITTED = events.TransactionEnded(
 
 def test_records_count_when_their_transaction_is_committed() -> None:
     metrics = TransformMetrics("t")
-    member = member_of(metrics)
+    member = make_member(metrics)
     notify(
         member, events.LoopTicked(SourceStatus(True, member=True)),
         events.PartitionsAssigned({0: -1, 1: 3}), BATCH, FAILED, COMMITTED,
@@ -51,7 +47,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
 
 def test_partitions_that_are_read_again_count_once() -> None:
     world, metrics = World(5), TransformMetrics("t")
-    member = Member(world, listener=member_of(metrics))
+    member = Member(world, also_notify=make_member(metrics).notify)
     member.transactions.failures = ["before", "after"]
     member.run()
     assert_includes(
@@ -62,26 +58,3 @@ def test_partitions_that_are_read_again_count_once() -> None:
             'streampca_transform_transactions_total{outcome="failed"}': 2,
         },
     )
-
-
-def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
-    clock = Clock(0.0)
-    log = TransformLog()
-    observed = member_of(log, clock=clock)
-    notify(
-        observed, *[events.StartDelayed("model", "none")] * 2, events.ModelFixed(7, ["pinned"]),
-        events.ModelFixed(7, []), events.PartitionsAssigned({0: -1}), BATCH,
-        FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
-    )  # fmt: skip
-    clock.now = 61.0
-    observed.notify(events.LoopTicked(SourceStatus(True, member=True)))
-    log.ended(observed.state)
-    logged = [line["event"] for line in logs if line["log_level"] != "debug"]
-    assert logged == [
-        "waiting for model", "model version fixed", "model version not pinned", "partitions assigned", "model in use",
-        "transaction failed",
-        "transactions committed again", "caught up", "transforming", "transform ended",
-    ]  # fmt: skip
-    assert logs[-2]["messages"] == 5
-    assert logs[-1] == {"event": "transform ended", "log_level": "info", "committed": 6, "partitions": 1, "lag": 0,
-                         "written": 4, "rejected": 0, "skipped": 0, "model": 8}  # fmt: skip

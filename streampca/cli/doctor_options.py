@@ -1,0 +1,65 @@
+"""The checks of `streampca doctor` that compare options of topics: the largest record, and compaction."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from streampca.errors import SourceError
+from streampca.formats.record import Record
+from streampca.settings.commands import ConsumerSettings, TransformSettings
+from streampca.sources.clients import create_admin
+from streampca.sources.dead_letters import ADDED_BYTES
+from streampca.sources.topic_options import CLEANUP_POLICY, MAX_MESSAGE, is_compacted
+
+
+def read_configs(settings: ConsumerSettings, topic: str) -> Mapping[str, str]:
+    """Return the options of a topic; none if the user may not read them."""
+    with closing(create_admin(settings, topic)) as admin:
+        return admin.topic_configs()
+
+
+def compare_largest(settings: ConsumerSettings) -> str:
+    """Check that the dead-letter topic takes the largest record that the topic allows. Returns what was found.
+
+    If it does not, the finding is only a warning, since most records are far smaller than the topic allows.
+    """
+    topic = settings.topic
+    dead_letter_topic = settings.dead_letter_topic
+    if dead_letter_topic is None:
+        return "no dead-letter topic"
+    largest_record = read_configs(settings, topic).get(MAX_MESSAGE)
+    largest_letter = read_configs(settings, dead_letter_topic).get(MAX_MESSAGE)
+    if largest_record is None or largest_letter is None:
+        return f"unknown without the right DescribeConfigs on {topic} and {dead_letter_topic}"
+    needed = int(largest_record) + ADDED_BYTES
+    if int(largest_letter) >= needed:
+        return f"{dead_letter_topic} takes every record of {topic}"
+    return (
+        f"warning: {dead_letter_topic} takes {largest_letter} bytes and {topic} {largest_record}, and a letter has "
+        f"more headers than its record, so the largest may be refused: set {MAX_MESSAGE} of {dead_letter_topic} to "
+        f"{needed}"
+    )
+
+
+def check_output_keys(settings: TransformSettings, newest: Sequence[tuple[int, Record]]) -> str:
+    """Check that outputs have keys if their topic is compacted, since brokers refuse an output without a key there.
+
+    An output has the key of its record, but an Arrow output has none. `newest` holds the newest records of the topic
+    with their partitions. Raises `SourceError` if a key is missing.
+    """
+    output_topic = settings.output_topic
+    configs = read_configs(settings, output_topic)
+    if CLEANUP_POLICY not in configs:
+        return f"whether {output_topic} is compacted is unknown without the permission DescribeConfigs"
+    if not is_compacted(configs):
+        return f"not needed, since {output_topic} is not compacted"
+    partitions_without_key = [partition for partition, record in newest if record.key is None]
+    if settings.output_format == "arrow":
+        cause = "Arrow outputs have no key"
+    elif partitions_without_key:
+        cause = f"the newest record of partition {partitions_without_key[-1]} of {settings.topic} has no key"
+    else:
+        return f"{output_topic} is compacted, and the newest records of {settings.topic} have keys"
+    raise SourceError(
+        f"{output_topic} is compacted, so brokers refuse outputs without a key, and {cause}: set "
+        f"{CLEANUP_POLICY}=delete for {output_topic}, or name another output_topic"
+    )

@@ -1,0 +1,44 @@
+"""`streampca reset --adopt-settings`: what was learned continues with other settings of the model."""
+
+from contextlib import closing
+
+from streampca.cli.console import Confirm, ask, console
+from streampca.cli.reset import read_newest_checkpoints, refuse_members, warn_of_running_processes
+from streampca.cli.worker_config import create_worker_config
+from streampca.fold.partitions import partition_name
+from streampca.settings.commands import WorkerSettings
+from streampca.sources.kafka_python.connection import KafkaPythonAdmin
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import open_store
+
+
+def run(settings: WorkerSettings, confirm: Confirm) -> None:
+    """Write the checkpoints that have other settings again, with these settings.
+
+    Raises `SettingsError` if what was learned makes no sense with the new settings, `TopicReplacedError` if it is of
+    another topic, and `SourceError` if the group has members.
+    """
+    config = create_worker_config(settings).fold
+    checkpoints = Checkpoints(open_store(settings.store), settings.topic)
+    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
+        topic_id = admin.require_topic().id
+        refuse_members(admin, settings.group_id)
+    partitions = []  # whose checkpoints are written again
+    for checkpoint in read_newest_checkpoints(checkpoints):
+        checkpoint.refuse_other_topic(topic_id)
+        changes = checkpoint.find_changes(config)
+        # A worker takes a checkpoint without messages whatever its settings.
+        if changes and checkpoint.fold.stats.learned:
+            checkpoint.adopt_settings(config)  # raises if the settings make no sense; nothing was written yet
+            partitions.append(checkpoint.partition)
+            console().print(f"partition {partition_name(checkpoint.partition)}: {', '.join(map(str, changes))}")
+    if not partitions:
+        console().print(f"nothing to adopt: no checkpoint of {settings.topic} in {settings.store} has other settings")
+        return
+    warn_of_running_processes(settings)
+    ask(confirm, "Keep what was learned, and continue with the settings of now?")
+    for partition in partitions:
+        before = checkpoints.newest(partition)
+        if before is not None:
+            checkpoints.replace(before, before.adopt_settings(config))
+    console().print(f"{len(partitions)} partitions continue; the next model that is published has these settings")

@@ -1,0 +1,146 @@
+"""`streampca reset --adopt-topic`: what was learned continues in a topic with another id, on another cluster."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import NamedTuple
+
+from kafka import TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from streampca.cli.console import Confirm, ask, console
+from streampca.cli.reset import (
+    delete_committed_offsets,
+    find_committed_offsets,
+    find_positions,
+    format_offsets,
+    make_empty_checkpoint,
+    raise_first_error,
+    read_newest_checkpoints,
+    refuse_members,
+    warn_of_running_processes,
+)
+from streampca.consumer_group.committed import format_output_metadata, read_shape, read_topic_id
+from streampca.errors import SettingsError
+from streampca.fold.partitions import is_backfill
+from streampca.settings.commands import ResetSettings
+from streampca.sources.kafka_python.connection import KafkaPythonAdmin
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import open_store
+
+_NO_LEADER_EPOCH = -1  # of a committed offset: these brokers count leader epochs anew
+
+
+class AdoptedTopic(NamedTuple):
+    """The topic of these brokers in which worker and transform are to continue."""
+
+    name: str
+    id: str
+    positions: Mapping[int, int]  # offset of every partition at which they continue
+
+
+def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | None) -> None:
+    """Let worker and transform continue in the topic of these brokers, at the offsets that the option --to means.
+
+    `role` is the option --role. Checkpoints and offsets that have this topic's id already stay as they are, so that the
+    command can be repeated if it was killed.
+    """
+    if not to:
+        raise SettingsError("--adopt-topic needs --to: offsets of the topic before mean other records here")
+    roles = _choose_roles(settings, role)
+    checkpoints = Checkpoints(open_store(settings.store), settings.topic)
+    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
+        topic_id = admin.require_topic().id
+        adopted = AdoptedTopic(settings.topic, topic_id, find_positions(admin, settings.topic, to))
+        partitions: list[int] = []  # whose checkpoints are replaced
+        if "worker" in roles:
+            refuse_members(admin, settings.group_id)
+            partitions = _find_partitions_to_adopt(checkpoints, adopted)
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}  # that the group of transform commits
+        if "transform" in roles:
+            refuse_members(admin, settings.transform_group_id)
+            committed_by_transform = find_committed_offsets(admin, settings.topic, settings.transform_group_id)
+            offsets = _make_transform_offsets(committed_by_transform, adopted)
+        if not partitions and not offsets:
+            console().print(f"nothing to adopt: all is of the topic with the id {topic_id} already")
+            return
+        warn_of_running_processes(settings)
+        positions = format_offsets(adopted.positions)
+        ask(confirm, f"Continue in {settings.topic} with the id {topic_id} at the offsets {positions}?")
+        if partitions:
+            # The offsets are deleted first. Once all checkpoints are adopted, a repeated command would not delete them.
+            committed_by_workers = find_committed_offsets(admin, settings.topic, settings.group_id)
+            delete_committed_offsets(admin, settings.group_id, list(committed_by_workers))
+            for partition in partitions:
+                _adopt_checkpoint(checkpoints, adopted, partition)
+        if offsets:
+            raise_first_error(admin.client.alter_group_offsets(settings.transform_group_id, offsets))
+        console().print(f"{', '.join(roles)}: to continue at {positions}")
+
+
+def _choose_roles(settings: ResetSettings, role: str | None) -> list[str]:
+    """Return the roles that continue: `role`; without it, the worker, and transform if it has an output topic."""
+    if role not in (None, "worker", "transform"):
+        raise SettingsError(f"--role {role}: must be worker or transform")
+    if role:
+        return [role]
+    return ["worker", "transform"] if settings.output_topic else ["worker"]
+
+
+def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
+    """Return the partitions whose newest checkpoint is not of the adopted topic, and print the ids of their topics.
+
+    Partitions without a checkpoint are among them. Raises `SettingsError` if the store holds no checkpoint at all, or
+    one of a partition that the adopted topic does not have.
+    """
+    id_by_partition = {}  # the id of the topic from which the partition was learned
+    for checkpoint in read_newest_checkpoints(checkpoints):
+        if not is_backfill(checkpoint.partition):
+            id_by_partition[checkpoint.partition] = checkpoint.topic_id
+    if not id_by_partition or max(id_by_partition) not in adopted.positions:
+        raise SettingsError(
+            f"{adopted.name} has {len(adopted.positions)} partitions here, but the store holds checkpoints of "
+            f"{len(id_by_partition)}, the last {max(id_by_partition, default='none')}: correct store or topic, or add "
+            "partitions to the topic"
+        )
+    partitions = [partition for partition in sorted(adopted.positions) if id_by_partition.get(partition) != adopted.id]
+    for partition in partitions:
+        console().print(f"worker, partition {partition}: the topic's id was {id_by_partition.get(partition) or 'none'}")
+    return partitions
+
+
+def _make_transform_offsets(
+    committed: Mapping[TopicPartition, OffsetAndMetadata], adopted: AdoptedTopic
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets that transform's group must commit to continue in the adopted topic.
+
+    A partition whose committed offset is of the adopted topic already is left out. For each other partition, prints the
+    id of the topic that the group has read. The metadata of an offset keep the numbers of components and dimensions of
+    outputs, which must not change.
+    """
+    offsets = {}
+    for partition, position in adopted.positions.items():
+        tp = TopicPartition(adopted.name, partition)
+        metadata_before = committed[tp].metadata if tp in committed else ""
+        id_before = read_topic_id(metadata_before)
+        if id_before == adopted.id:
+            continue
+        console().print(f"transform, partition {partition}: the topic's id was {id_before or 'none'}")
+        # None: the record before the offset is not known.
+        metadata = format_output_metadata(read_shape(metadata_before), adopted.id, None)
+        terminated = f"{metadata}\0"  # librdkafka may read on until there is a zero
+        offsets[tp] = OffsetAndMetadata(position, terminated, _NO_LEADER_EPOCH)
+    return offsets
+
+
+def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition: int) -> None:
+    """Write the newest checkpoint of a partition again, with the id of the adopted topic and its new position."""
+    position = adopted.positions[partition]
+    before = checkpoints.newest(partition)
+    if before is None:
+        checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
+        return
+    # The records between both positions do not count as lost. The last record is left out, because it has a leader
+    # epoch, which other brokers count anew.
+    fold = replace(before.fold, position=position, last=None)
+    checkpoints.replace(before, replace(before, topic_id=adopted.id, fold=fold))

@@ -1,0 +1,99 @@
+"""Tables of pandas, Polars and Arrow, structured arrays, and records, matched with the names of a model."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import list_names
+from streampca.pca.arrays import fill_masked, is_null
+
+_NUMBER_KINDS = "fiub"  # of NumPy's types: floats, integers, unsigned integers and booleans
+
+
+class ModelNames(NamedTuple):
+    """The names of the dimensions of a version of the model, with which tables and records are matched."""
+
+    version: int
+    dimensions: int
+    names: Sequence[str] | None  # of the dimensions
+    impute: bool  # whether entries of vectors may be missing
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> "ModelNames":
+        """Create it from the answer of `/v1/model`."""
+        return cls(
+            version=about["version"],
+            dimensions=about["dimensions"],
+            names=about.get("names"),
+            impute=about["settings"].get("missing") == "impute",
+        )
+
+    def choose_fields(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return the records with only the fields that are dimensions of the model."""
+        names = self.names
+        if names is None:  # the sidecar refuses records for a model without names
+            return records
+        return [{name: record[name] for name in names if name in record} for record in records]
+
+    def read_table(self, table: Any, columns: Sequence[Any]) -> NDArray[Any]:
+        """Return the vectors (n, d) in a table with these columns.
+
+        If the model or the table has no names, all columns are read by position. pandas, for example, numbers columns
+        without a name. Raises `ValueError` if the columns do not fit the model.
+        """
+        has_names = any(isinstance(column, str) for column in columns)
+        wanted = self.names if self.names and has_names else columns
+        counts = Counter(columns)  # how often the table has each column
+        present = [name for name in wanted if counts[name]]
+        is_complete = len(present) == len(wanted)
+        can_fill = self.impute and len(present) > 0  # the model fills the entries of absent columns
+        fits_model = len(wanted) == self.dimensions and (is_complete or can_fill)
+        if not fits_model:
+            about_model = f": {list_names(self.names)}" if self.names else " without names"
+            raise ValueError(
+                f"the table has the columns {list_names(list(map(str, columns)))}, "
+                f"but the model has {self.dimensions} dimensions{about_model}"
+            )
+        repeated = [str(name) for name in present if counts[name] > 1]
+        if repeated:
+            raise ValueError(f"the table has several columns {repeated[0]}")
+        absent_column = np.full(len(table), np.nan)
+        numbers = [to_numbers(table[name], name) if counts[name] else absent_column for name in wanted]
+        return np.stack(numbers, axis=1)
+
+
+def columns_of(rows: Any) -> list[Any] | None:
+    """Return the columns of a table; None if the rows are not a table."""
+    for names in (
+        getattr(rows, "column_names", None),  # Arrow, whose `columns` are arrays
+        getattr(rows, "columns", None),  # pandas and Polars
+        getattr(getattr(rows, "dtype", None), "names", None),  # a structured array
+    ):
+        if names is not None:
+            return list(names)
+    return None
+
+
+def to_numbers(values: Any, column: Any = None) -> NDArray[Any]:
+    """Return values as an array of numbers. null and entries that a mask hides become NaN.
+
+    Raises `ValueError` if there are other values than numbers. The error names the column, unless it is None.
+    """
+    array = np.asarray(fill_masked(values))
+    wrong_type = "" if array.dtype.kind in _NUMBER_KINDS else str(array.dtype)
+    if array.dtype == object:  # such an array may still hold only numbers, decimals and nulls
+        entries = [math.nan if is_null(entry) else entry for entry in array.ravel().tolist()]
+        wrong_entries = [entry for entry in entries if not isinstance(entry, Real | Decimal | np.bool_)]
+        wrong_type = type(wrong_entries[0]).__name__ if wrong_entries else ""
+        if not wrong_entries:
+            array = np.array(entries, np.float64).reshape(array.shape)
+    if wrong_type:
+        place = "the rows hold" if column is None else f"column {column} holds"
+        raise ValueError(f"{place} {wrong_type}, not numbers")
+    return array

@@ -1,0 +1,220 @@
+"""The log of a member, whatever it does with its records."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import structlog
+
+from streampca.consumer_group.events import (
+    CheckpointPostponed,
+    LoopTicked,
+    MemberStopping,
+    NamesUnseen,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsMissing,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    RecordsSkipped,
+    RecordsSuspicious,
+    RestoreBegun,
+    RestoreFailed,
+    StartDelayed,
+    TransactionEnded,
+)
+from streampca.consumer_group.member import Change, Observer
+from streampca.consumer_group.member_state import MemberState, Problem
+from streampca.consumer_group.policy import SUSPICIOUS_RUN, explain_all_skipped
+from streampca.consumer_group.saving import Saving
+from streampca.errors import RETRY_MAY_HELP
+from streampca.sources.events import SourceStatus
+
+log = structlog.get_logger()
+
+_NUMBERS = re.compile(r"[0-9]+")
+_PROGRESS_EVERY_S = 60.0
+_LONGEST_DELAY_PAUSE_S = 60.0  # between two lines about a start that waits
+_RESTORING_PAUSE_S = 5.0  # between the first lines about partitions that are being restored
+# Type of the event that reports a problem → the log's words when the problem begins, and when it has ended.
+_PROBLEM_LINES: Mapping[type, tuple[str, str]] = {
+    RestoreFailed: ("restoring failed", "partitions restored"),
+    PartitionStalled: ("decoding stalled", "decoding resumed"),
+    CheckpointPostponed: ("checkpoint postponed", "checkpoint saved again"),
+    PublishFailed: ("publishing failed", "model published again"),
+    PartitionsMissing: ("partitions missing", "no partition is missing"),
+    TransactionEnded: ("transaction failed", "transactions committed again"),
+    Saving: ("saving has stopped", "no save is overdue"),
+}
+
+
+class MemberLog(Observer):
+    """Logs what changes in a member's state, its partitions, the records without vectors, and progress every minute.
+
+    Subclasses log what a member does with vectors.
+    """
+
+    activity: str  # what a member does while messages arrive, for the lines about progress
+
+    def __init__(self) -> None:
+        self._rejected: Counter[str] = Counter()
+        self._skipped = 0
+        self._has_warned_of_records = False
+        self._next_delay_line_at = 0.0  # monotonic seconds, when a start that waits is logged again
+        self._next_restoring_line_at = 0.0  # monotonic seconds
+        self._restoring_pause_s = _RESTORING_PAUSE_S  # it doubles with each line, up to a minute
+        self._last_progress_at = 0.0  # monotonic seconds, when the last minute of progress ended
+        self._messages_at_last_progress = 0
+        self._last_activity = ""  # what the last minute's line said, or would have said
+
+    def observe(self, change: Change) -> None:
+        # Problems of released partitions end, but nothing has recovered: no line says that they have ended.
+        if not isinstance(change.event, PartitionsReleased):
+            log_problems(change.before.problems, change.after.problems)
+        match change.event:
+            case LoopTicked(status):
+                self._log_restoring(change.after, change.now.ticks)
+                self._on_tick(change.after, status, change.now.ticks)
+            case RestoreBegun():
+                self._restoring_pause_s = _RESTORING_PAUSE_S
+                self._next_restoring_line_at = change.now.ticks + _RESTORING_PAUSE_S
+            case RecordRejected():
+                self._on_reject(change.event)
+            case RecordsSkipped():
+                self._on_skipped(change.event)
+            case RecordsSuspicious(message) if not self._has_warned_of_records:
+                self._has_warned_of_records = True
+                log.warning("elements change their places", message=message)
+            case NamesUnseen(message):
+                log.warning("names without numbers", message=message)
+            case OffsetsSkipped(partition, position, to, truncated):
+                happened = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
+                log.error(happened, partition=partition, position=position, to=to)
+            case PartitionsAssigned(positions):
+                read_from = {str(p): "earliest" if at < 0 else at for p, at in sorted(positions.items())}
+                log.info("partitions assigned", read_from=read_from)
+            case PartitionsReleased(partitions, lost=True):
+                log.warning("partitions lost", partitions=sorted(partitions))
+            case PartitionsReleased(partitions):
+                log.info("partitions revoked", partitions=sorted(partitions))
+            case StartDelayed():
+                self._on_delay(change.event, change.after.started.ticks, change.now.ticks)
+            case MemberStopping(cause):
+                log.info("stopping", cause=cause)
+
+    def _progress_fields(self, state: MemberState) -> dict[str, object]:
+        """Return the fields of a line about progress."""
+        return {
+            "partitions": len(state.partitions),
+            "lag": sum(partition.lag or 0 for partition in state.partitions.values()),
+            "rejected": self._rejected.total(),
+            "skipped": self._skipped,
+        }
+
+    def _on_delay(self, event: StartDelayed, started: float, now: float) -> None:
+        """Log what a start waits for, after pauses that grow to a minute; times are monotonic seconds."""
+        if now < self._next_delay_line_at:
+            return
+        waited_s = now - started
+        log.warning(f"waiting for {event.waits_for}", cause=event.cause, waited_s=round(waited_s))
+        self._next_delay_line_at = now + min(1 + waited_s, _LONGEST_DELAY_PAUSE_S)
+
+    def _on_skipped(self, event: RecordsSkipped) -> None:
+        """Count skipped records. Warn once when there are 100, if the member has accepted no vector before."""
+        skipped_before = self._skipped
+        self._skipped += event.count
+        has_reached_limit = skipped_before < SUSPICIOUS_RUN <= self._skipped
+        if has_reached_limit and not event.accepted_any:
+            log.warning("no record has a vector", skipped=self._skipped, message=explain_all_skipped(event.reason))
+
+    def _on_reject(self, event: RecordRejected) -> None:
+        """Log a rejected record: the 1st, 10th, 100th … with a reason as a warning, all others at level `debug`."""
+        self._rejected[event.reason] += 1
+        count = self._rejected[event.reason]
+        is_power_of_ten = str(count).rstrip("0") == "1"
+        write = log.warning if is_power_of_ten else log.debug
+        write(
+            "record rejected",
+            partition=event.partition,
+            offset=event.offset,
+            reason=event.reason,
+            message=event.message,
+            count=count,
+        )
+
+    def _log_restoring(self, state: MemberState, now: float) -> None:
+        """Log after 5, 15, 35 … seconds how many partitions are left to restore, unless a failure is logged already."""
+        has_failed = RestoreFailed in state.problems or PartitionsMissing in state.problems
+        if not state.left_to_restore or has_failed or now < self._next_restoring_line_at:
+            return
+        log.info("restoring partitions", left=state.left_to_restore, restored=len(state.partitions))
+        self._restoring_pause_s = min(2 * self._restoring_pause_s, _PROGRESS_EVERY_S)
+        self._next_restoring_line_at = now + self._restoring_pause_s
+
+    def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
+        """Log progress once a minute. If no messages have arrived, log why, unless the line before said the same."""
+        seconds = now - max(self._last_progress_at, state.started.ticks)  # the first minute begins at the start
+        if seconds < _PROGRESS_EVERY_S:
+            return
+        messages = state.messages - self._messages_at_last_progress
+        fields = self._progress_fields(state)
+        if messages:
+            activity = self.activity
+            log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **fields)
+        else:
+            activity = _why_no_messages(state, status)
+            if activity != self._last_activity:
+                log.info(activity, **fields, **_waiting_details(status))
+        self._last_progress_at = now
+        self._messages_at_last_progress = state.messages
+        self._last_activity = activity
+
+
+def log_problems(before: Mapping[type, Problem], after: Mapping[type, Problem]) -> None:
+    """Log the problems that have begun, have another cause now, or have ended."""
+    for event_type, (line_at_begin, line_at_end) in _PROBLEM_LINES.items():
+        old = before.get(event_type)
+        new = after.get(event_type)
+        if new is None:
+            if old is not None:
+                log.info(line_at_end, after=old.cause)
+        elif old is None or _simplify_cause(new.cause) != _simplify_cause(old.cause):
+            log.error(line_at_begin, cause=new.cause)
+
+
+def _why_no_messages(state: MemberState, status: SourceStatus) -> str:
+    """Return the words of the log for a member to which no messages arrive."""
+    if not status.connected:
+        return "waiting for broker"
+    if not status.member:
+        return "waiting to join group"
+    if state.partitions.are_stalled:
+        return "waiting for schema registry"
+    if status.blocked_since:
+        return "waiting for a transaction to end"
+    if state.left_to_restore:
+        return "restoring partitions"
+    return "idle" if state.partitions else "standing by"
+
+
+def _waiting_details(status: SourceStatus) -> dict[str, object]:
+    """Return more fields of a line about a member to which no messages arrive.
+
+    They are the cause if the member is not in its group, or since when an open transaction blocks a partition.
+    """
+    if not (status.connected and status.member):
+        return {"cause": status.cause}
+    if status.blocked_since:
+        return {"since": datetime.fromtimestamp(status.blocked_since, UTC).isoformat()}
+    return {}
+
+
+def _simplify_cause(cause: str) -> str:
+    """Return a cause without its numbers, such as those in names of files.
+
+    The requests of one outage fail in many ways, so all causes that a retry may end become the same text.
+    """
+    return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)

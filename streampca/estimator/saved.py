@@ -1,0 +1,80 @@
+"""The file of an estimator: a model file that also holds the fold and the parameters of the estimator.
+
+So what serves or projects a model file takes it, and learning continues from it without a break.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from streampca.estimator.attributes import OnlineFit
+from streampca.fold import checkpoint, model_file
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import FoldConfig
+from streampca.fold.merging import MergedFold
+from streampca.fold.model_file import PublishedModel
+
+
+def encode(estimator: Any) -> bytes:
+    """Return the bytes of the file of a fitted estimator.
+
+    Raises `ValueError` if a file cannot hold the name of a feature.
+    """
+    fit: OnlineFit = estimator.online_
+    published = fit.loaded or _make_published_model(fit)  # a loaded model without a fold is written as it was read
+    names = getattr(estimator, "feature_names_in_", None)
+    dtype = fit.parameters["dtype"]
+    return model_file.encode(
+        replace(
+            published,
+            names=None if names is None else names.tolist(),
+            # The other parameters follow from the settings of the model, see `find_parameters`.
+            estimator={
+                "n_components": fit.parameters["n_components"],
+                "dtype": None if dtype is None else fit.config.learning.dtype,  # a name, whatever the user has given
+                "whiten": estimator.whiten,
+                "copy": estimator.copy,
+                "batch_size": estimator.batch_size,
+            },
+        )
+    )
+
+
+def _make_published_model(fit: OnlineFit) -> PublishedModel:
+    """Return the model of a fit, with the fold."""
+    # The settings of the model say how many components it has; those of the checkpoint, how many were learned.
+    learning = replace(fit.config.learning, components=fit.model.n_components)
+    merged = MergedFold.from_fold(fit.fold, fit.config)
+    published = merged.make_published_model(
+        replace(fit.config, learning=learning), fit.past_scores.histograms, published_at=time.time()
+    )
+    kept = Checkpoint(topic="", topic_id="", partition=0, fold=fit.fold, settings=fit.config.as_dict())
+    return replace(published, checkpoint=checkpoint.encode(kept))
+
+
+def find_parameters(published: PublishedModel) -> dict[str, Any]:
+    """Return the parameters of the estimator in a file.
+
+    For another model, they are the parameters with which an estimator learns such a model.
+    """
+    config = FoldConfig.from_dict(published.settings)
+    learning = config.learning
+    parameters = {
+        "n_components": learning.components,
+        "oversampling": learning.oversampling,
+        "half_life": config.half_life_messages,
+        "center": learning.center,
+        "standardize": learning.standardize,
+        "warm_up": learning.warm_up,
+        "dtype": learning.dtype,
+        "missing": published.settings["missing"],
+        "missing_values": list(published.missing_values.numbers) or None,
+    }
+    return parameters | (published.estimator or {})
+
+
+def find_config(published: PublishedModel) -> FoldConfig:
+    """Return the configuration with which the fold in a file, or else the model, was learned."""
+    if published.checkpoint is None:
+        return FoldConfig.from_dict(published.settings)
+    return FoldConfig.from_dict(checkpoint.decode(published.checkpoint).settings)

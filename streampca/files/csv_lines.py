@@ -1,0 +1,118 @@
+"""Reads the lines of a CSV file: finds their encoding, and the lines that loggers and Excel write before its rows."""
+
+import codecs
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from streampca.formats.text import parse_cell
+
+_MAX_LINE = 2**24  # characters
+_MAX_HEAD = 2**24  # characters
+_READ_BYTES = 2**16
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+def lines(file: Any, encoding: str | None = None, skip: int = 0) -> Iterator[str]:
+    """Yield the lines of a text after the first `skip` lines.
+
+    Without an encoding, the text is in the encoding of its byte-order mark, or in UTF-8. Raises `ValueError` for bytes
+    that are not text, and for a very long line.
+    """
+    return islice(_decode_lines(file, encoding), skip, None)
+
+
+def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
+    """Yield the lines of a text, each with "\\n" at its end, except for an unfinished last line."""
+    first_bytes = file.peek(4)[:4]
+    by_mark = next((name for mark, name in _MARKS if first_bytes.startswith(mark)), "utf-8")
+    decoder = codecs.getincrementaldecoder(encoding or by_mark)()
+    rest = ""  # the beginning of a line whose end was not read yet
+    data = b"not empty, so that the loop begins"
+    while data:
+        data = file.read(_READ_BYTES)
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError:
+            raise _encoding_error(data, encoding or "UTF-8") from None
+        if "\0" in text:  # such as UTF-16 that was decoded as UTF-8
+            raise _encoding_error(data, encoding or "UTF-8")
+        *whole_lines, rest = (rest + text).split("\n")
+        if len(rest) > _MAX_LINE:
+            raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
+        for line in whole_lines:
+            yield f"{line}\n".removeprefix("\ufeff")  # a later line has the mark too, if several files were joined
+    if rest:
+        yield rest.removeprefix("\ufeff")
+
+
+def _encoding_error(data: bytes, encoding: str) -> ValueError:
+    """Return the error for bytes that are not text in this encoding. It names an encoding that may read them."""
+    first_zero = data.find(b"\0")
+    if first_zero < 0:
+        return ValueError(f"it is not text in {encoding}: say its --encoding, such as latin-1")
+    # In UTF-16, one of the two bytes of a Latin letter is zero: in big-endian order the first.
+    byte_order = "be" if first_zero % 2 == 0 else "le"
+    return ValueError(f"it is not text in {encoding}, and has zero bytes as UTF-16: say --encoding utf-16-{byte_order}")
+
+
+def read_head(text: Iterator[str], count: int) -> list[str]:
+    """Return the first lines: at most `count`, and fewer if they have more than 16 million characters."""
+    head: list[str] = []
+    size = 0
+    for line in islice(text, count):
+        head.append(line)
+        size += len(line)
+        if size > _MAX_HEAD:
+            break
+    return head
+
+
+def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: int) -> str:
+    """Return the options that skip the lines before the header or the rows; "" if there are no such lines.
+
+    `head` are the first lines of a file after `skipped` lines. For example, `--skip-lines 1` skips the first line of
+
+        Device 7
+        time,x,y
+        1,2,3
+    """
+    for separator in separators:
+        options = _suggest_for_separator(head, separator, skipped)
+        if options:
+            return options
+    return ""
+
+
+def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
+    """Return the options that skip the lines before the rows or the header, if cells have this separator.
+
+    Returns "" if the separator does not fit, or if there is nothing to skip. The last line of the head is taken for a
+    row, and so are the lines directly before it that have numbers in the same cells.
+    """
+    records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
+    patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]  # which cells are numbers
+    row_pattern = patterns[-1] if patterns else []
+    first_row = len(patterns)  # index of the first line that is a row: moves up from the end
+    while first_row and patterns[first_row - 1] == row_pattern:
+        first_row -= 1
+    patterns_before = patterns[:first_row]
+    has_numbers = any(row_pattern)
+    if not has_numbers or not patterns_before:
+        return ""
+    if row_pattern in patterns_before:  # there are rows before and after a bad line
+        return ""
+    skip_all_before = f"--skip-lines {skipped + first_row} --no-header"
+    above = patterns_before[-1]
+    if len(above) != len(row_pattern):  # text such as "Device 7", so the file has no header
+        return skip_all_before
+    if any(is_number and in_row for is_number, in_row in zip(above, row_pattern, strict=True)):
+        return ""  # the line above is a row with a wrong cell
+    if first_row == 1:  # the line above is the header, and the first line
+        return ""
+    is_excel_line = head[first_row - 2].startswith("sep=")  # Excel reads the separator from such a line
+    has_two_headers = len(patterns_before[-2]) == len(row_pattern) and not is_excel_line
+    if has_two_headers:  # such as names, and below them units like "m,s": neither line serves as the header
+        return skip_all_before
+    return f"--skip-lines {skipped + first_row - 1}"

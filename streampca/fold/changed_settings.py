@@ -1,0 +1,44 @@
+"""Decides which settings may have changed since a checkpoint was made, without learning its records again."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# What was learned keeps its meaning if one of these changes. `start` follows from `components`.
+_ADOPTABLE = (
+    "components", "start", "oversampling", "half_life_messages", "half_life_seconds", "where", "missing_values",
+    "field",
+)  # fmt: skip
+_REASONS = {
+    "dimensions": "vectors of another length have other axes",
+    "names": "each number was learned as the dimension of its name",
+    "standardize": "variances were learned in other units",
+    "center": "variances were learned about another point",
+    "dtype": "what was learned was rounded to the former type",
+}
+
+
+class Change(NamedTuple):
+    """A setting of a worker that differs from the setting with which a checkpoint was made."""
+
+    setting: str
+    then: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.then} (now {self.now})"
+
+
+def explain_refusal(changes: Sequence[Change], *, knows_all_axes: bool) -> str:
+    """Return why learning cannot continue with these changes, or "" if it can.
+
+    `knows_all_axes` says that more components than before can be computed from what was learned.
+    """
+    reasons = []
+    for change in changes:
+        needs_more_axes = change.setting == "components" and change.now > change.then
+        if needs_more_axes and not knows_all_axes:
+            reasons.append(f"{change}: beyond 768 dimensions, no more components were learned")
+        elif change.setting not in _ADOPTABLE:
+            reason = _REASONS.get(change.setting, "the same records would be learned as other vectors")
+            reasons.append(f"{change}: {reason}")
+    return "; ".join(reasons)

@@ -1,0 +1,101 @@
+"""Checks the arrays of a checkpoint: wrong arrays show that a file is damaged, or that a worker has learned nonsense.
+
+`Checkpoints.save` decodes a checkpoint before it writes, so each rule must hold for every state that can be learned or
+merged. If such a state were refused, the worker would stop, read the same records at its next start, and stop again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import DamagedFileError
+from streampca.pca.arrays import find_packed_diagonal, find_unusable_entries
+
+Arrays = Mapping[str, NDArray[Any]]
+Settings = Mapping[str, Any]  # those in the header of the checkpoint
+
+
+def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, is_empty: bool) -> None:
+    """Raise `DamagedFileError` for arrays that no release with this format can have written.
+
+    `is_empty` says that the state has learned no message.
+    """
+    actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
+    expected = _expect_types(arrays, settings, is_empty=is_empty)
+    have_plain_memory = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
+    if actual != expected or not have_plain_memory:
+        raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
+    may_have_gaps = settings.get("missing") == "impute"
+    for name, array in arrays.items():
+        if find_unusable_entries(array, impute=may_have_gaps and name == "pending").any():
+            raise DamagedFileError(f"{name} holds values that are not finite")
+    _refuse_values_out_of_range(arrays)
+
+
+def _expect_types(arrays: Arrays, settings: Settings, *, is_empty: bool) -> dict[str, Any]:
+    """Return the shape and type that each array must have, by the settings and by which optional arrays there are.
+
+    No setting says how many columns C has, or how many vectors are pending: any number is right.
+    """
+    # If an array is missing or has no axis, 0 stands for its length. The caller refuses these arrays all the same,
+    # since the result names every array that must be there.
+    d = settings.get("dimensions")
+    dtype = settings.get("dtype")
+    pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
+    columns = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
+    pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
+    of_dimensions = ((d,), "float64")
+    of_pairs = ((pair_count,), "float64")
+    expected: dict[str, Any] = {
+        "C": ((d, columns), dtype),
+        "C_pinv": ((columns, d), dtype),  # only for people who read the file: it follows from C
+        "mean": of_dimensions,
+        "pending": ((pending_count, d), dtype),
+        "pending_retention": ((pending_count,), "float64"),
+    }
+    if "missing" in arrays:
+        expected["missing"] = of_dimensions
+    keeps_covariance = "covariance" in arrays
+    if keeps_covariance:
+        expected["covariance"] = of_pairs
+    if "known" in arrays:
+        expected["known"] = of_pairs if keeps_covariance else of_dimensions
+    if settings.get("standardize") and not is_empty:
+        expected["scale"] = of_dimensions
+        if not keeps_covariance:
+            expected["variances"] = of_dimensions
+    return expected
+
+
+def _refuse_values_out_of_range(arrays: Arrays) -> None:
+    """Raise `DamagedFileError` for numbers that cannot have been learned: shares outside 0 … 1, or too large numbers.
+
+    The limits are far above what can be learned: a vector is rejected if an entry exceeds √max/(128 √d), where max is
+    the type's largest number.
+    """
+    largest_square = float(np.finfo(arrays["C"].dtype).max)
+    largest = np.sqrt(largest_square) / 8
+    largest_variance = 0.0  # not used without Σ
+    covariance = arrays.get("covariance")
+    if covariance is not None:
+        # Correlations are at most 1, so a covariance exceeds the largest variance only by rounding.
+        variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
+        largest_variance = min(1.01 * float(variances.max()), largest_square / 64)  # at most largest²
+    ranges = {
+        "C": (-largest, largest),
+        "C_pinv": (-np.inf, np.inf),
+        "mean": (-largest, largest),
+        "pending": (-largest, largest),
+        "pending_retention": (0.0, 1.0),
+        "missing": (0.0, 1.0 + 1e-6),
+        "known": (0.0, 1.0 + 1e-6),
+        "scale": (np.nextafter(0.0, 1.0), np.inf),  # from the smallest positive number
+        "variances": (0.0, np.inf),
+        "covariance": (-largest_variance, largest_variance),
+    }
+    for name, array in arrays.items():
+        low, high = ranges[name]
+        if ((array < low) | (array > high)).any():
+            raise DamagedFileError(f"{name} holds values outside {low:g} … {high:g}, which cannot have been learned")

@@ -1,0 +1,48 @@
+"""Finds a dimension with more than 90 % of the total variance: it may be an id, or have another unit than the rest.
+
+The first component of such a stream is nearly this dimension alone, and explains nearly everything.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streampca.errors import list_names
+from streampca.fold.model_file import PublishedModel
+from streampca.pca.arrays import Array
+
+_LARGEST_SHARE = 0.9  # of the total variance; a dimension with a larger share is named
+_FEWEST_VECTORS = 30  # of fewer vectors, the variances of alike dimensions may differ that much by chance
+
+
+def describe_dominant_dimension(published: PublishedModel) -> str:
+    """Warn if one dimension of a model has more than 90 % of the total variance. Return "" if no dimension has.
+
+    With `standardize` this never warns: all dimensions that vary have the same variance.
+    """
+    model = published.model
+    if model.scale is not None:
+        return ""
+    # Variance outside of the components is left out: a dimension with so large a share is nearly the first component.
+    variances = model.explained_variance @ np.square(model.components)
+    return describe_dominant_variance(variances, model.total_variance, model.weight, published.names)
+
+
+def describe_dominant_variance(
+    variances: Array, total_variance: float, vector_count: float, names: Sequence[str] | None
+) -> str:
+    """Warn if one dimension has more than 90 % of the total variance of some vectors. Return "" if no dimension has.
+
+    `variances` (d,) are those of the dimensions, `names` their names.
+    """
+    if len(variances) == 1 or vector_count < _FEWEST_VECTORS:
+        return ""
+    largest = int(np.argmax(variances))
+    if not variances[largest] > _LARGEST_SHARE * total_variance:  # also if the total overflows to infinity, or is 0
+        return ""
+    name = list_names([names[largest]]) if names else f"{largest} (counted from 0)"
+    share = variances[largest] / total_variance
+    return (
+        f"dimension {name} has {share:.2%} of the total variance, so the components show little else: leave it out of "
+        "field if it is an id, or set standardize if it has another unit"
+    )

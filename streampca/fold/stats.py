@@ -1,0 +1,150 @@
+"""Counts and losses of the records that a fold has learned."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from streampca.fold import npz
+from streampca.fold.model_file import ModelStats
+from streampca.pca.learning_config import LEARN_BLOCK
+from streampca.pca.state import Losses
+
+_NO_TIME = -1  # no timestamp is known
+_EWMA_MESSAGES = 1000  # about how many messages the exponentially weighted means remember
+
+
+@dataclass(frozen=True)
+class FoldStats:
+    """Counts and losses of a partition since its first record, in the form of a checkpoint's header."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    learned: npz.Count  # vectors, including the pending ones
+    rejected: Mapping[str, npz.Count]  # rejected records by reason
+    gap: npz.Count  # offsets that Kafka's retention removed before they were read
+    with_loss: npz.Count  # messages with a loss: all after the first block
+    loss: npz.Finite  # mean ‖r‖², each message projected before it was learned
+    norm: npz.Finite  # mean ‖y‖² of the messages with a loss
+    loss_ewma: npz.Finite  # ‖r‖² and ‖y‖², exponentially weighted over about 1000 messages
+    norm_ewma: npz.Finite
+    first_ms: npz.Milliseconds  # the earliest and the latest timestamp that was learned
+    last_ms: npz.Milliseconds
+    skipped: npz.Count = 0  # deletes; a header without it has 0
+
+    @property
+    def messages(self) -> int:
+        """Number of messages that were received: learned and rejected ones, and deletes."""
+        return self.learned + sum(self.rejected.values()) + self.skipped
+
+    @property
+    def loss_ratio(self) -> float | None:
+        """Σ‖r‖²/Σ‖y‖² of all messages with a loss; None before there is one."""
+        if not self.with_loss:
+            return None
+        return self.loss / self.norm if self.norm else 0.0
+
+    @property
+    def recent_loss(self) -> float | None:
+        """‖r‖²/‖y‖² over about the last 1000 messages; None before there is a message with a loss."""
+        return self.loss_ewma / self.norm_ewma if self.norm_ewma > 0 else None
+
+    def summarise_for_model(self) -> ModelStats:
+        """Return the counts, losses and times that a published model keeps. Losses are None before there is one."""
+        loss = None
+        loss_ewma = None
+        if self.with_loss:
+            loss = self.loss
+            loss_ewma = self.recent_loss or 0.0
+        return ModelStats(
+            rejected=sum(self.rejected.values()),
+            loss=loss,
+            loss_ratio=self.loss_ratio,
+            loss_ewma=loss_ewma,
+            first_timestamp_ms=self.first_ms,
+            last_timestamp_ms=self.last_ms,
+        )
+
+    @classmethod
+    def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":
+        """Return the stats of several partitions together. Without parts, they are the stats before the first message.
+
+        Mean losses are averaged over the parts by their numbers of messages with a loss.
+        """
+        with_loss = sum(stats.with_loss for stats in parts)
+        shares = [stats.with_loss / max(with_loss, 1) for stats in parts]  # of each part in the messages with a loss
+        rejected = Counter[str]()
+        for stats in parts:
+            rejected += Counter(stats.rejected)
+        known_first_ms = [stats.first_ms for stats in parts if stats.first_ms != _NO_TIME]
+        return cls(
+            learned=sum(stats.learned for stats in parts),
+            rejected=dict(rejected),
+            skipped=sum(stats.skipped for stats in parts),
+            gap=sum(stats.gap for stats in parts),
+            with_loss=with_loss,
+            loss=_average(shares, [stats.loss for stats in parts]),
+            norm=_average(shares, [stats.norm for stats in parts]),
+            loss_ewma=_average(shares, [stats.loss_ewma for stats in parts]),
+            norm_ewma=_average(shares, [stats.norm_ewma for stats in parts]),
+            first_ms=min(known_first_ms, default=_NO_TIME),
+            last_ms=max((stats.last_ms for stats in parts), default=_NO_TIME),
+        )
+
+    def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
+        """Return the stats after whole blocks with these losses.
+
+        Losses are summed in groups of 256 messages, which never reach beyond a block. So the sums, to their last bits,
+        do not depend on how many blocks are added at a time.
+        """
+        stats = self
+        for block in losses:
+            for start in range(0, len(block.residual), LEARN_BLOCK):
+                group = slice(start, start + LEARN_BLOCK)
+                stats = stats._with_group(block.residual[group], block.norm[group])
+        return stats
+
+    def _with_group(self, residual: NDArray[Any], norm: NDArray[Any]) -> "FoldStats":
+        """Return the stats after n more messages with these ‖r‖² and ‖y‖², (n,) each."""
+        n = len(norm)
+        mean_residual = float(np.add.reduce(residual)) / n
+        mean_norm = float(np.add.reduce(norm)) / n
+        with_loss = self.with_loss + n
+        new_share = n / with_loss  # of the new messages in a plain mean
+        # The share of the past in an exponentially weighted mean; 0 for the first group, which has no past.
+        kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
+        return replace(
+            self,
+            with_loss=with_loss,
+            loss=self.loss + (mean_residual - self.loss) * new_share,
+            norm=self.norm + (mean_norm - self.norm) * new_share,
+            loss_ewma=kept * self.loss_ewma + (1 - kept) * mean_residual,
+            norm_ewma=kept * self.norm_ewma + (1 - kept) * mean_norm,
+        )
+
+    def with_messages(self, timestamps: NDArray[np.int64], vector_count: int) -> "FoldStats":
+        """Return the stats after more vectors were learned, from records with these timestamps (−1: unknown)."""
+        stats = replace(self, learned=self.learned + vector_count)
+        known_ms = timestamps[timestamps >= 0]
+        if not len(known_ms):
+            return stats
+        first_ms = int(known_ms.min())
+        if self.first_ms != _NO_TIME:
+            first_ms = min(self.first_ms, first_ms)
+        return replace(stats, first_ms=first_ms, last_ms=max(self.last_ms, int(known_ms.max())))
+
+    def with_rejects(self, reasons: Sequence[str], skipped: int) -> "FoldStats":
+        """Return the stats after more rejected records, one for each of the reasons, and `skipped` deletes."""
+        rejected = self.rejected
+        if reasons:
+            rejected = dict(Counter(self.rejected) + Counter(reasons))
+        return replace(self, rejected=rejected, skipped=self.skipped + skipped)
+
+
+def _average(shares: Sequence[float], values: Sequence[float]) -> float:
+    """Return the mean of the values of several parts, weighted by their shares; 0 if there are no parts."""
+    return float(sum(share * value for share, value in zip(shares, values, strict=True)))

@@ -1,0 +1,47 @@
+"""Finds names in `field` at which no vector has a number: with missing=impute, a misspelt name is a gap for ever."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import list_names
+from streampca.pca.arrays import Array
+
+
+class SeenNames:
+    """Which dimensions had a number in any of the vectors so far."""
+
+    def __init__(self, names: Sequence[str] | None) -> None:
+        """`names` are those of the dimensions; without names there is nothing to find."""
+        self._names = names or ()
+        self._is_seen = np.zeros(len(self._names), np.bool_)
+
+    @property
+    def has_unseen(self) -> bool:
+        """Whether there are names at which no vector had a number."""
+        return not self._is_seen.all()
+
+    def add(self, V: Array) -> None:
+        """Look at the vectors V (n, d)."""
+        if self.has_unseen:
+            self._is_seen |= ~np.isnan(V).all(axis=0)
+
+    def describe_unseen(self, records: str) -> str:
+        """Return the text of `describe_unseen` for the vectors so far, which are those of the `records`."""
+        return describe_unseen(self._names, self._is_seen, records)
+
+
+def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[np.bool_], records: str) -> str:
+    """Say at which names no vector has a number. If there is no such name, or no vector, return "".
+
+    `is_seen_by_dimension` (d,) is True for each dimension that had a number in any vector. `records` are named in the
+    message as those that were looked at.
+    """
+    has_vectors = is_seen_by_dimension.any()  # since each vector has at least one number
+    if not names or not has_vectors:
+        return ""
+    unseen = [name for name, seen in zip(names, is_seen_by_dimension, strict=True) if not seen]
+    if not unseen:
+        return ""
+    return f"none of {records} has a number at {list_names(unseen)}: correct field if a name is misspelt"

@@ -1,0 +1,59 @@
+"""Arrays of which a field beside them says how they are read: sparse vectors, and tensors with a shape."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from streampca.formats.errors import VectorError, sparse_error
+
+_ARRAYS = {"values", "data"}
+_BESIDE = {"indices", "shape"}
+_MAX_AXES = 32
+
+
+class TensorRow(list[Any]):
+    """A vector of a tensor. It is never a part of a longer vector."""
+
+
+def names_beside(names: Collection[object]) -> set[str]:
+    """Return the names of the fields that say how the arrays with these names are read."""
+    return _BESIDE if _ARRAYS & set(names) else set()
+
+
+def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
+    """Return the entry `name` of an object. If the object has a `shape` for an array, return the rows of the tensor.
+
+    The first axis counts the rows. Raises `VectorError` for the values of a sparse vector, and for a wrong shape.
+    """
+    array = parent[name]
+    if name not in _ARRAYS:
+        return array
+    indices = parent.get("indices")
+    is_unset = indices == [] and array  # as Protobuf reads a field that a dense vector does not set
+    if name == "values" and indices is not None and not is_unset:
+        raise sparse_error()
+    shape = parent.get("shape")
+    if not isinstance(array, list) or not isinstance(shape, list) or not _are_lengths(shape):
+        return array
+    numbers = array
+    while any(isinstance(entry, list) for entry in numbers):
+        numbers = _flatten_once(numbers)
+    if math.prod(shape) != len(numbers):
+        raise VectorError("wrong_length", f"{len(numbers)} numbers in {name!r}, not as many as its shape says")
+    if len(shape) == 1 or not numbers:
+        return numbers
+    row_length = len(numbers) // shape[0]  # which is not 0, since there are numbers
+    return [TensorRow(numbers[start : start + row_length]) for start in range(0, len(numbers), row_length)]
+
+
+def _flatten_once(array: list[Any]) -> list[Any]:
+    """Return an array with the entries of the arrays in it in place of these arrays."""
+    entries = list[Any]()
+    for entry in array:
+        entries += entry if isinstance(entry, list) else [entry]
+    return entries
+
+
+def _are_lengths(shape: list[Any]) -> bool:
+    """Return whether a list is the shape of a tensor; any other list is another field of this name."""
+    return 0 < len(shape) <= _MAX_AXES and all(type(length) is int and length >= 0 for length in shape)

@@ -1,0 +1,115 @@
+"""Texts that hold numbers: a number, an array of numbers, or base64 of their bytes.
+
+Cells of CSV, strings in records, and columns of files are read by the same rules.
+"""
+
+import base64
+import re
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from streampca.formats.errors import VectorError, sparse_error
+
+MISSING = (
+    "", "nan", "na", "n/a", "null", "none", "#n/a", "#na", "#n/a n/a", "<na>", "-nan", "1.#ind", "1.#qnan",
+    "-1.#ind", "-1.#qnan",
+)  # fmt: skip
+"""The words that pandas reads as a missing number, in lower case."""
+MISSING_HINT = "missing numbers are empty, NaN, NA, N/A, NULL, None or as pandas knows them"
+
+# What Debezium writes in place of a large value that an update left alone, in all forms that it has for bytes.
+_PLACEHOLDER = "__debezium_unavailable_value"
+_ENCODED = _PLACEHOLDER.encode()
+_UNAVAILABLE = (
+    _PLACEHOLDER, [_PLACEHOLDER], _ENCODED, list(_ENCODED), base64.b64encode(_ENCODED).decode(), _ENCODED.hex(),
+)  # fmt: skip
+PLACEHOLDER_LENGTH = len(_ENCODED)
+
+_WORDS = dict.fromkeys(MISSING, float("nan")) | {"true": 1.0, "false": 0.0}
+_SPARSE = re.compile(r"\{[\d:.,eE+\s-]*\}/\d+")  # as pgvector's sparsevec writes 1:0.5 and 3:2 of 5 numbers
+_FROM_URL_SAFE = str.maketrans("-_", "+/")
+_MIN_LINE = 60  # letters: encoders wrap base64 into lines of 60 to 76
+
+
+def parse_cell(cell: str) -> float | None:
+    """Return the number in a text, NaN if it is missing, or None if the text holds something else."""
+    word = cell.strip().lower()
+    if word in _WORDS:
+        return _WORDS[word]
+    if "_" in word:  # such as 1_000, which `float` would read as a number
+        return None
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def is_missing(cell: str) -> bool:
+    """Return whether a cell is empty, or a word for a missing number."""
+    return cell.strip().lower() in MISSING
+
+
+def parse_value(cell: str) -> float | str | None:
+    """Return the value of a cell: a number, None if the value is missing, or text."""
+    if is_missing(cell):
+        return None
+    number = parse_cell(cell)
+    return cell.strip() if number is None else number
+
+
+def begins_as_array(value: Any) -> bool:
+    """Return whether a value is a text that begins as an array does."""
+    return isinstance(value, str) and value.lstrip().startswith(("[", "{"))
+
+
+def is_unavailable(value: Any) -> bool:
+    """Return whether a value is Debezium's placeholder, which is skipped as null is."""
+    return value in _UNAVAILABLE
+
+
+def decode_text(text: str) -> Any:
+    """Return the array in a text that begins with a bracket; decode any other text as base64. Raises `VectorError`.
+
+    An array is written as in JSON, as NumPy prints it ([1. 2.]), or as Postgres does ({1,2}).
+    """
+    text = text.strip()
+    if _SPARSE.fullmatch(text):
+        raise sparse_error()
+    try:
+        return _parse_array(text) if text.startswith(("[", "{")) else _decode_base64(text)
+    except ValueError:
+        message = "expected an array of numbers, not a string, unless it is base64 of them or the text of an array"
+        raise VectorError("undecodable", message) from None
+
+
+def _parse_array(text: str) -> Any:
+    """Return the array in a text that begins with a bracket. Raises `ValueError`."""
+    if text.startswith("["):
+        with suppress(ValueError):
+            return orjson.loads(text)
+    brackets = text[:1] + text[-1:]
+    if brackets not in ("[]", "{}"):
+        raise ValueError("the array has no end")
+    separator = "," if "," in text else None  # None stands for blanks
+    entries = text[1:-1].split(separator)
+    numbers = [parse_cell(entry) for entry in entries if entry.strip()]
+    has_empty_entry = len(numbers) < len(entries)
+    if has_empty_entry or None in numbers:
+        raise ValueError("an entry is not a number")
+    return numbers
+
+
+def _decode_base64(text: str) -> bytes:
+    """Decode base64, also URL-safe, without padding, or wrapped into lines. Raises `ValueError`."""
+    lines = text.split()
+    # Only long lines are wrapped base64. Shorter ones are other text, such as numbers with blanks between.
+    if any(len(line) < _MIN_LINE for line in lines[:-1]):
+        raise ValueError("base64 has no blanks")
+    letters = "".join(lines).translate(_FROM_URL_SAFE)
+    padding = "=" * (-len(letters) % 4)
+    data = base64.b64decode(letters + padding, validate=True)
+    if len(data) % 4:
+        raise ValueError("floats have 4 or 8 bytes")
+    return data

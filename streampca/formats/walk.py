@@ -1,0 +1,286 @@
+"""Walks from a value along the paths of `field`: through objects, arrays, and texts that hold JSON.
+
+If paths share an array, the walk goes on in each of its elements, with all of these paths together. A condition of
+`where` goes along while its path has the same steps as all of these paths. Where the steps differ, it is tested.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import orjson
+
+from streampca.formats.errors import VectorError
+from streampca.formats.numbers import plain_number
+from streampca.formats.tensors import read_array
+from streampca.formats.text import is_unavailable
+from streampca.settings.field_paths import Choice, Condition, Step, is_word
+
+MAX_TEXTS = 2
+"""Texts that hold JSON, one inside of the other, that a path may lead through."""
+
+
+class NotFound(Enum):
+    """Why there is nothing at the end of a path, although no name is missing."""
+
+    NULL = "null, or a placeholder of Debezium, is in place of a vector or of what should hold it"
+    UNMET = "a condition of `where` is not met"
+
+
+class Absent(NamedTuple):
+    """A step of a path leads to nothing."""
+
+    path_index: int  # in `field`
+    step: Step
+    parent: Any  # the value in which the step leads to nothing
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether the vector may have a missing entry here.
+
+        It may if the step is a name and the parent an object, or if the step is an element and the parent an array.
+        """
+        type_for_step = list if isinstance(self.step, Choice) else dict
+        return isinstance(self.parent, type_for_step)
+
+
+class Item(NamedTuple):
+    """What is at the end of a path, or an array through which several paths lead."""
+
+    path_indices: Sequence[int]  # in `field`
+    value: Any  # a value, `NotFound`, `Absent`, or `Elements`
+
+
+Found: TypeAlias = list[Item] | NotFound
+"""What the paths lead to in a value; `NotFound.UNMET` if the value does not meet a condition of `where`."""
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Paths that lead to the same value, and how they go on from there. The branches of paths are a tree."""
+
+    path_indices: tuple[int, ...]  # of these paths in `field`
+    ends: tuple[int, ...]  # indices of the paths that end at this value
+    next: Mapping[Step, "_Branch"]  # the branch of the paths that go on with each step
+
+    @classmethod
+    def of(cls, steps_by_path: Mapping[int, Sequence[Step]]) -> "_Branch":
+        """Create the branch of several paths. `steps_by_path` are the steps that each path has left, by its index."""
+        ends = []
+        rest_by_step: dict[Step, dict[int, Sequence[Step]]] = {}
+        for index, steps in steps_by_path.items():
+            if steps:
+                rest_by_step.setdefault(steps[0], {})[index] = steps[1:]
+            else:
+                ends.append(index)
+        following = {step: cls.of(rest_by_path) for step, rest_by_path in rest_by_step.items()}
+        return cls(tuple(steps_by_path), tuple(ends), following)
+
+    @cached_property
+    def common_step(self) -> Step | None:
+        """The step with which all of the paths go on; None if they go on with different steps, or if any ends here."""
+        return next(iter(self.next)) if len(self.next) == 1 and not self.ends else None
+
+    def count_steps_left(self, path_index: int) -> int:
+        """Return how many steps a path of this branch has left."""
+        if path_index in self.ends:
+            return 0
+        [following] = [branch for branch in self.next.values() if path_index in branch.path_indices]
+        return 1 + following.count_steps_left(path_index)
+
+    def items_without(self, step: Step, parent: Any) -> list[Item]:
+        """Return the items of the paths if the step that leads to this branch is missing in `parent`."""
+        if parent is None:
+            return [Item((index,), NotFound.NULL) for index in self.path_indices]
+        return [Item((index,), Absent(index, step, parent)) for index in self.path_indices]
+
+    def leave_out(self, steps: Sequence[Step]) -> "_Branch":
+        """Return the branch without the paths that end here, and without those that go on with one of these steps."""
+        following = {step: branch for step, branch in self.next.items() if step not in steps}
+        path_indices = sorted(index for branch in following.values() for index in branch.path_indices)
+        return _Branch(tuple(path_indices), ends=(), next=following)
+
+
+class _Test(NamedTuple):
+    """A condition of `where`, and the rest of the path to the value that it is about."""
+
+    condition: Condition
+    branch: _Branch  # of this path alone
+
+    def after(self, step: Step | None) -> "_Test":
+        """Return the test after this step, with which its path goes on."""
+        return self._replace(branch=self.branch.next[cast(Step, step)])
+
+
+class Elements(NamedTuple):
+    """An array through which paths lead: they go on in each of its elements."""
+
+    array: list[Any]
+    branch: _Branch  # how the paths go on in each element
+    tests: Sequence[_Test]  # which each element must meet
+    max_texts: int  # texts that hold JSON, which the paths may still lead through
+
+    def find_depth(self, paths: Sequence[Sequence[Step]]) -> int:
+        """Return how many steps lead to the array: the length of a path minus its steps after the array.
+
+        `paths` are all paths of `field`. The paths through the array share the steps before it, so any of them serves.
+        """
+        path_index = self.branch.path_indices[0]
+        return len(paths[path_index]) - self.branch.count_steps_left(path_index)
+
+    def is_accepted(self, element: Any) -> bool:
+        """Return whether an element meets the tests."""
+        return all(_is_met(test, element, self.max_texts) for test in self.tests)
+
+    def find_in_each(self) -> Iterator[Found]:
+        """Yield what the paths lead to in each element."""
+        return (_find(element, self.branch, self.tests, self.max_texts) for element in self.array)
+
+
+class Walk:
+    """Finds what is at the end of each path in a value."""
+
+    def __init__(self, paths: Sequence[Sequence[Step]], where: Sequence[Condition] = ()) -> None:
+        self._root = _Branch.of(dict(enumerate(paths)))
+        self._tests = [_Test(condition, _Branch.of({0: condition.steps})) for condition in where]
+
+    def find(self, value: Any) -> Found:
+        """Return the items in the order of the paths. If the value does not meet `where`, returns `NotFound.UNMET`.
+
+        If a path should choose one element of an array, but several fit, raises `VectorError`.
+        """
+        return _find(value, self._root, self._tests, MAX_TEXTS)
+
+
+def _find(value: Any, branch: _Branch, tests: Sequence[_Test], max_texts: int) -> Found:
+    """Find what the paths of a branch lead to in a value; `NotFound.UNMET` if the value fails one of the `tests`.
+
+    On the way, at most `max_texts` texts are parsed as JSON.
+    """
+    if is_unavailable(value):
+        return [Item((index,), NotFound.NULL) for index in branch.path_indices]
+    if branch.next:
+        value, max_texts = open_texts(value, max_texts)
+    if isinstance(value, list) and branch.next:
+        return _find_in_array(value, branch, tests, max_texts)
+    entries = value if isinstance(value, dict) else {}
+    remaining_tests = []
+    for test in tests:
+        # While all paths go on with the same step as the test, it goes along with them. Otherwise it is tested here.
+        # If the paths have no common step, it is None, which is no step of a test.
+        goes_along = branch.common_step in test.branch.next and branch.common_step in entries
+        if goes_along:
+            remaining_tests.append(test.after(branch.common_step))
+        elif not _is_met(test, value, max_texts):
+            return NotFound.UNMET
+    items = [Item((index,), value) for index in branch.ends]  # of the paths that end at this value
+    for step, following in branch.next.items():
+        if step not in entries:
+            items += following.items_without(step, value)
+            continue
+        # An array at the end of a path may be a sparse vector or a tensor, which `read_array` finds out.
+        inner = read_array(entries, step) if following.ends else entries[step]
+        found = _find(inner, following, remaining_tests, max_texts)
+        if isinstance(found, NotFound):
+            return found
+        items += found
+    return sorted(items, key=_first_path_index)
+
+
+def _first_path_index(item: Item) -> int:
+    return item.path_indices[0]
+
+
+def _find_in_array(array: list[Any], branch: _Branch, tests: Sequence[_Test], max_texts: int) -> Found:
+    """Find what the paths of a branch lead to, if some of them go on in this array.
+
+    A path that begins with a choice, such as [id=temp], goes on in one element, and any other path in all elements.
+    """
+    is_nested = any(isinstance(element, list) for element in array)
+    # In an array of arrays, elements of the inner arrays are chosen.
+    choices = [] if is_nested else [step for step in branch.next if isinstance(step, Choice)]
+    tests_of_elements = []
+    tests_of_chosen = []
+    for test in tests:
+        begins_with_choice = isinstance(test.branch.common_step, Choice) and not is_nested
+        if branch.common_step in choices and branch.common_step in test.branch.next:
+            # All paths go on in the element that the test chooses, so the test goes along with them.
+            tests_of_chosen.append(test.after(branch.common_step))
+        elif test.branch.next and not begins_with_choice and not branch.ends:
+            # No path ends at the array, and the test names no single element: each element is tested by itself.
+            tests_of_elements.append(test)
+        elif not _is_met(test, array, max_texts):  # the test is about the array as a whole
+            return NotFound.UNMET
+    items = [Item((index,), array) for index in branch.ends]  # of the paths that end at this array
+    for choice in choices:
+        elements = Elements(array, branch.next[choice], tests_of_elements, max_texts)
+        found = _find_in_chosen(elements, choice, tests_of_chosen)
+        if isinstance(found, NotFound):
+            return found
+        items += found
+    in_all_elements = branch.leave_out(choices)
+    if in_all_elements.path_indices:
+        elements = Elements(array, in_all_elements, tests_of_elements, max_texts)
+        items.append(Item(in_all_elements.path_indices, elements))
+    return sorted(items, key=_first_path_index)
+
+
+def _find_in_chosen(elements: Elements, choice: Choice, tests_of_chosen: Sequence[_Test]) -> Found:
+    """Find what the paths lead to in the element that a choice chooses. Raises `VectorError` if several fit.
+
+    Elements that fit must meet `elements.tests` to be chosen. The chosen element must also meet `tests_of_chosen`;
+    else returns `NotFound.UNMET`.
+    """
+    branch = elements.branch
+    fitting = [element for element in elements.array if _fits(element, choice, elements.max_texts)]
+    if not fitting:
+        return branch.items_without(choice, elements.array)
+    accepted = list(filter(elements.is_accepted, fitting))
+    if not accepted:
+        return [Item((index,), NotFound.UNMET) for index in branch.path_indices]
+    if len(accepted) > 1:
+        raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
+    return _find(accepted[0], branch, tests_of_chosen, elements.max_texts)
+
+
+def _is_met(test: _Test, value: Any, max_texts: int) -> bool:
+    """Return whether a value meets a condition. If its path leads to several values, any one of them is enough."""
+    found = _find(value, test.branch, (), max_texts)
+    values = list(single_values(found)) or [None]
+    return any(map(test.condition.accepts, values))
+
+
+def single_values(found: Found | list[Any]) -> Iterator[Any]:
+    """Yield each value that was found, and each value in an array. A path that leads to nothing gives None."""
+    items = [] if isinstance(found, NotFound) else found
+    for item in items:
+        value = item.value if isinstance(item, Item) else item
+        if isinstance(value, Elements):
+            for found_in_element in value.find_in_each():
+                yield from single_values(found_in_element)
+        elif isinstance(value, list):
+            yield from single_values(value)
+        else:
+            yield None if isinstance(value, NotFound | Absent) else plain_number(value)
+
+
+def _fits(element: Any, choice: Choice, max_texts: int) -> bool:
+    """Return whether a choice chooses this element of an array."""
+    opened, _ = open_texts(element, max_texts)
+    return isinstance(opened, dict) and is_word(opened.get(choice.key), choice.word)
+
+
+def open_texts(value: Any, max_texts: int) -> tuple[Any, int]:
+    """Return the value that a text holds as JSON, perhaps as a text within it; any other value as it is.
+
+    At most `max_texts` texts are parsed. Also returns how many more may be parsed.
+    """
+    while max_texts and isinstance(value, str):
+        max_texts -= 1
+        try:
+            value = orjson.loads(value)
+        except ValueError:
+            break
+    return value, max_texts

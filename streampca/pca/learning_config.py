@@ -1,0 +1,110 @@
+"""The parameters of a model, and what follows from them: number of columns, sizes of blocks, and limits of numbers."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from streampca.pca.blocked import ritz
+
+LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept
+SPARE_WITH_COVARIANCE = 10  # columns of F if Σ is kept; measured, see docs/mathematics.md
+SPARE_WITHOUT_COVARIANCE = 40  # base of the number of columns of F if Σ is not kept; measured, see there
+YOUNG = 4096  # messages: a younger stream needs the latest axes more than speed
+OLD = 2**15  # messages from which a stream may have the longest blocks
+LEARN_BLOCK = 256  # messages in a block of a young stream
+LONG_BLOCK = 1024  # messages in a block of a stream that is not young
+LONGEST_BLOCK = 2048  # messages in a block of an old stream, if its vectors are short or its columns many
+_SHORT_VECTOR_BYTES = 3072  # up to this size, a longest block takes no more memory than a long block of 768 doubles
+_MANY_COLUMNS = 512  # with so many columns, decomposing them takes longer than learning a block
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    """The parameters of a model, apart from the data."""
+
+    dimensions: int  # d
+    components: int  # k, the components of the served model
+    oversampling: int | None = None  # columns of F; None: 10 if Σ is kept, otherwise 40 + max(10, 3k/5)
+    center: bool = True
+    dtype: str = "float64"
+    warm_up: int | None = None  # messages in the first block; None: max(200, 2k)
+    impute: bool = False  # whether messages may lack entries, which are NaN
+    missing_values: str = ""  # numbers that are read as NaN, with commas between
+    standardize: bool = False  # whether to learn D(v − m), D = 1/standard deviation of each entry so far
+    factor: bool = False  # never keep Σ: for tests and experiments in few dimensions; not a setting
+
+    def __post_init__(self) -> None:
+        if self.standardize and not self.center:
+            raise ValueError("standardize divides by standard deviations about the mean, so center must be true")
+
+    @property
+    def keeps_covariance(self) -> bool:
+        """Whether Σ is kept: up to 768 dimensions, or if [C | F] would have as many columns as there are dimensions."""
+        return not self.factor and self.dimensions <= max(
+            LARGEST_COVARIANCE, self.components + self._spare_without_covariance
+        )
+
+    @property
+    def columns(self) -> int:
+        """The largest number of columns of [C | F], at most d.
+
+        C has a column for each of the k components of a model, and F has columns for spare directions.
+        """
+        spare = self.oversampling
+        if spare is None:
+            spare = SPARE_WITH_COVARIANCE if self.keeps_covariance else self._spare_without_covariance
+        return min(self.components + spare, self.dimensions)
+
+    @property
+    def _spare_without_covariance(self) -> int:
+        """The number of columns of F if Σ is not kept; measured."""
+        return SPARE_WITHOUT_COVARIANCE + max(10, 3 * self.components // 5)
+
+    @property
+    def limits(self) -> ritz.Limits:
+        """Which axes become columns of [C | F]."""
+        return ritz.Limits(columns=self.columns, rounding=self.rounding, smallest=self.smallest_value)
+
+    @property
+    def start(self) -> int:
+        """The number of messages in the first block."""
+        return max(200, 2 * self.components) if self.warm_up is None else self.warm_up
+
+    @property
+    def largest_value(self) -> float:
+        """The largest entry that a vector may have: sums of larger squares over a block would overflow."""
+        return float(np.sqrt(np.finfo(self.dtype).max / (2**14 * self.dimensions)))
+
+    @property
+    def smallest_value(self) -> float:
+        """The smallest deviation that counts: squares of smaller numbers would underflow.
+
+        If all deviations of a stream are smaller, the stream counts as constant.
+        """
+        return 16 * float(np.sqrt(np.finfo(self.dtype).tiny))
+
+    @property
+    def min_observed(self) -> int:
+        """The smallest number of entries that an incomplete message may have.
+
+        With fewer entries, predictions of the missing entries would be farther off than the mean.
+        """
+        return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
+
+    def next_block_size(self, weight: float) -> int:
+        """Return the number of messages in the block that follows messages of this weight."""
+        if not weight:  # the first block
+            return max(self.start, 1)
+        if weight < self.start + YOUNG:  # after the first block, less than `YOUNG` messages
+            return LEARN_BLOCK
+        vector_bytes = self.dimensions * np.dtype(self.dtype).itemsize
+        allows_longest = vector_bytes <= _SHORT_VECTOR_BYTES or self.columns >= _MANY_COLUMNS
+        if weight >= OLD and allows_longest:
+            return LONGEST_BLOCK
+        return LONG_BLOCK
+
+    @property
+    def rounding(self) -> float:
+        """The share of the largest variance below which a variance is a rounding error."""
+        return 1e-7 if self.dtype == "float32" else 1e-13

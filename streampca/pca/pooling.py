@@ -1,0 +1,239 @@
+"""The pooled covariance of several streams about their common mean.
+
+With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). If
+states keep their Σ_i, this sum is computed, and is exact. Otherwise Σ_i is [C | F][C | F]ᵀ, plus the state's mean
+variance outside of these columns in all other directions. The columns of all states are put side by side. When there
+are too many, they are replaced by the leading axes. If states have known an entry for different times, each pair of
+entries has its own w_i: the weight for which the state has known both (docs/mathematics.md, section 7).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streampca.pca import axes, missing
+from streampca.pca.arrays import F64, Array, find_packed_diagonal, limit_correlations, take_entries
+from streampca.pca.blocked import ritz, triangle
+from streampca.pca.learning_config import SPARE_WITHOUT_COVARIANCE
+from streampca.pca.pooled_shares import compute_added_share, pool_shares
+from streampca.pca.scaling import compute_variance_factor, rescale
+from streampca.pca.state import State, add_variance
+
+UNCUT_ROWS = 640  # up to this number, rows are decomposed exactly: the time grows with the cube of their number
+_RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than in ritz.py, because many states are summed
+_SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
+_ALWAYS_KNOWN = 1 - 1e-9  # N from which a pair counts as always known, despite rounding
+_GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
+
+
+class _ScaledRows(NamedTuple):
+    """Rows, and a factor by which they are multiplied later, when they are decomposed: that saves copies."""
+
+    factor: float
+    rows: Array  # (r, d)
+
+
+class PooledCovariance:
+    """The pooled covariance and mean of the states added so far.
+
+    If entries have begun late or are shown by few messages, a state has a weight of its own in each pair of entries.
+    Then the order of the states changes the result, because each state is pooled with the sum of the states before it.
+    """
+
+    def __init__(self, columns: int, uncut_rows: int = 0) -> None:
+        """Prepare to pool states of up to `columns` columns.
+
+        If Σ is not kept, the columns [C | F] of all states are collected side by side in a matrix J, as rows of Jᵀ.
+        When there are too many rows, they are replaced by their leading axes. Up to `uncut_rows` are never too many.
+        """
+        self._cut_to = max(columns, SPARE_WITHOUT_COVARIANCE)  # largest number of leading axes that replace rows
+        self._most_rows = max(2 * self._cut_to, uncut_rows)
+        self._pooled = State.empty(0)  # of all states so far, without C and D
+        self._is_sum = False  # whether more than one state was added
+        # If Σ is not kept, the pooled covariance is JJᵀ plus `_variance_outside` in all directions.
+        self._rows: list[_ScaledRows] = []  # Jᵀ, in parts
+        self._variance_outside = 0.0
+        # All rows are in the same units: entries are divided by standard deviations. `_scale` is D, one over these
+        # standard deviations; None: not standardised.
+        self._scale: F64 | None = None
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of the states."""
+        return self._pooled.weight
+
+    def fade(self, share: float) -> None:
+        """Multiply the weights of all states so far by `share`."""
+        self._pooled = replace(self._pooled, weight=self.weight * share)
+
+    def add(self, state: State, share: float = 1.0) -> None:
+        """Add a state with this share of its weight; neither may be 0.
+
+        `_pooled` gets the moments: mean, Σ and counts. If Σ is not kept, the columns of the state are collected in
+        `_rows`. When there are too many rows, they are replaced by their leading axes.
+        """
+        before = self._pooled
+        added_weight = state.weight * share
+        weight = before.weight + added_weight
+        past = before.weight / weight
+        new = added_weight / weight
+        if past:
+            self._is_sum = True
+            moments = self._pool_moments(state, past, new)
+        else:  # the first state, or all states before have faded to the weight 0
+            self._replace_rows_by_columns(state)
+            moments = state
+        self._pooled = replace(
+            moments,
+            C=before.C,  # empty: the columns are in `_rows`
+            scale=None,  # D is in `_scale`
+            weight=weight,
+            count=before.count + state.count,
+            # The share of each message is multiplied by `past` or by `new`, so the sum of their squares is:
+            concentration=past**2 * before.concentration + new**2 * state.concentration,
+            clipped=before.clipped + state.clipped,
+        )
+        row_count = sum(len(part.rows) for part in self._rows)
+        if row_count > self._most_rows:
+            self._replace_rows_by_columns(self.pooled_state())
+
+    def _replace_rows_by_columns(self, state: State) -> None:
+        """Replace the rows by the columns of a state."""
+        self._variance_outside = state.variance_outside
+        rows = add_variance(state.C, -self._variance_outside).T
+        self._rows = [_ScaledRows(1.0, rows)]
+        self._scale = state.scale
+
+    def _pool_moments(self, state: State, past: float, new: float) -> State:
+        """Pool the means, covariances and shares of missing entries with those of one more state.
+
+        The earlier states have the share `past` of the weight, and `state` has the share `new`. If the states have
+        known entries for different times, each pair of entries, and each entry, has its own shares instead. If Σ is
+        not kept, the columns of `state` are added to the rows.
+        """
+        before = self._pooled
+        mean_step = state.mean - before.mean
+        pair_share = compute_added_share(before, state, past, new)
+        entry_share: F64 | float = new  # the share of `state` in the mean of each entry
+        past_entry_share: F64 | float = past
+        if pair_share is not None:
+            entry_share = take_entries(pair_share, len(mean_step))
+            past_entry_share = 1 - entry_share
+        # Two different means add variance to each entry. `between` (d,) is the root of what they add.
+        between = np.sqrt(past_entry_share * entry_share) * mean_step
+        total_variance = past * before.total_variance + new * state.total_variance + float(between @ between)
+        variances = None
+        if before.variances is not None and state.variances is not None:
+            variances = past_entry_share * before.variances + entry_share * state.variances + np.square(between)
+        covariance = None
+        if before.covariance is None or state.covariance is None:
+            self._add_rows(state, past, new, between)
+        elif pair_share is None:
+            covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(between)
+        else:
+            # The means move by the shares of entries, and the covariances by the shares of pairs. So each Σ is first
+            # taken about the new mean, and then the two are pooled pair by pair.
+            before_about_new_mean = before.covariance + triangle.pack_outer(entry_share * mean_step)
+            added_about_new_mean = state.covariance + triangle.pack_outer(past_entry_share * mean_step)
+            covariance = (1 - pair_share) * before_about_new_mean + pair_share * added_about_new_mean
+            total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
+        known = pool_shares(before.known, past, state.known, new, if_none=1.0)
+        if known is not None and known.min() > _ALWAYS_KNOWN:
+            known = None  # which stands for 1 everywhere
+        return replace(
+            before,
+            mean=before.mean + entry_share * mean_step,
+            total_variance=total_variance,
+            covariance=covariance,
+            variances=variances,
+            missing=pool_shares(before.missing, past, state.missing, new, if_none=0.0),
+            known=known,
+        )
+
+    def _add_rows(self, state: State, past: float, new: float, between: F64) -> None:
+        """If Σ is not kept, collect the columns of a state as rows, and one row for the step between the means.
+
+        The earlier rows have the share `past` of the weight, and the rows of the state have the share `new`. `between`
+        (d,) is the root of the variance that the step adds to each entry.
+        """
+        outside = state.variance_outside
+        rows = add_variance(state.C, -outside).T
+        if self._scale is not None and state.scale is not None:  # standardised: change to the units of the rows
+            ratio = self._scale / state.scale
+            rows = rows * ratio
+            outside *= compute_variance_factor(ratio)
+            between = between * self._scale
+        earlier = [_ScaledRows(np.sqrt(past) * part.factor, part.rows) for part in self._rows]
+        self._rows = [*earlier, _ScaledRows(np.sqrt(new), rows), _ScaledRows(1.0, between[None])]
+        self._variance_outside = past * self._variance_outside + new * outside
+
+    def state(self, columns: int, dtype: Any = np.float64) -> State:
+        """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0.
+
+        The covariance of two entries that no state has known together is computed from the entries that link them.
+        """
+        state = self._pooled
+        if self._is_sum:  # the state of a single stream stays as it was learned
+            state = _complete_covariance(state)
+        state = axes.decompose(self._with_columns(state, columns), columns)
+        return replace(state, C=state.C.astype(dtype, copy=False))
+
+    def pooled_state(self) -> State:
+        """Return the pooled state, from which pooling continues elsewhere. The weight must not be 0.
+
+        If Σ is kept, the state has no columns.
+        """
+        return self._with_columns(self._pooled, self._cut_to)
+
+    def _with_columns(self, state: State, columns: int) -> State:
+        """Return the state with D and, if Σ is not kept, up to `columns` columns from the rows."""
+        state = replace(state, C=np.zeros((len(state.mean), 0)))
+        rows = self._rows
+        outside = self._variance_outside
+        if self._scale is not None:  # standardised: change to the units of the pooled state
+            state, scale = rescale(state, state.entry_variances)
+            ratio = scale / self._scale
+            rows = [_ScaledRows(part.factor, part.rows * ratio) for part in rows]
+            outside *= compute_variance_factor(ratio)
+        if state.covariance is None:
+            C = _find_leading_axes(rows, columns)
+            state = replace(state, C=add_variance(C, outside))
+        return state
+
+
+def _complete_covariance(state: State) -> State:
+    """Fill in the covariances of pairs of entries that no state has known together, and limit correlations to ±1."""
+    if state.known is None or state.covariance is None:
+        return state
+    d = len(state.mean)
+    S = triangle.unpack(state.covariance, d)
+    known = triangle.unpack(state.known, d)
+    has_covariance = np.where(S != 0, 1.0, known)  # a pair that was never known may have one from filled messages
+    S = missing.complete_covariance(S, has_covariance)
+    return replace(state, covariance=limit_correlations(S)[np.tril_indices(d)])
+
+
+def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
+    """Compute up to `columns` leading axes of the rows, times their singular values, (d, r).
+
+    A Gram matrix is decomposed first, which is fast. If it is not accurate enough, and the rows are few, the rows
+    themselves are decomposed. Singular values that are only rounding are left out.
+    """
+    rows = np.vstack([part.factor * part.rows.astype(np.float64, copy=False) for part in parts])
+    C = ritz.decompose_rows(rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST))
+    full_rank = min(rows.shape)
+    variance = np.square(C).sum(axis=0)
+    # If there are fewer axes than were asked for, the Gram matrix may have lost the smallest. If there are none, the
+    # ratio of the smallest to the largest variance does not exist.
+    has_all = 0 < len(variance) == min(columns, full_rank)
+    is_accurate = has_all and variance[-1] > _GRADED * variance[0]
+    if is_accurate or full_rank > UNCUT_ROWS:
+        return np.asarray(C, np.float64)
+    if not full_rank:
+        return np.zeros((rows.shape[1], 0))
+    _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
+    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST)
+    kept_count = int(np.sum(sigma[:columns] > smallest))
+    return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -1,0 +1,94 @@
+"""Computes the coordinates and residuals of vectors without gaps, in the precision of the vectors, part by part."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from streampca.pca.arrays import F64, Array
+from streampca.pca.projection import GEMM_ROWS, project_rows
+
+_PART = 2**17  # numbers that are projected at a time: more would not fit the processor's cache
+_SMALLEST_NORM = 1e-28  # smallest ‖y‖² that is computed in single precision: squares of smaller entries underflow
+
+
+class _InSinglePrecision(NamedTuple):
+    """The arrays of a projector in float32."""
+
+    mean: Array  # (d,)
+    mean_error: Array  # (d,): the part of the mean that rounding to float32 has cut off
+    scale: Array | None  # (d,)
+    axes: Array  # (d, k)
+    components: Array  # (k, d)
+
+
+@dataclass(frozen=True, eq=False)
+class Projector:
+    """Projects complete vectors v as y = D(v − m) on components."""
+
+    components: Array  # (k, d)
+    mean: Array  # m (d,)
+    scale: F64 | None  # the diagonal of D (d,); None: ones
+
+    @cached_property
+    def _axes(self) -> Array:
+        """The components as columns, (d, k)."""
+        return np.ascontiguousarray(self.components.T)
+
+    @cached_property
+    def _in_single_precision(self) -> _InSinglePrecision:
+        mean = self.mean.astype(np.float32)
+        return _InSinglePrecision(
+            mean=mean,
+            mean_error=(self.mean - mean).astype(np.float32),
+            scale=None if self.scale is None else self.scale.astype(np.float32),
+            axes=self._axes.astype(np.float32),
+            components=self.components.astype(np.float32),
+        )
+
+    def centre(self, vectors: Array) -> Array:
+        """Return y = D(v − m) of vectors (n, d)."""
+        Y = np.subtract(vectors, self.mean, order="C")  # in another memory layout, sums would round differently
+        return Y if self.scale is None else np.multiply(Y, self.scale, out=Y)
+
+    def project(self, vectors: Array) -> tuple[Array, Array]:
+        """Compute coordinates (n, k) of complete vectors, and squared distances (n,) from the span of the components.
+
+        Vectors of float32 are projected in single precision.
+        """
+        # Parts are whole blocks of `GEMM_ROWS`, so that where a part begins does not change the rounding of a row.
+        blocks_per_part = max(_PART // (GEMM_ROWS * len(self.mean)), 1)
+        rows_per_part = blocks_per_part * GEMM_ROWS
+        is_single = vectors.dtype == np.float32
+        project = self._project_in_single_precision if is_single else self._project_in_double_precision
+        starts = range(0, max(len(vectors), 1), rows_per_part)  # without vectors there is one part, which is empty
+        parts = [project(vectors[start : start + rows_per_part]) for start in starts]
+        coordinates = np.concatenate([coordinates for coordinates, _ in parts])
+        residual = np.concatenate([residual for _, residual in parts])
+        return coordinates, residual
+
+    def _project_in_double_precision(self, vectors: Array) -> tuple[Array, Array]:
+        """Compute coordinates (n, k) and residuals (n,)."""
+        coordinates, residual, _ = project_rows(self.centre(vectors), self._axes, self.components)
+        return coordinates, residual
+
+    def _project_in_single_precision(self, vectors: Array) -> tuple[Array, Array]:
+        """Compute coordinates (n, k) and residuals (n,), with errors as if the vectors had been rounded to float32.
+
+        Rows whose squares would overflow or underflow are computed in double precision.
+        """
+        single = self._in_single_precision
+        Y = np.subtract(vectors, single.mean, order="C")
+        Y -= single.mean_error
+        if single.scale is not None:
+            Y *= single.scale
+        coordinates, residual, norm = project_rows(Y, single.axes, single.components)
+        is_in_range = (norm > _SMALLEST_NORM) & np.isfinite(norm)
+        coordinates = coordinates.astype(np.float64)
+        residual = residual.astype(np.float64)
+        if not is_in_range.all():
+            precise_coordinates, precise_residual = self._project_in_double_precision(vectors.astype(np.float64))
+            coordinates = np.where(is_in_range[:, None], coordinates, precise_coordinates)
+            residual = np.where(is_in_range, residual, precise_residual)
+        return coordinates, residual

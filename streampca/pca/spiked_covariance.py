@@ -1,0 +1,94 @@
+"""Estimates the variances that new messages have along learned axes, by the spiked covariance model.
+
+Learned axes fit the messages from which they were learned, so new messages vary less along them. In this model the
+stream has k axes with more variance than the noise, the spikes. docs/mathematics.md, section 10.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streampca.pca.arrays import F64, Array
+
+_ROUNDS = 10  # iterations of the search for the variances of new messages
+
+
+def compute_rounding_variance(total_variance: float, dtype: Any = np.float64) -> float:
+    """Return the variance that rounding may cause along one direction."""
+    return float(max(np.finfo(dtype).eps * total_variance, np.finfo(np.float64).tiny))
+
+
+def compute_noise_variance(variance: Array, dimensions: int, total_variance: float, dtype: Any = np.float64) -> float:
+    """Return the noise variance σ²: the mean variance of the directions beyond the axes, but at least rounding.
+
+    `variance` (k,) are the variances along the axes.
+    """
+    directions = dimensions - len(variance)
+    rounding = compute_rounding_variance(total_variance, dtype)
+    if directions <= 0:
+        return rounding
+    mean = (total_variance - float(variance.sum())) / directions
+    return max(mean, rounding)
+
+
+class Spikes(NamedTuple):
+    """The estimated covariance of a stream: noise in all directions, and more variance along k axes, the spikes."""
+
+    strength: F64  # (k,): t; the stream has the variance σ²(1 + t) along the true axis that a learned axis estimates
+    sigma2: float  # σ², the variance in all other directions
+    gamma: float  # γ, the number of directions with no more variance than noise, divided by the number of messages
+
+    @property
+    def overlap(self) -> F64:
+        """The squared cosine between each learned axis and the true axis, (k,); 0 if the axis only fits noise."""
+        t = self.strength
+        smallest_t = np.sqrt(self.gamma)  # exactly the t of an axis that only fits noise
+        return np.asarray((t - smallest_t) * (t + smallest_t) / (t * (t + self.gamma)))
+
+    @property
+    def variance_of_new_messages(self) -> F64:
+        """The variance that messages which are not learned yet have along each learned axis, (k,)."""
+        t = self.strength
+        return np.asarray(self.sigma2 * t * ((1 + t) / (t + self.gamma)))
+
+
+def estimate_spikes(
+    variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
+) -> Spikes:
+    """Estimate the covariance of the stream from the variances λ (k,) along the axes of a model of this weight.
+
+    Let the noise have variance 1 in n directions, with γ = n/weight. An axis with λ ≤ (1 + √γ)² fits noise alone. An
+    axis with λ = (1 + t)(1 + γ/t) is near an axis of the stream with variance 1 + t. The n directions are all except
+    the axes above the noise. The noise and the axes above it depend on each other, so they are computed in turn.
+    docs/mathematics.md, section 10.
+    """
+    sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
+    axes_above_noise = 0
+    for _ in range(_ROUNDS):
+        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
+        # λ/σ² = (1 + t)(1 + γ/t) is the equation t² − bt + γ = 0 with b = λ/σ² − 1 − γ, and t is its larger solution.
+        # There is a solution from b = 2√γ on. An axis with a smaller b fits only noise, and gets this b.
+        smallest_b = 2 * np.sqrt(gamma)
+        b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
+        # √(b² − 4γ). The product of two roots cannot overflow, as b² can.
+        root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)
+        t = (b + root) / 2
+        spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
+        sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
+        axes_above_noise = int((b > smallest_b).sum())
+    return spikes
+
+
+def expect_t2_of_new_messages(
+    variance: F64, variance_of_new_messages: F64, sigma2: float, dimensions: int, weight: float
+) -> float:
+    """Return the mean of T² over messages that are not learned yet.
+
+    Along the axes, learned messages have `variance` (k,), and new messages have `variance_of_new_messages` (k,). T²
+    divides by the variance of the learned messages, so its mean is the sum of the ratios, times a factor. The factor is
+    needed because the covariances between the axes above the noise were fitted to the learned messages, too. It is the
+    factor of the mean of an inverse Wishart distribution.
+    """
+    largest_noise = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2  # as in `estimate_spikes`
+    axes_above_noise = int((variance > largest_noise).sum())
+    return float((variance_of_new_messages / variance).sum()) * weight / max(weight - axes_above_noise - 1, 1.0)

@@ -1,0 +1,56 @@
+"""Formats and stores of other packages, which are found by the entry points of installed packages."""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+BUILT_IN_FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
+
+Kind = Literal["format", "store"]
+
+
+def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
+    """Import what an installed package offers as a format or store of this name; return None if no package does.
+
+    `is_built_in` says that streampca itself has a format or store of this name. Raises `ValueError` if a package offers
+    the same, if several packages do, or if what the package offers cannot be imported.
+    """
+    found = [entry_point for entry_point in _find_plug_ins(kind) if entry_point.name == name]
+    if not found:
+        return None
+    packages = " and ".join(_name_package(entry_point) for entry_point in found)
+    if is_built_in:
+        raise ValueError(f"{packages} offers the {kind} {name}, which streampca has itself: rename or uninstall it")
+    if len(found) > 1:
+        raise ValueError(f"{packages} both offer the {kind} {name}: uninstall one of them")
+    try:
+        return found[0].load()
+    except Exception as error:  # a package may raise anything when it is imported
+        cause = " ".join(str(error).split())
+        raise ValueError(
+            f"the {kind} {name} of {packages} cannot be imported from {found[0].value}: {type(error).__name__}: {cause}"
+        ) from None
+
+
+def load_format(name: str, *, is_built_in: bool = False) -> Any:
+    """Import the module of a format as `load_plug_in` does.
+
+    The module must have a reader and a writer, such as `TextReader` and `TextWriter` for the format text; otherwise
+    raises `ValueError`, too.
+    """
+    module = load_plug_in("format", name, is_built_in=is_built_in)
+    for role in ("Reader", "Writer"):
+        class_name = name.title() + role
+        if module is not None and not hasattr(module, class_name):
+            raise ValueError(f"the module of the format {name}, {module.__name__}, has no class {class_name}")
+    return module
+
+
+@cache  # looking through all installed packages takes tens of milliseconds
+def _find_plug_ins(kind: Kind) -> list[EntryPoint]:
+    """Return the entry points of all plug-ins of a kind, sorted by package, so that errors name them in one order."""
+    return sorted(entry_points(group=f"streampca.{kind}s"), key=_name_package)
+
+
+def _name_package(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist else entry_point.value

@@ -1,0 +1,131 @@
+"""Errors of brokers for one topic: what is wrong, and how to mend it."""
+
+import re
+
+from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SourceError
+from streampca.settings.kafka import KafkaSettings
+
+# Codes of errors in Kafka's protocol: https://kafka.apache.org/protocol#protocol_error_codes
+UNKNOWN_TOPIC = {3, 17}
+TOO_LARGE = {10, 18}  # a record, or a batch of records
+TOPIC_NOT_ALLOWED = 29
+NOT_ALLOWED = {TOPIC_NOT_ALLOWED, 30, 31, 53}  # topic, group, cluster, transactional id
+NO_KEY = 87  # such as of a record without a key in a compacted topic
+INVALID_RECORD = {32, NO_KEY}  # such as for its timestamp; the second code if it was sent in one request with others
+INVALID_SESSION_TIMEOUT = 26
+LOGIN_FAILED = 58
+LOGIN_REFUSED = {33, 34, LOGIN_FAILED}  # also for its mechanism, or its order of requests
+UNSUPPORTED_VERSION = 35
+TOPIC_EXISTS = 36
+INVALID_TRANSACTION_TIMEOUT = 50
+FENCED_MEMBER = 82
+# The errors that the protocol's documentation calls retriable:
+RETRIABLE = frozenset(
+    {3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106}
+)
+
+
+class TopicError(SourceError):
+    """A broker accepts the client, but the topic does not exist, or the user may not use it."""
+
+
+class BrokerErrors:
+    """Makes the errors that name one topic and its brokers, what is wrong, and how to mend it."""
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        self._topic = topic
+        self._servers = settings.bootstrap_servers
+        self._at = f"at {self._servers}"
+        self._protocol = settings.security_protocol
+
+    def explain(self, code: int | None, text: str, *, has_key: bool = True) -> SourceError:
+        """Return the error for a code of Kafka's protocol, with a remedy. `text` is what the client says.
+
+        If the code is None or has no explanation here, the error has only the text. `has_key` says whether the record
+        that was refused has a key.
+        """
+        if code in UNKNOWN_TOPIC:
+            remedy = "create it (streampca create-topics), or correct the name"
+            return TopicError(f"there is no topic {self._topic} {self._at}; {remedy}")
+        if code in TOO_LARGE:
+            remedy = f"raise max.message.bytes of {self._topic}"
+            return SourceError(f"a record is too large for topic {self._topic} {self._at}; {remedy}")
+        if code == NO_KEY and not has_key:  # the code may also mean a refused timestamp: hence the clocks
+            return SourceError(
+                f"a record without a key is refused by topic {self._topic} {self._at} ({text}); if the topic is "
+                "compacted, set its cleanup.policy=delete or give records keys; if not, compare the clocks"
+            )
+        if code in INVALID_RECORD:
+            remedy = "compare the clock of this machine with the brokers', and message.timestamp.* of the topic"
+            return SourceError(
+                f"the timestamp of a record is refused by topic {self._topic} {self._at} ({text}); {remedy}"
+            )
+        if code == INVALID_SESSION_TIMEOUT:
+            limits = "group.min.session.timeout.ms to group.max.session.timeout.ms of the brokers"
+            return SourceError(
+                f"the broker {self._at} refuses session_timeout_s ({text}): it must lie within {limits} (6 s to 30 "
+                "minutes by default)"
+            )
+        if code in NOT_ALLOWED:
+            return self.authorization_error(text)
+        if code in LOGIN_REFUSED:
+            return SourceError(f"the broker {self._at} refuses the login: {text}; check the sasl_ settings")
+        if code == UNSUPPORTED_VERSION:
+            return SourceError(f"the brokers {self._at} are too old: {text}; transform needs Kafka 2.5")
+        if code == INVALID_TRANSACTION_TIMEOUT:
+            cause = "session_timeout_s is above transaction.max.timeout.ms of the brokers (15 minutes by default)"
+            return SourceError(f"the broker {self._at} refuses the transaction: {cause}; lower it, or raise theirs")
+        if code == FENCED_MEMBER:
+            return SourceError(
+                f"the group of topic {self._topic} {self._at} has given this worker's place to another member "
+                "with its group_instance_id; give each worker a group_instance_id of its own, or, if each has one, "
+                "start this worker again: a request of its own to join was cut, and arrived late"
+            )
+        return SourceError(f"topic {self._topic} {self._at}: {text}")
+
+    def creation_error(self, code: int, text: str) -> SourceError:
+        """Return the error of a topic that cannot be created."""
+        if code == TOPIC_NOT_ALLOWED:
+            return self.authorization_error(f"create topic {self._topic}")
+        return SourceError(f"topic {self._topic} cannot be created: {text}")
+
+    def authorization_error(self, text: str) -> SourceError:
+        """Return the error of a user without the right to do what `text` describes."""
+        return TopicError(f"the broker {self._at} does not allow this user: {text}; grant it the right")
+
+    def not_acknowledged_error(self, waited_s: float) -> SourceError:
+        """Return the error of a full queue of records, which brokers have not acknowledged although they answer."""
+        return SourceError(
+            f"topic {self._topic} {self._at}: brokers answer, but have not acknowledged the records before within "
+            f"{waited_s:.0f} s; check that each partition has a leader and min.insync.replicas, and this user's quota"
+        )
+
+    def unreachable_error(self, cause: str) -> SourceError:
+        """Return the error if a broker that is needed cannot be reached. `cause` says why, and may name the broker."""
+        return NoBrokerError(
+            f"topic {self._topic} {self._at}: a broker cannot be reached ({cause}); check {self._suggest_check(cause)}"
+        )
+
+    def no_broker_error(self, cause: str) -> SourceError:
+        """Return the error if no broker answers. `cause` is the last error of a connection, "" if there was none."""
+        error_type = CertificateError if "certificate" in cause.lower() else NoBrokerError
+        because = f" ({cause})" if cause else ""
+        return error_type(f"{NO_ANSWER} {self._at}{because}; check {self._suggest_check(cause)}")
+
+    def _suggest_check(self, cause: str) -> str:
+        """Return what to check if a connection fails with this cause."""
+        names_our_servers = any(server.strip() in cause for server in self._servers.split(","))
+        names_an_address = re.search(r":\d+\b", cause) is not None  # an address ends with a port
+        if names_an_address and not names_our_servers:  # so a broker has advertised the address
+            return "advertised.listeners of this broker: the address must be one that this machine can reach"
+        if "SSL" in self._protocol:
+            return f"bootstrap_servers, security_protocol ({self._protocol} now), ssl_cafile and ssl_certfile"
+        return (
+            f"bootstrap_servers and security_protocol ({self._protocol} now; SSL or SASL_SSL if the port speaks "
+            "TLS, SASL_PLAINTEXT if it wants a login)"
+        )
+
+
+def one_line(error: object) -> str:
+    """Return an error's text without line breaks; if it has no text, the name of its type."""
+    return " ".join(str(error).split()) or type(error).__name__

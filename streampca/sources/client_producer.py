@@ -1,0 +1,111 @@
+"""What the producers of both Kafka clients share: dead letters, and waiting for acknowledgements."""
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import structlog
+
+from streampca.formats.record import Record
+from streampca.settings.commands import ConsumerSettings, ProduceSettings
+from streampca.sources.base import DeadLetters, Header
+from streampca.sources.broker_errors import INVALID_RECORD
+from streampca.sources.client_connection import ClientConnection
+from streampca.sources.dead_letters import dead_letter_headers, read_own_time
+
+_WAIT_S = 0.5  # for acknowledgements, before the connection is looked at again
+
+log = structlog.get_logger()
+
+
+class ClientProducer(DeadLetters, ABC):
+    """Writes records to one topic, such as dead letters, and keeps them until the brokers have acknowledged them."""
+
+    _connection: ClientConnection
+
+    def __init__(
+        self,
+        settings: ConsumerSettings | ProduceSettings,
+        topic: str,
+        room_timeout_s: float = 5.0,
+        *,
+        is_idempotent: bool,
+    ) -> None:
+        """If the client's queue is full, a record waits for room in it, for at most `room_timeout_s`.
+
+        An idempotent producer never writes a record twice, but it may fail if brokers were away for long. A producer
+        that is not idempotent waits for brokers without limit, and may write a record twice.
+        """
+        self._settings = settings
+        self._topic = topic
+        self._room_timeout_s = room_timeout_s
+        self._is_idempotent = is_idempotent
+        self._is_clock_reported = False
+
+    @abstractmethod
+    def _wait_for_acknowledgements(self, timeout_s: float) -> int:
+        """Wait for acknowledgements, and return how many records have none yet. It may return before `timeout_s`.
+
+        Raises `SourceError` if a record is refused.
+        """
+
+    @abstractmethod
+    def produce(
+        self,
+        value: bytes | None,
+        partition: int | None = None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """Send a record, and do not wait for an answer. Raises `SourceError`.
+
+        If `partition` is None, the key decides to which partition it goes.
+        """
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
+        self.produce(record.value, partition=None, key=record.key, headers=headers)
+
+    def _find_time_to_send_again(self, code: int | None, headers: Sequence[Header]) -> int | None:
+        """Return the time with which to send a refused record once more, in milliseconds since 1970.
+
+        `code` is that of the refusal. If a broker refuses the time of sending, a dead letter is sent with the time of
+        its rejected record. Return None if the record is refused for another reason, or has no such time.
+        """
+        if code not in INVALID_RECORD:
+            return None
+        time_ms = read_own_time(headers)
+        if time_ms < 0:  # it is unknown, or the record is not a dead letter
+            return None
+        if not self._is_clock_reported:
+            log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
+            self._is_clock_reported = True
+        return time_ms
+
+    def partitions(self) -> frozenset[int]:
+        """Return the topic's partitions."""
+        return self._connection.partitions()
+
+    def raise_refused(self) -> None:
+        """Raise `SourceError` if a record is known to be refused; never waits."""
+        self._wait_for_acknowledgements(0)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until brokers have acknowledged all records.
+
+        Raises `TimeoutError` after `timeout_s`, and `SourceError` if a record is refused.
+        """
+        deadline = time.monotonic() + timeout_s
+        is_time_left = True
+        while is_time_left:
+            left_s = max(deadline - time.monotonic(), 0)
+            is_time_left = left_s > 0  # otherwise this is the last turn, which only takes answers that have come
+            unacknowledged = self._wait_for_acknowledgements(min(_WAIT_S, left_s))
+            self._connection.watch()
+            if not unacknowledged:
+                return
+        with contextlib.suppress(TimeoutError):
+            self._connection.describe()  # raises `SourceError` for a deleted topic or a refused login
+        # `streampca produce`, which does not send dead letters, replaces this message.
+        raise TimeoutError(f"{unacknowledged} dead letters are not acknowledged yet")

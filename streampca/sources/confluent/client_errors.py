@@ -1,0 +1,55 @@
+"""Errors of confluent-kafka (librdkafka): their codes in Kafka's protocol, and which of them waiting cannot fix.
+
+Codes of brokers' errors are those of the protocol, which are positive. librdkafka's own codes are negative.
+"""
+
+from confluent_kafka import KafkaError
+
+from streampca.sources.broker_errors import RETRIABLE
+
+
+def _error_text(code: int) -> str:
+    """Return librdkafka's text for an error code. Errors with another code may have it as a part of their text."""
+    return str(KafkaError(code).str())
+
+
+SECOND_LOGIN_TOO_SOON = _error_text(KafkaError.ILLEGAL_SASL_STATE)  # two logins within a second
+_FENCED = _error_text(KafkaError.FENCED_INSTANCE_ID)  # in the text of an error whose code is _FATAL
+# In the text of a failed login that was not refused: its connection ended meanwhile, or the broker did not answer.
+_LOGIN_INTERRUPTED = [_error_text(KafkaError._TRANSPORT), _error_text(KafkaError._TIMED_OUT)]
+_PROTOCOL_CODES = {  # librdkafka's own code → the protocol's code of the same error
+    KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._UNSUPPORTED_FEATURE: KafkaError.UNSUPPORTED_VERSION,
+}
+_FINAL = {  # librdkafka's own codes for errors that waiting cannot fix
+    KafkaError._AUTHENTICATION,
+    KafkaError._BAD_MSG,  # the client would skip it, and lose the records in it
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError._FATAL,
+}
+# Brokers' codes for errors that pass.
+_PASSING = RETRIABLE | {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
+
+
+def is_from_broker(error: KafkaError) -> bool:
+    """Return whether a broker has sent the error; librdkafka's own codes are negative."""
+    return bool(error.code() > 0)
+
+
+def is_final(error: KafkaError) -> bool:
+    """Return whether waiting cannot fix an error."""
+    code = error.code()
+    if is_from_broker(error):
+        return code not in _PASSING
+    is_interrupted_login = any(text in error.str() for text in _LOGIN_INTERRUPTED)  # it has the code of a refused login
+    return code in _FINAL and not is_interrupted_login
+
+
+def protocol_code(error: KafkaError) -> int:
+    """Return the error's code in Kafka's protocol; if it has none, librdkafka's own code, which is negative."""
+    if _FENCED in error.str():
+        return KafkaError.FENCED_INSTANCE_ID
+    code = error.code()
+    return _PROTOCOL_CODES.get(code, code)

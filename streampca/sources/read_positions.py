@@ -1,0 +1,106 @@
+"""Which offset of each partition is read next, and whether the log still has the record before it.
+
+If the last record before a position is known, the client begins to fetch with this record, and it is compared. If the
+log was cut and has grown again, it holds another record at this offset. If compaction has removed the record, it cannot
+be compared.
+"""
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from streampca.formats.record import LastRecord, Record
+from streampca.sources.events import Records
+
+EARLIEST = -2  # position of the earliest record, whose offset is not known yet; librdkafka's number for it
+UNKNOWN = -1  # an offset that the client does not know
+
+
+class Reached(NamedTuple):
+    """How far a partition was fetched, or returned by `poll`."""
+
+    next: int  # the next offset; may be EARLIEST or UNKNOWN
+    end: int  # the end of the partition, as last reported; may be UNKNOWN
+
+
+class ReadPositions:
+    """The positions of the partitions that are being read."""
+
+    def __init__(self) -> None:
+        self.by_partition: dict[int, Reached] = {}
+        # The last record before each position, until the log was seen to hold it or another record there.
+        self.last_records: dict[int, LastRecord] = {}
+        # Positions that the log does not have. Their partitions are not in `by_partition` any more.
+        self.out_of_range: dict[int, int] = {}
+
+    def start(self, partition: int, position: int | None, last: LastRecord | None) -> None:
+        """Begin to read a partition; the position None means the earliest record."""
+        self.stop(partition)
+        self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
+        if last is not None:
+            self.last_records[partition] = last
+
+    def stop(self, partition: int) -> None:
+        """Do not read a partition any more."""
+        self.by_partition.pop(partition, None)
+        self.last_records.pop(partition, None)
+        self.out_of_range.pop(partition, None)
+
+    def fetch_offset(self, partition: int) -> int:
+        """Return the offset to fetch first: that of the last record before the position, if this record is known."""
+        last = self.last_records.get(partition)
+        return self.by_partition[partition].next if last is None else last.offset
+
+    def mark_out_of_range(self, partition: int) -> None:
+        """Stop reading a partition, since the log does not have its position. A client may report this twice."""
+        if partition in self.by_partition:
+            self.out_of_range[partition] = self.by_partition.pop(partition).next
+
+    def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
+        """Take the records that a client has returned, and how far it has fetched; return the event for them.
+
+        Return None if nothing has changed: there are no new records, and neither the next offset nor the end has moved.
+        """
+        before = self.by_partition[partition]
+        if partition in self.last_records:
+            self._compare_last_record(partition, records, fetched)
+            # Return nothing before the last record was compared, or if the log does not have the position.
+            is_still_unknown = partition in self.last_records
+            if is_still_unknown or partition in self.out_of_range:
+                return None
+            # The fetch began with the last record, which was read before.
+            first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
+            records = records[first_new:]
+        after_records = records[-1].offset + 1 if records else UNKNOWN
+        next_offset = max(before.next, fetched.next, after_records)
+        # When a fetch fails, librdkafka forgets the end, but it still returns records.
+        is_end_forgotten = fetched.end < 0
+        end = before.end if is_end_forgotten else fetched.end
+        knows_end = bool(records) or end >= 0  # the end cannot be before `next_offset`
+        if next_offset < 0 or not knows_end:  # the client has got no answer yet
+            return None
+        after = Reached(next=next_offset, end=max(end, next_offset))
+        if after == before:
+            return None
+        self.by_partition[partition] = after
+        return Records(partition=partition, records=records, next=after.next, end=after.end)
+
+    def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> None:
+        """Find out whether the log still holds the last record before the position, with which the fetch began.
+
+        If it does, or if the record was compacted away, forget the record. The position is out of range if the log
+        holds another record in its place, or ends before the position. If nothing was fetched yet, change nothing.
+        """
+        last = self.last_records[partition]
+        is_fetched = bool(records) and records[0].offset == last.offset
+        is_another_record = is_fetched and records[0].leader_epoch != last.leader_epoch
+        # The client has fetched up to an end that is known, and that lies before the position.
+        log_ends_before_position = 0 <= fetched.end <= fetched.next < self.by_partition[partition].next
+        is_passed = bool(records) or fetched.next > last.offset  # the client has fetched beyond the last record
+        if is_another_record:
+            self.mark_out_of_range(partition)
+            del self.last_records[partition]  # by this, `ClientSource` knows that another record is in its place
+        elif log_ends_before_position:
+            self.mark_out_of_range(partition)
+        elif is_passed:
+            del self.last_records[partition]

@@ -1,0 +1,58 @@
+"""Finds partitions whose reading stands still because a transaction of another producer is open."""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from streampca.sources.read_positions import Reached
+
+STANDSTILL_S = 20.0  # a partition whose position did not change for this long is looked at
+
+
+class _Standstill(NamedTuple):
+    """A position before the end of its partition, and since when it has not changed."""
+
+    position: int
+    since: float  # seconds since 1970
+
+
+class StandstillSearch:
+    """Remembers since when positions have not changed. All times are in seconds since 1970."""
+
+    def __init__(self, committed_ends: Callable[[Collection[int]], Mapping[int, int]]) -> None:
+        """`committed_ends` asks brokers where the committed records of partitions end. It may raise `TimeoutError`."""
+        self._committed_ends = committed_ends
+        self._standstills: dict[int, _Standstill] = {}  # of each partition that was not read to its end
+        self._ask_at = 0.0
+        self.blocked_since: float | None = None  # since when an open transaction has blocked a partition
+
+    def update(self, positions: Mapping[int, Reached], now: float, *, is_connected: bool) -> None:
+        """Note which positions have not changed. If one stays for 20 seconds, ask whether a transaction blocks it."""
+        standstills = {}
+        for partition, reached in positions.items():
+            if 0 <= reached.next < reached.end:  # the position is known, and before the end
+                standstill = self._standstills.get(partition)
+                if standstill is None or standstill.position != reached.next:
+                    standstill = _Standstill(reached.next, since=now)
+                standstills[partition] = standstill
+        self._standstills = standstills
+        suspects = {p: standstill for p, standstill in standstills.items() if now - standstill.since >= STANDSTILL_S}
+        if not suspects:
+            self.blocked_since = None
+        elif is_connected and now >= self._ask_at:
+            self._ask_at = now + STANDSTILL_S
+            with suppress(TimeoutError):
+                self.blocked_since = self._find_blocked_since(suspects)
+
+    def _find_blocked_since(self, suspects: Mapping[int, _Standstill]) -> float | None:
+        """Return since when the first of these partitions is blocked by an open transaction; None if none is.
+
+        Readers see nothing from the first record of an open transaction on: committed records end there.
+        """
+        committed_ends = self._committed_ends(suspects.keys())
+        blocked_since = [
+            standstill.since
+            for partition, standstill in suspects.items()
+            if committed_ends[partition] <= standstill.position
+        ]
+        return min(blocked_since, default=None)

@@ -1,0 +1,38 @@
+"""The log of `streampca transform`: what every member logs, its transactions and its models."""
+
+import structlog
+
+from streampca.consumer_group.events import ModelFixed
+from streampca.consumer_group.log import MemberLog
+from streampca.consumer_group.member import Change
+from streampca.consumer_group.member_state import MemberState
+
+log = structlog.get_logger()
+
+
+class TransformLog(MemberLog):
+    """Logs what every member logs, and the models and the progress of a member of transform."""
+
+    activity = "transforming"
+
+    def observe(self, change: Change) -> None:
+        super().observe(change)
+        before = change.before
+        state = change.after
+        if before.model_version is None and state.model_version is not None:
+            log.info("model in use", version=state.model_version)
+        elif state.model_version != before.model_version:  # a debug message: it may change every few seconds
+            log.debug("model in use", version=state.model_version)
+        if state.has_caught_up and not before.has_caught_up:
+            log.info("caught up", partitions=len(state.partitions), read=state.messages)
+        match change.event:
+            case ModelFixed(version, []):
+                log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
+            case ModelFixed(version, pins):
+                log.info("model version fixed", version=version, pins=pins)
+
+    def log_end(self, state: MemberState) -> None:
+        log.info("transform ended", committed=state.committed.get("all", 0), **self._progress_fields(state))
+
+    def _progress_fields(self, state: MemberState) -> dict[str, object]:
+        return super()._progress_fields(state) | {"written": state.outputs, "model": state.model_version}

@@ -1,0 +1,71 @@
+"""The largest output that the output topic takes, and the rejection of outputs that are larger."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from streampca.sources.base import Outgoing, OutgoingFields
+from streampca.sources.record_size import record_size
+
+_LIMIT_OPTION = "max.message.bytes"  # of a topic
+
+
+@dataclass(frozen=True)
+class OutputLimit:
+    """The size of the largest record that the output topic takes, as far as this member knows."""
+
+    max_record_bytes: float = math.inf
+    max_record_bytes_by_options: float = math.inf  # by the options of the topic alone, without what brokers refused
+    has_refused: bool = False  # a broker has refused a record as too large
+
+    def with_options(self, configs: Mapping[str, str]) -> "OutputLimit":
+        """Return the limit that the options of the topic set. Options that are not known change nothing.
+
+        A limit that was lowered after a refusal stays until the options change.
+        """
+        by_options = float(configs.get(_LIMIT_OPTION, self.max_record_bytes_by_options))
+        if by_options == self.max_record_bytes_by_options:
+            return self
+        return replace(self, max_record_bytes=by_options, max_record_bytes_by_options=by_options)
+
+    def after_refusal(self, size: int) -> "OutputLimit":
+        """Return the limit after a broker has refused a single record of this size, in bytes."""
+        # Each refusal lowers the limit, even if it was below this size already: otherwise the same record would be sent
+        # again and again.
+        return replace(self, max_record_bytes=min(self.max_record_bytes, size) - 1, has_refused=True)
+
+    def find_too_large(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
+        """Return an error message for each output that is larger than the limit.
+
+        Its key is the offset of the input record that the output was made from, or of the first of several records.
+        """
+        errors: dict[int, str] = {}
+        if not self._can_be_exceeded(outputs):
+            return errors
+        for fields in outputs:
+            output = Outgoing(*fields)
+            size = record_size(output.value, output.key, output.headers)
+            if size > self.max_record_bytes:
+                offset = _read_input_offset(output)
+                errors[offset] = (
+                    f"its output has {size} bytes, more than {topic} takes: raise its {_LIMIT_OPTION}, or emit less"
+                )
+        return errors
+
+    def _can_be_exceeded(self, outputs: Sequence[OutgoingFields]) -> bool:
+        """Return whether an output may be too large. An optimisation: computing the size of each one takes longer.
+
+        If every value has less than half of the allowed bytes, the other half is nearly always enough for the key and
+        the headers. If it is not, a broker refuses the output, and from then on the size of each output is computed.
+        """
+        sizes = [len(value or b"") for _topic, _partition, value, _key, _headers, _timestamp in outputs]
+        longest_value = max(sizes, default=0)
+        return self.has_refused or longest_value >= self.max_record_bytes / 2
+
+
+def _read_input_offset(output: Outgoing) -> int:
+    """Return the offset of the input record that an output was made from, from the header `ORIGIN`, its last one."""
+    _, origin = output.headers[-1]
+    return int(orjson.loads(origin or b"")["offset"])

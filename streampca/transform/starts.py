@@ -1,0 +1,178 @@
+"""Where a member of transform reads each partition from: at the offset that its group has committed, if there is one.
+
+The group has committed no offset for a partition that nobody has read yet. But brokers also delete the offsets of a
+group that has had no members for a week; if transform then began at the earliest record, it would write all outputs
+again. Each output names its record, so the last committed output tells how far the group has come.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streampca.errors import NoBrokerError, SettingsError, SourceError, explain_missing_extra, list_names
+from streampca.formats.record import Record
+from streampca.sources.base import Committed, Source
+from streampca.sources.topic_reader import TopicReader
+from streampca.transform.position import Position, read_position, refuse_other_outputs
+from streampca.transform.record_packer import Origin, read_origin
+
+OUTPUTS = "outputs"  # a value of the setting transform_start: behind the record of the last output
+_EARLIEST = Position(-1)
+_ARROW_BEGINNING = b"\xff\xff\xff\xff"  # of the value of an Arrow message
+
+
+class Written(NamedTuple):
+    """What a partition of the output topic tells about the records that were written to it."""
+
+    last: int | None  # offset of the last record that has a committed output; None: no output was found
+    is_complete: bool  # the partition was searched, and still holds the first record that was written to it
+
+
+class Starts(NamedTuple):
+    """Where partitions are read from."""
+
+    topic_id: str  # "" if the brokers give topics no ids
+    committed: Mapping[int, Committed]  # by partition, the offsets of the group, also of other partitions
+    begun: Mapping[int, Position]  # by partition, where partitions without a committed offset begin
+
+    def positions(self, partitions: Collection[int]) -> dict[int, Position]:
+        """Return the positions of these partitions."""
+        positions = {}
+        for partition in partitions:
+            begun = self.begun.get(partition)
+            positions[partition] = read_position(self.committed[partition]) if begun is None else begun
+        return positions
+
+
+@dataclass(frozen=True)
+class StartFinder:
+    """Finds where partitions are read from, at each assignment and when a member starts."""
+
+    source: Source
+    topic: str
+    output_topic: str
+    open_outputs: Callable[[], TopicReader]  # opens a reader of the output topic
+    require_shape: Callable[[str], object]  # see `refuse_other_outputs`
+    transform_start: str | int | None = None  # the setting: a word, or a time in milliseconds since 1970; None: unset
+
+    def find(self, partitions: Collection[int]) -> Starts:
+        """Find where these partitions are read from. The output topic must have partitions with the same numbers.
+
+        A partition is read from the group's committed offset. If there is none, it begins where the setting
+        `transform_start` says. If this is "outputs" or not set, the output topic tells what was written already.
+
+        Raises `TimeoutError` if a retry can help, `TopicReplacedError` or `InputError` if the group has written outputs
+        of another topic or shape, and `SettingsError` if outputs would be written twice.
+        """
+        committed = self._find_committed()
+        topic_id = self.source.topic_id()
+        uncommitted = set(partitions) - committed.keys()
+        written: Mapping[int, Written] = {}
+        if uncommitted and self.transform_start in (None, OUTPUTS):
+            written = self._find_written(uncommitted, topic_id)
+            # While the outputs were read, another member may have written the first ones, and committed their offsets.
+            committed = self._find_committed()
+            uncommitted -= committed.keys()
+        refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
+        return Starts(topic_id=topic_id, committed=committed, begun=self._begin(uncommitted, written))
+
+    def _find_committed(self) -> Mapping[int, Committed]:
+        """Return the group's offsets of all partitions of the topic."""
+        return self.source.committed(self.source.partitions())
+
+    def _begin(self, partitions: Collection[int], written: Mapping[int, Written]) -> dict[int, Position]:
+        """Return where partitions without a committed offset begin, as the setting `transform_start` says."""
+        if self.transform_start in (None, OUTPUTS):
+            return {partition: self._begin_behind(partition, written[partition]) for partition in sorted(partitions)}
+        if self.transform_start == "earliest":
+            return dict.fromkeys(partitions, _EARLIEST)
+        time_ms = None if self.transform_start == "latest" else int(self.transform_start)  # None: the end of the log
+        offsets = self.source.offsets_at(partitions, time_ms)
+        return {partition: Position(offset) for partition, offset in offsets.items()}
+
+    def _begin_behind(self, partition: int, written: Written) -> Position:
+        """Return where a partition begins if `transform_start` is outputs or not set.
+
+        It begins behind the record of the last output if `transform_start` is outputs, and at the earliest record if
+        nothing was written. Otherwise outputs could be written twice, so `SettingsError` is raised.
+        """
+        if written.last is not None and self.transform_start == OUTPUTS:
+            return Position(written.last + 1)
+        was_never_written = written.last is None and written.is_complete
+        if was_never_written:
+            return _EARLIEST
+        if written.last is not None:
+            evidence = f"holds the output of its record at offset {written.last}"
+            choices = "outputs (behind this record), earliest, latest or a time"
+        else:
+            evidence = "does not tell what was written: it has lost its first records, or ends with many aborted ones"
+            choices = "earliest, latest or a time"
+        raise SettingsError(
+            f"the group has no committed offset of partition {partition} of {self.topic} (brokers delete the offsets "
+            f"of a group that has no members for a week), but partition {partition} of {self.output_topic} {evidence}; "
+            f"so that no output is written twice, set transform_start to {choices}"
+        )
+
+    def _find_written(self, partitions: Collection[int], topic_id: str) -> Mapping[int, Written]:
+        """Find what the output topic tells about these partitions."""
+        written = {}
+        try:
+            with closing(self.open_outputs()) as reader:
+                require_output_partitions(self.output_topic, len(reader.log_ends), self.topic, partitions)
+                found = reader.find_last(partitions, is_wanted=_is_output)
+                for partition in partitions:
+                    earliest, _ = reader.log_ends[partition]  # 0: the log still has its beginning
+                    last = _find_last_record(found.get(partition, []), topic_id)
+                    was_searched = partition in found  # False: the search gave up, before it found an output
+                    written[partition] = Written(last, is_complete=was_searched and earliest == 0)
+        except NoBrokerError as error:  # a retry can help
+            raise TimeoutError(str(error)) from None
+        except SourceError as error:
+            raise SourceError(
+                f"the last outputs cannot be read, which needs the right Read on {self.output_topic}: {error}"
+            ) from None
+        return written
+
+
+def require_output_partitions(output_topic: str, count: int, topic: str, partitions: Collection[int]) -> None:
+    """Raise `TimeoutError` if the output topic lacks one of these partitions of a topic. It has `count` partitions."""
+    waiting = [str(partition) for partition in sorted(partitions) if partition >= count]
+    if waiting:
+        raise TimeoutError(
+            f"{output_topic} has {count} partitions, so partitions {list_names(waiting)} of {topic} wait: "
+            f"add partitions to {output_topic}, since each partition is written to the one of the same number"
+        )
+
+
+def _is_output(record: Record) -> bool:
+    return read_origin(record.headers) is not None
+
+
+def _find_last_record(outputs: Sequence[Record], topic_id: str) -> int | None:
+    """Return the offset of the last record that these outputs were made from; None if there are no outputs.
+
+    Outputs with another topic id do not count: they were made from a deleted topic of the same name.
+    """
+    for output in reversed(outputs):
+        origin = read_origin(output.headers)
+        if origin is not None and not _is_of_other_topic(origin, topic_id):
+            last_offset = _read_offset_of_last_row(output)
+            return origin.offset if last_offset is None else last_offset
+    return None
+
+
+def _is_of_other_topic(origin: Origin, topic_id: str) -> bool:
+    """Return whether an output was made from a topic with another id, as far as both ids are known."""
+    are_known = "" not in (origin.topic_id, topic_id)
+    return are_known and origin.topic_id != topic_id
+
+
+def _read_offset_of_last_row(output: Record) -> int | None:
+    """Return the offset in the last row of an output that is an Arrow message; None for any other output."""
+    value = output.value or b""
+    if not value.startswith(_ARROW_BEGINNING):
+        return None
+    with explain_missing_extra("arrow", needed_by="reading the last output, an Arrow message,"):
+        from streampca.transform.arrow import read_last_offset
+    return read_last_offset(value)

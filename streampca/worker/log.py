@@ -1,0 +1,118 @@
+"""The log of a worker: what every member logs, its checkpoints and its models."""
+
+import structlog
+
+from streampca.consumer_group.events import BatchLearned, CheckpointSaved, ModelPublished
+from streampca.consumer_group.log import MemberLog
+from streampca.consumer_group.member import Change
+from streampca.consumer_group.member_state import MemberState
+from streampca.fold.dominance import describe_dominant_dimension
+from streampca.fold.fold import Fold
+from streampca.formats.epoch import describe_odd_timestamp
+
+log = structlog.get_logger()
+
+_CLOCK_TOLERANCE_S = 3600.0  # by which records may be ahead of this machine's clock
+
+
+class WorkerLog(MemberLog):
+    """Logs what every member logs, and the checkpoints and models of a worker."""
+
+    activity = "learning"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_warned_of_timestamps = False
+        self._has_warned_of_clock = False
+        self._has_warned_of_dominance = False
+
+    def observe(self, change: Change) -> None:
+        super().observe(change)
+        state = change.after
+        match change.event:
+            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:
+                cause = f"half_life_seconds depends on {describe_odd_timestamp(first)}"
+                log.warning("timestamps outside 1990 to 2100", cause=cause)
+                self._has_warned_of_timestamps = True
+            case CheckpointSaved(partition, fold, seconds):
+                log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
+            case ModelPublished():
+                self._warn_of_clock(change.event)
+                self._warn_of_dominance(change.event)
+                _log_model(change.event, is_first=change.before.model_version is None)
+        if state.has_caught_up and not change.before.has_caught_up:
+            learned = sum(fold.stats.learned for fold in _learned_folds(state))
+            if learned:
+                log.info("caught up", partitions=len(state.partitions), learned=learned)
+
+    def _warn_of_clock(self, published: ModelPublished) -> None:
+        """Warn once if a model with a half-life has records that are far ahead of this machine's clock.
+
+        A merge takes all times ahead of the clock for the same time, so the half-life does not act between them.
+        """
+        model = published.model
+        has_half_life = model.settings.get("half_life_seconds") is not None
+        if not has_half_life or self._has_warned_of_clock:
+            return
+        ahead_s = published.event_time_ms / 1000 - model.published_at
+        if ahead_s > _CLOCK_TOLERANCE_S:
+            self._has_warned_of_clock = True
+            log.warning(
+                "records are ahead of the clock",
+                ahead_s=round(ahead_s),
+                cause="half_life_seconds has no effect between partitions that are ahead: correct this machine's "
+                "clock, or the producers'",
+            )
+
+    def _warn_of_dominance(self, published: ModelPublished) -> None:
+        """Warn once if one dimension has nearly all of the variance."""
+        if self._has_warned_of_dominance:
+            return
+        cause = describe_dominant_dimension(published.model)
+        if cause:
+            self._has_warned_of_dominance = True
+            log.warning("one dimension has most variance", cause=cause)
+
+    def log_end(self, state: MemberState) -> None:
+        """Log the last line: what was learned, and the offsets at which the next worker will resume."""
+        saved_up_to = {}
+        for number, partition in sorted(state.partitions.items()):
+            if partition.saved_up_to >= 0:  # otherwise nothing of it is saved
+                saved_up_to[str(number)] = partition.saved_up_to
+        log.info(
+            "worker ended",
+            learned=state.messages,
+            rejected=self._rejected.total(),
+            saved_up_to=saved_up_to,
+            last_model=state.model_version,
+        )
+
+    def _progress_fields(self, state: MemberState) -> dict[str, object]:
+        """Return the fields of every member, the share of recent messages that projection loses, and the model."""
+        all_stats = [fold.stats for fold in _learned_folds(state)]
+        norm = sum(stats.norm_ewma for stats in all_stats)
+        loss = sum(stats.loss_ewma for stats in all_stats)
+        return super()._progress_fields(state) | {
+            "loss": round(loss / norm, 5) if norm else None,
+            "last_model": state.model_version,
+        }
+
+
+def _log_model(published: ModelPublished, *, is_first: bool) -> None:
+    """Log a published model: the first one of this worker at `info`. Progress lines name later versions."""
+    model = published.model
+    loss = model.stats.loss_ewma  # None: no message was scored yet
+    write = log.info if is_first else log.debug
+    write(
+        "model published",
+        version=model.version,
+        explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
+        loss_ewma=None if loss is None else round(loss, 5),
+        partitions=len(model.positions),
+        seconds=round(published.seconds, 3),
+    )
+
+
+def _learned_folds(state: MemberState) -> list[Fold]:
+    """Return the folds of the partitions of which a batch was learned."""
+    return [partition.fold for partition in state.partitions.values() if partition.fold]

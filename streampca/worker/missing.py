@@ -1,0 +1,57 @@
+"""Finds what is missing in a store: partitions and backfills of the newest model that checkpoints do not hold any more.
+
+Models do not shrink: the next model contains at least what the newest one contains. So the newest model says what must
+still be there.
+"""
+
+from collections.abc import Mapping
+
+from streampca.errors import PartitionsMissingError
+from streampca.fold.model_file import PublishedModel
+from streampca.fold.partitions import is_backfill, partition_name
+from streampca.sources.base import Committed
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.models import Models
+from streampca.worker.group_store import compare_offsets
+
+
+def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> dict[int, str]:
+    """Return, with a cause for each, the partitions and backfills of which a model contains more than the checkpoints.
+
+    `offsets` are the next offsets of the newest checkpoints, by partition. If the model is of another topic than
+    `topic_id`, its offsets mean other records, and only backfills are compared.
+    """
+    if model is None:
+        return {}
+    is_other_topic = bool(model.topic_id and topic_id and model.topic_id != topic_id)
+    missing: dict[int, str] = {}
+    for partition, position in model.positions.items():
+        if is_other_topic and not is_backfill(partition):
+            continue
+        name = partition_name(partition)
+        described = name if is_backfill(partition) else f"partition {name}"
+        contained = f"model {model.version} contains {described}"
+        if partition not in offsets:
+            missing[partition] = (
+                f"{contained}, but no checkpoint of it is left: restore its checkpoints from a backup, or do without "
+                f"what was learned of it: `streampca reset --drop {name}`"
+            )
+        elif offsets[partition] < position:
+            missing[partition] = f"{contained} up to offset {position}, but its newest checkpoint is older"
+    return missing
+
+
+def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[int, Committed], topic_id: str) -> None:
+    """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is gone.
+
+    A checkpoint that is only older than the newest model is enough: the worker learns the records behind it again.
+    """
+    stored = checkpoints.snapshot()
+    offsets = stored.newest_offsets()
+    # Both are needed. Only the model shows backfills, and partitions whose committed offsets were deleted. Only the
+    # committed offsets show partitions that are in no model yet.
+    in_model = find_missing(models.newest(), offsets, topic_id)
+    gone = {partition: cause for partition, cause in in_model.items() if partition not in offsets}
+    missing = compare_offsets(checkpoints.topic, offsets, committed).committed_ahead | gone
+    if missing:
+        raise PartitionsMissingError(missing)

@@ -1,0 +1,68 @@
+"""Where new partitions begin: at the earliest record, at the latest, at a time, or behind the backfills."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from streampca.errors import SettingsError
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.sources.base import Source
+from streampca.stores.checkpoints import Checkpoints
+
+
+def find_starts(
+    start: str | int, partitions: Collection[int], source: Source, backfills: Sequence[Checkpoint]
+) -> Mapping[int, int]:
+    """Return the offsets at which new partitions begin. Partitions that begin at the earliest record are left out.
+
+    `start` is "earliest", "latest", "backfill" (behind all that `backfills` have read), or a time in milliseconds since
+    1970.
+    """
+    if start == "earliest" or not partitions:
+        return {}
+    if start == "backfill":
+        return _find_ends_of_backfills(partitions, source, backfills)
+    if start == "latest":
+        return source.offsets_at(partitions, None)
+    return source.offsets_at(partitions, int(start))
+
+
+def find_backfills(checkpoints: Checkpoints) -> list[int]:
+    """Return the numbers of the backfills in the store: each has a checkpoint, as if it were a partition."""
+    return [partition for partition in checkpoints.partitions() if partition >= FIRST_BACKFILL]
+
+
+def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
+    """Return the checkpoints of the backfills in the store. Raises `SettingsError` if there is none."""
+    newest = [checkpoints.newest(backfill) for backfill in find_backfills(checkpoints)]
+    backfills = [checkpoint for checkpoint in newest if checkpoint is not None]
+    if not backfills:
+        raise SettingsError(f"start is backfill, and the store holds none of {checkpoints.topic}: run it first")
+    return backfills
+
+
+def _find_ends_of_backfills(
+    partitions: Collection[int], source: Source, backfills: Sequence[Checkpoint]
+) -> Mapping[int, int]:
+    """Return the offsets, by partition, behind the last record that any of the backfills has read.
+
+    A partition of which they have read nothing is left out.
+    """
+    ends_by_backfill = [_find_ends(backfill, partitions, source) for backfill in backfills]
+    starts: dict[int, int] = {}
+    for partition in partitions:
+        latest_end = max(ends.get(partition, 0) for ends in ends_by_backfill)
+        if latest_end > 0:
+            starts[partition] = latest_end
+    return starts
+
+
+def _find_ends(backfill: Checkpoint, partitions: Collection[int], source: Source) -> Mapping[int, int]:
+    """Return the offsets, by partition, behind the last record that one backfill has read.
+
+    The backfill holds these offsets, or a time before which it has read all records.
+    """
+    if backfill.end is None:  # all that the backfill has read is older than the topic's first record
+        return {}
+    if isinstance(backfill.end, int):  # a time in milliseconds since 1970: the backfill has read all before it
+        return source.offsets_at(partitions, backfill.end)
+    return backfill.end  # the offsets themselves, by partition

@@ -1,0 +1,101 @@
+"""Elements that change their places are noticed, and the path that is named then reads each of them."""
+
+import json
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from streampca.formats.element_places import ElementPlaces
+from streampca.formats.fields import NumberFields
+from streampca.settings.field_paths import parse_paths
+
+
+def elements(*names: str) -> list[dict[str, Any]]:
+    """Elements in this order: each name with the same numbers, whatever its place."""
+    return [{"id": name, "unit": "C", "v": ord(name), "lo": 1, "hi": ord(name), "w": [2, ord(name)]} for name in names]
+
+
+def read(field: str, dimensions: int, *values: object) -> NumberFields:
+    fields = NumberFields(parse_paths(field), dimensions, impute=False, value_name="value")
+    for value in values:
+        fields.pack(value)
+    return fields
+
+
+def follow(warning: str, names: str) -> str:
+    """The setting `field` that the warning proposes, for elements of all names."""
+    field = warning.rsplit("field=", 1)[1]
+    [named] = [name for name in names if f"[id={name}]" in field]
+    return ",".join(field.replace(f"[id={named}]", f"[id={name}]") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("field", "dimensions"), [("v", 3), ("lo,hi", 6), ("w", 6)], ids=["a number", "two numbers", "an array"]
+)
+@pytest.mark.parametrize("way", ["", "values", "payload.values"])
+def test_the_path_that_the_warning_names_reads_elements_at_any_place(field: str, dimensions: int, way: str) -> None:
+    def inside(array: object) -> object:
+        for name in reversed(way.split(".") if way else []):
+            array = {name: array}
+        return array
+
+    paths = ",".join(f"{way}.{path}".removeprefix(".") for path in field.split(","))
+    values = [inside(elements(*names)) for names in permutations("abc")]
+    assert read(paths, dimensions, values[0], values[0]).places.warning == ""
+    warning = read(paths, dimensions, *values).places.warning
+    assert f"the elements at {paths} change their places" in warning
+    better = NumberFields(parse_paths(follow(warning, "abc")), dimensions, impute=False, value_name="value")
+    assert len({bytes(better.pack(value)) for value in values}) == 1
+
+
+@pytest.mark.parametrize(("field", "dimensions"), [("lo,hi", 2), ("w", 2), ("[id=a].v,[id=b].v", 2)])
+def test_elements_that_are_vectors_or_chosen_may_move(field: str, dimensions: int) -> None:
+    assert read(field, dimensions, elements("a", "b"), elements("b", "a")).places.warning == ""
+
+
+@pytest.mark.parametrize("moved", [elements("a"), elements("a", "c")])
+def test_elements_that_come_and_go_have_not_moved(moved: list[dict[str, Any]]) -> None:
+    assert read("v", len(moved), elements("a", "b")[: len(moved)], moved).places.warning == ""
+
+
+def test_texts_of_bytes_name_the_elements() -> None:
+    first, second = ([{"id": name.encode(), "v": 1} for name in names] for names in ("ab", "ba"))
+    warning = read("v", 2, first, second).places.warning
+    assert read(follow(warning, "ab"), 2, first, second).places.warning == ""
+
+
+def seen(*arrays: list[dict[str, Any]]) -> ElementPlaces:
+    places = ElementPlaces()
+    for array in arrays:
+        places.look_at(array, [("values", "v")], depth=1)
+    return places
+
+
+A, B, SHARED = elements("a", "b"), elements("b", "a"), [{"id": "a", "v": 1}, {"id": "a", "v": 2}]
+
+
+@pytest.mark.parametrize("parts", [[[A], [B]], [[A, B], [A]], [[A], [A, B]], [[], [A, B]], [[A], [], [B]]])
+def test_parts_that_are_added_in_order_warn_as_one(parts: list[list[list[dict[str, Any]]]]) -> None:
+    whole = seen(*[array for part in parts for array in part])
+    added = ElementPlaces()
+    for part in parts:
+        added.add(ElementPlaces.decode(seen(*part).encode()))
+    assert added.warning == whole.warning != ""
+
+
+@pytest.mark.parametrize("parts", [[[A], [A]], [[A], [SHARED], [B]], [[SHARED], [A, A]], [[]]])
+def test_parts_without_a_move_do_not_warn(parts: list[list[list[dict[str, Any]]]]) -> None:
+    added = ElementPlaces()
+    for part in parts:
+        added.add(seen(*part))
+    assert added.warning == ""
+
+
+def test_what_is_kept_is_bounded() -> None:
+    many_keys = seen(*[[{f"key{i}": "a", "v": 1}] for i in range(500)])
+    many_texts = seen(*[[{"id": str(i), "v": 1}] for i in range(5000)])
+    long_texts = seen(*[[{"id": f"{i}" * 10**5, "v": 1}] for i in range(9)])
+    for places in (many_keys, many_texts, long_texts):
+        assert len(places.encode()) < 20_000
+    assert json.loads(many_keys.encode())[1] == []

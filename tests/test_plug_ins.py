@@ -1,0 +1,146 @@
+"""Formats and stores of other packages: those in CONTRIBUTING.md keep the contracts, and wrong ones are named."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streampca.errors import SettingsError
+from streampca.formats import reader_of, writer_of
+from streampca.settings import plug_ins, store_url
+from streampca.settings.kafka import FormatSettings
+from streampca.stores.choice import open_store
+from tests.command_line import printed
+from tests.errors import refusal
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+FORMAT, STORE = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+LINES = re.findall(r"^\[project\.entry-points\.\"(.*)\"\]\n(.*)$", GUIDE, re.MULTILINE)
+ENTRY_POINTS = [(group, line.replace('"', "")) for group, line in LINES]  # TOML has quotes, the installed file has none
+Install = Callable[..., None]
+
+
+def install(folder: Path, package: str, *entry_points: tuple[str, str], **modules: str) -> None:
+    """Put a package with these entry points, (group, line), into a folder, as pip does."""
+    about = folder / f"{package}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("\n".join(f"[{group}]\n{line}\n" for group, line in entry_points))
+    for name, code in modules.items():
+        (folder / f"{name}.py").write_text(code)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs packages as `install` does, for this process."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install_here(package: str, *entry_points: tuple[str, str], **modules: str) -> None:
+        install(tmp_path, package, *entry_points, **modules)
+        plug_ins._find_plug_ins.cache_clear()
+
+    yield install_here
+    plug_ins._find_plug_ins.cache_clear()
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def install_guide(into: Install) -> None:
+    into("streampca-bars", *ENTRY_POINTS, streampca_bars=FORMAT, streampca_bars_store=STORE)
+
+
+@pytest.mark.parametrize("suite", ["tests/formats/test_base.py", "tests/stores/test_contract.py"])
+def test_the_guides_packages_keep_the_contracts(suite: str, tmp_path: Path) -> None:
+    install(tmp_path, "streampca-bars", *ENTRY_POINTS, streampca_bars=FORMAT, streampca_bars_store=STORE)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "TEST_STORE_URLS": f"bars:/{tmp_path}/stores"}
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", suite]
+    done = subprocess.run(
+        [*words, "-k", "bars"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"[1-9]\d* passed", done.stdout)
+
+
+def test_inspect_opens_a_store_by_its_scheme(installed: Install, tmp_path: Path) -> None:
+    install_guide(installed)
+    url = f"bars:/{tmp_path}/stores"
+    assert store_url.validate_location(url) == url
+    store = open_store(url)
+    assert store.location == url
+    store.write("models/readings/00000000000000000007.npz", b"")
+    assert "readings: 1 models, newest version 7" in printed("inspect", url)
+
+
+def test_a_stores_own_error_is_one_of_settings(installed: Install) -> None:
+    install_guide(installed)
+    assert "store: write bars://path, without .." in refusal(SettingsError, open_store, "bars://a/../b")
+
+
+def test_a_format_has_no_schema_and_any_field(installed: Install) -> None:
+    install_guide(installed)
+    settings = FormatSettings(format="bars", field="a.b")
+    assert (settings.format_name, settings.vector_dtype) == ("bars", "float64")
+
+
+def test_without_plug_ins_there_is_none() -> None:
+    assert plug_ins.load_plug_in("format", "bars") is None
+    assert "no installed package offers it" in refusal(ValueError, FormatSettings._check_format, "bars")
+    assert "scheme of an installed plug-in" in refusal(SettingsError, open_store, "bars://a")
+
+
+WRONG = [
+    ("bars = absent_module", "cannot be imported from absent_module: ModuleNotFoundError: No module named"),
+    ("bars = broken", "cannot be imported from broken: ZeroDivisionError: division by zero"),
+    ("bars = empty:Absent", "cannot be imported from empty:Absent: AttributeError: module 'empty' has no attribute"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG)
+def test_a_package_that_cannot_be_imported_is_named(installed: Install, line: str, message: str) -> None:
+    groups = ("streampca.formats", "streampca.stores")
+    installed("wrong", *((group, line) for group in groups), broken="1 / 0", empty="")
+    for text in (
+        refusal(ValueError, FormatSettings._check_format, "bars"),
+        refusal(SettingsError, reader_of, "bars", 3, "", None),
+        refusal(ValueError, store_url.validate_location, "bars://a"),
+        refusal(SettingsError, open_store, "bars://a"),
+    ):
+        assert message in text
+        assert "bars of wrong" in text
+
+
+def test_a_module_without_the_classes_is_named(installed: Install) -> None:
+    installed("half", ("streampca.formats", "bars = half"), half="class BarsReader: pass")
+    message = "the module of the format bars, half, has no class BarsWriter"
+    assert message in refusal(ValueError, FormatSettings._check_format, "bars")
+    assert message in refusal(SettingsError, writer_of, "bars")
+
+
+def test_two_packages_with_one_name_are_named(installed: Install) -> None:
+    install_guide(installed)
+    installed("another", *ENTRY_POINTS)
+    for text in (
+        refusal(ValueError, FormatSettings._check_format, "bars"),
+        refusal(SettingsError, open_store, "bars://a"),
+    ):
+        assert "another and streampca-bars both offer" in text
+
+
+@pytest.mark.parametrize("name", ["json", "float32", "bool"])
+def test_a_format_of_streampca_is_not_replaced(installed: Install, name: str) -> None:
+    installed("greedy", ("streampca.formats", f"{name} = json"))
+    text = refusal(ValueError, FormatSettings._check_format, name)
+    assert f"greedy offers the format {name}, which streampca has itself" in text
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "http", "https"])
+def test_a_scheme_of_streampca_is_not_replaced(installed: Install, scheme: str) -> None:
+    installed("greedy", ("streampca.stores", f"{scheme} = json"))
+    text = refusal(SettingsError, open_store, f"{scheme}://bucket/a")
+    assert f"greedy offers the store {scheme}, which streampca has itself" in text
