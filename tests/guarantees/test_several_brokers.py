@@ -1,15 +1,20 @@
 """Members of both roles on three brokers of which each leaves once: the same bits, and each record has one output."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from streampca.errors import NoBrokerError
+from streampca.settings.commands import WorkerSettings
+from streampca.sources.clients import create_admin
 from tests.broker_cluster import NODES, BrokerCluster
-from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, D, K, as_json, group, vectors
 from tests.guarantees.test_transform import BAD, assert_each_once, members
 from tests.guarantees.test_transform_outages import Supervised
 from tests.java_server import available
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -53,3 +58,31 @@ def test_each_record_is_learned_and_transformed_once_while_each_broker_leaves(
         workers.assert_same_bits()
         workers.assert_commits_not_ahead()
         assert_each_once(cluster, topic)
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_the_ends_of_a_log_are_right_or_not_known_while_its_leader_leaves(
+    cluster: BrokerCluster, topic: str, client: str
+) -> None:
+    cluster.create_topic(topic, PARTITIONS)
+    send(cluster, topic, 0)
+    settings = WorkerSettings(
+        topic=topic, dimensions=D, components=K, bootstrap_servers=cluster.bootstrap, kafka_client=client
+    )
+    with closing(create_admin(settings, topic)) as admin:
+        right = admin.log_ends()
+        assert right == dict.fromkeys(range(PARTITIONS), (0, CHUNK + 1))
+        node = cluster.leader(topic)
+        cluster.leave(node, kill=True)
+
+        def are_known() -> bool:
+            try:
+                log_ends = admin.log_ends()
+            except NoBrokerError:
+                return False
+            assert log_ends == right
+            return True
+
+        wait_until(are_known, READ_S, "the new leaders")
+    cluster.start(node)
+    cluster.wait_until_in_sync(topic)

@@ -2,10 +2,12 @@
 
 import base64
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 from confluent_kafka import (
+    OFFSET_INVALID,
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_NOT_AVAILABLE,
     KafkaError,
@@ -14,11 +16,13 @@ from confluent_kafka import (
     Uuid,
 )
 
-from streampca.errors import NoBrokerError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import headers_of, timestamps_of, values_of
 from streampca.settings.commands import WorkerSettings
+from streampca.sources.base import TopicDescription
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent import connection, transactions
+from streampca.sources.confluent.admin import ConfluentAdmin
 from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.client_errors import is_final, protocol_code
 from streampca.sources.confluent.connection import format_topic_id
@@ -167,6 +171,49 @@ def test_a_silence_begins_with_the_last_answer_or_the_oldest_letter_after_it(
     letters.produce(b"third")
     assert not replaced_after(SILENT_S)
     assert replaced_after(0.1)
+
+
+class AdminWithUnansweredLeader:
+    """An admin client as librdkafka's if the leader of a partition does not answer: its offset is invalid."""
+
+    def __init__(self, options: Any) -> None:
+        pass
+
+    def list_offsets(self, requests: Any, request_timeout: float) -> dict[Any, Future[Any]]:
+        futures = {tp: Future[Any]() for tp in requests}
+        for tp, future in futures.items():
+            future.set_result(SimpleNamespace(offset=OFFSET_INVALID if tp.partition == 1 else 0))
+        return futures
+
+
+def test_the_log_ends_of_a_partition_whose_leader_does_not_answer_are_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "create", lambda kind, options: AdminWithUnansweredLeader(options))
+    asking = ConfluentAdmin(SETTINGS, "t")
+    monkeypatch.setattr(asking, "require_topic", lambda: TopicDescription("id", {0: 1, 1: 1}))
+    assert "the leader of partition 1 does not answer" in refusal(NoBrokerError, asking.log_ends)
+
+
+@pytest.mark.parametrize(
+    ("code", "may_a_later_request_succeed"),
+    [
+        (KafkaError._TIMED_OUT, True),
+        (KafkaError._NOENT, True),  # no leaders were found
+        (KafkaError.NOT_LEADER_FOR_PARTITION, True),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False),
+    ],
+)
+def test_a_failed_request_says_whether_a_later_one_may_succeed(
+    monkeypatch: pytest.MonkeyPatch, code: int, may_a_later_request_succeed: bool
+) -> None:
+    monkeypatch.setattr(connection, "create", lambda kind, options: AdminWithUnansweredLeader(options))
+    request = Future[Any]()
+    request.set_exception(KafkaException(KafkaError(code)))
+    with pytest.raises(SourceError) as raised:
+        ConfluentAdmin(SETTINGS, "t")._require_answer(request)
+    assert isinstance(raised.value, NoBrokerError) is may_a_later_request_succeed
 
 
 class AdminWithoutController:

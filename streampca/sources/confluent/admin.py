@@ -20,7 +20,10 @@ class ConfluentAdmin(ConfluentConnection):
         return [(node.id_string, node.host, node.port) for node in cluster.nodes]
 
     def log_ends(self) -> dict[int, tuple[int, int]]:
-        """Return the earliest offset and the high watermark of each partition."""
+        """Return the earliest offset and the high watermark of each partition.
+
+        librdkafka reports no error if a partition's leader does not answer: the offset is then negative.
+        """
         tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]
         spec: Any = OffsetSpec  # it has no types
         # Both requests are sent before we wait for the first answer.
@@ -30,6 +33,8 @@ class ConfluentAdmin(ConfluentConnection):
         for tp in tps:
             earliest = self._require_answer(earliest_requests[tp]).offset
             high_watermark = self._require_answer(latest_requests[tp]).offset
+            if min(earliest, high_watermark) < 0:
+                raise self.broker_errors.unreachable_error(f"the leader of partition {tp.partition} does not answer")
             log_ends[tp.partition] = (earliest, high_watermark)
         return log_ends
 

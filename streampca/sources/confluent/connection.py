@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
-from streampca.sources.broker_errors import one_line
+from streampca.sources.broker_errors import UNKNOWN_TOPIC, one_line
 from streampca.sources.client_connection import ClientConnection
 from streampca.sources.confluent.client_errors import SECOND_LOGIN_TOO_SOON, is_final, is_from_broker, protocol_code
 from streampca.sources.confluent.options import connection_options, create
@@ -214,11 +214,17 @@ class ConfluentConnection(ClientConnection):
         return answer
 
     def _require_answer(self, request: "Future[Any]") -> Any:
-        """Wait for the answer to a request. Raises `SourceError` if it fails."""
+        """Wait for the answer to a request.
+
+        Raises `NoBrokerError` if the request fails and a later one may succeed, and another `SourceError` if not.
+        """
         try:
             return self._wait_for_answer(request)
         except KafkaException as exception:
-            raise self.source_error(exception.args[0]) from None
+            error = exception.args[0]
+            if self.must_raise(error) or protocol_code(error) in UNKNOWN_TOPIC:
+                raise self.source_error(error) from None
+            raise self.broker_errors.unreachable_error(one_line(error.str())) from None
 
     def _read_description(self, request: "Future[Any]") -> TopicDescription:
         """Wait for the answer to a request for the topic, and return the topic. Raises `KafkaException`."""

@@ -18,7 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
-from streampca.sources.broker_errors import TOPIC_EXISTS, one_line
+from streampca.sources.broker_errors import TOPIC_EXISTS, UNKNOWN_TOPIC, one_line
 from streampca.sources.client_connection import ClientConnection, key_password
 from streampca.sources.kafka_python.client_internals import close_producer
 from streampca.sources.kafka_python.patched_connections import PatchedConnectionManager, PatchedNetClient
@@ -210,8 +210,12 @@ class KafkaPythonConnection(ClientConnection):
         return "no answer in time" if is_late else one_line(error)
 
     def source_error(self, error: BaseException, *, has_key: bool = True) -> SourceError:
-        """Return our error for an error of the client that waiting cannot fix. For `has_key` see `BrokerErrors`."""
+        """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
+
+        For `has_key` see `BrokerErrors`.
+        """
         text = one_line(error)
+        code = getattr(error, "errno", None)  # only errors of brokers have a code
         match error:
             case errors.KafkaTimeoutError() | TimeoutError():
                 return self.broker_errors.no_broker_error(self.last_failure)
@@ -222,7 +226,8 @@ class KafkaPythonConnection(ClientConnection):
                     f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
                     "pip install 'kafka-python[lz4,snappy,zstd]'"
                 )
-        code = getattr(error, "errno", None)  # only errors of brokers have a code
+            case errors.RetriableError() if code not in UNKNOWN_TOPIC:
+                return self.broker_errors.unreachable_error(text)
         return self.broker_errors.explain(code, text, has_key=has_key)
 
 
