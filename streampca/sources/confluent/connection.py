@@ -28,7 +28,7 @@ from streampca.sources.confluent.client_errors import SECOND_LOGIN_TOO_SOON, is_
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.oauth_tokens import create_tokens
 
-_SILENT_S = 15.0  # longer than a request may take; a client without an answer for this long is replaced
+SILENT_S = 15.0  # longer than a request may take; a client without an answer for this long is replaced
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
 _MOST_REQUESTS = 3  # for a topic, one after the other, within the time that the caller gives
 _SHORTEST_REQUEST_S = 2.0  # a busy broker may take so long to answer
@@ -70,13 +70,13 @@ class ConfluentConnection(ClientConnection):
         self._answered_at = time.monotonic()
         self._background_request: Future[Any] | None = None
 
-    def is_silent(self, answered_at: float) -> bool:
-        """Return whether to replace a client whose last answer came at `answered_at` (by `time.monotonic`).
+    def is_silent(self, answered_at: float, silent_s: float = SILENT_S) -> bool:
+        """Return whether to replace a client that got its last answer at `answered_at`, more than `silent_s` ago.
 
         A client may lose all brokers and not find them again (docs/kafka.md). While no token can be obtained, a client
         is not replaced: a new one would need a token, too. Raises `SourceError` if the token server refuses the login.
         """
-        if time.monotonic() - answered_at <= _SILENT_S:
+        if time.monotonic() - answered_at <= silent_s:
             return False
         try:
             create_tokens(self._settings)

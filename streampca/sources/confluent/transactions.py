@@ -21,7 +21,7 @@ from streampca.sources.client_transactions import (
 )
 from streampca.sources.confluent.admin import ConfluentAdmin
 from streampca.sources.confluent.client_errors import protocol_code
-from streampca.sources.confluent.connection import ConfluentConnection
+from streampca.sources.confluent.connection import SILENT_S, ConfluentConnection
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
 
@@ -137,6 +137,7 @@ class ConfluentProducer(ClientProducer):
         self._unacknowledged: dict[int, _Record] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
         self._to_resend: list[tuple[int, int]] = []  # number of a record refused for its time, and its next time
+        self._silent_s = SILENT_S  # a producer without an acknowledgement for this long is replaced
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
         self._options = connection_options(self._settings) | {
@@ -236,16 +237,15 @@ class ConfluentProducer(ClientProducer):
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         """Wait for acknowledgements, and return how many are missing. Replace a producer that gets none for long."""
-        count_before = len(self._unacknowledged)
         # Calls `_on_delivery`, and `_on_error`. If no record waits, no answer will come, so the call does not wait.
-        self._producer.poll(timeout_s if count_before else 0)
+        self._producer.poll(timeout_s if self._unacknowledged else 0)
         self._resend_with_other_times()
-        was_answered = len(self._unacknowledged) < count_before
-        if was_answered or not self._connection.connected:
+        if not self._connection.connected:
             # While no broker answers any client, this producer's silence does not count.
             self._answered_at = time.monotonic()
-        if self._unacknowledged and self._connection.is_silent(self._answered_at):
+        if self._unacknowledged and self._connection.is_silent(self._answered_at, self._silent_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
+            self._silent_s *= 2  # a large record may need longer to be sent
             self._producer.purge()
             self._open()
         return len(self._unacknowledged)
@@ -266,6 +266,8 @@ class ConfluentProducer(ClientProducer):
         """Handle a broker's answer to the record with this number. The client calls this within `poll` and `flush`."""
         if error is None:
             del self._unacknowledged[number]
+            self._answered_at = time.monotonic()
+            self._silent_s = SILENT_S
             return
         record = self._unacknowledged[number]
         other_time_ms = self._find_time_to_send_again(error.code(), record.headers)
