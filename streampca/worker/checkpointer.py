@@ -14,6 +14,7 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
 import structlog
 
+from streampca.consumer_group.committed import read_begins
 from streampca.consumer_group.events import (
     CheckpointPostponed,
     CheckpointSaved,
@@ -138,6 +139,7 @@ class Checkpointer:
         self._models_wait_for: Mapping[int, str] = {}  # why models wait for partitions, at the last publication
         self._reported: Collection[int] = set()  # the missing partitions, as last reported
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
+        self._uncommitted: set[int] = set()  # restored partitions that have no committed offset: see `_load`
         self._running_save: Future[SaveResult] | None = None  # the save that was started and not finished
         self._is_restoring = False
 
@@ -184,6 +186,7 @@ class Checkpointer:
         """Drop partitions that were revoked or lost, and find out anew which partitions are missing in models."""
         for partition in partitions:
             self._saved.pop(partition, None)
+            self._uncommitted.discard(partition)
             self._unrestored.pop(partition, None)
         # The next publication finds out which partitions models wait for. The member's state has dropped its missing
         # partitions, too, so those that are still missing must be reported again.
@@ -216,7 +219,9 @@ class Checkpointer:
         """
         if self.is_saving:
             raise RuntimeError("one save at a time")
-        changed = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
+        changed = {
+            p: fold for p, fold in folds.items() if p in self._uncommitted or fold.position != self._saved[p].position
+        }
         if changed and not self._prepare_save():  # a later save writes them
             changed = {}
         unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
@@ -258,6 +263,7 @@ class Checkpointer:
         result = watchdog.wait_for_result(save)
         saved = {event.partition: event.fold for event in result.events if isinstance(event, CheckpointSaved)}
         self._saved |= saved
+        self._uncommitted -= saved.keys()
         if saved:
             # The position -1, before anything was read, cannot be committed.
             self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
@@ -340,10 +346,9 @@ class Checkpointer:
                 except StoreError as error:
                     causes[partition] = str(error)
                     failures.append(error)
-            # Commit the positions that the group does not have, because a worker was killed between saving and
-            # committing. Without them, nobody would notice if these checkpoints were lost.
-            uncommitted = {p: fold.position for p, fold in folds.items() if p not in committed}
-            self._group_store.commit(uncommitted)
+            # If the group has no offset of a partition, a worker was killed between saving and committing, perhaps even
+            # before its checkpoint was safe from a power failure. The next save writes it again, and commits.
+            self._uncommitted |= {p for p in folds if p not in committed or read_begins(committed[p].metadata)}
             self._note_restored(folds)
             yield folds
         return failures
@@ -364,14 +369,17 @@ class Checkpointer:
         except StoreError as error:  # perhaps only a model or a backfill cannot be read
             causes |= dict.fromkeys(new, str(error))
             return
-        if self._start == "earliest":  # neither brokers nor the store are asked
+        begins = examined.compared.begins  # decided by an owner that has saved no checkpoint
+        if self._start == "earliest" and not begins:  # neither brokers nor the store are asked
             empty_folds = {p: Fold.empty(self._fold_config.learning) for p in may_begin}
             self._note_restored(empty_folds)
             yield empty_folds
             return
         for first in range(0, len(may_begin), _BEGUN_AT_ONCE):
             partitions = may_begin[first : first + _BEGUN_AT_ONCE]
-            offsets = find_starts(self._start, partitions, self._source, backfills)
+            undecided = [partition for partition in partitions if partition not in begins]
+            offsets = {partition: begins[partition] for partition in partitions if partition in begins}
+            offsets |= find_starts(self._start, undecided, self._source, backfills)
             at_earliest = [partition for partition in partitions if partition not in offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
             if offsets:
@@ -401,10 +409,14 @@ class Checkpointer:
     ) -> Restoring[dict[int, Fold]]:
         """Save the folds of new partitions that begin at these offsets, and return those that are saved.
 
-        They are saved before a record is read: after a crash, `start` could mean another offset. If the store refuses
-        one of them, the cause is added to `causes`. Yields {} until all are saved.
+        The group agrees on the offsets, and then they are saved, before a record is read: after a crash, `start` could
+        mean another offset. If the store or the group refuses one of them, the cause is added to `causes`. Yields {}
+        until all are saved.
         """
         self.check_topic()  # otherwise the offsets could mean records of a topic that has replaced ours
+        wanted = offsets
+        offsets = self._group_store.agree_on_beginnings(wanted)
+        causes |= dict.fromkeys(wanted.keys() - offsets.keys(), "the group did not take the offset where it begins")
         empty = Fold.empty(self._fold_config.learning)
         folds = {partition: empty.at(offset) for partition, offset in offsets.items()}
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._make_checkpoints(folds)}
@@ -424,8 +436,8 @@ class Checkpointer:
                 begun[partition] = folds[partition]
                 log.info("partition begun", partition=partition, offset=offsets[partition], start=self._start)
             yield {}
-        # Another worker may get a listing of the store without these checkpoints, and would begin at later records. But
-        # the group's offsets tell it that there are checkpoints, so it waits until the store lists them.
+        # Another worker may get a listing of the store without these checkpoints. The group's offsets now tell it that
+        # there are checkpoints, so it waits until the store lists them.
         self._group_store.commit({partition: fold.position for partition, fold in begun.items()})
         return begun
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import structlog
 
-from streampca.consumer_group.committed import format_store_metadata, read_store
+from streampca.consumer_group.committed import format_store_metadata, read_begins, read_store
 from streampca.errors import ForeignStoreError, list_causes
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
@@ -57,6 +57,8 @@ class ComparedOffsets(NamedTuple):
     """Offsets, by partition, that another tool has set to another position than the newest checkpoint's."""
     committed_ahead: dict[int, str]
     """Why a partition cannot continue: its worker has committed an offset that no checkpoint has reached."""
+    begins: dict[int, int]
+    """Offsets, by partition, at which partitions without a checkpoint begin: an earlier owner has committed them."""
 
 
 def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[int, Committed]) -> ComparedOffsets:
@@ -69,6 +71,7 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
     """
     moved: dict[int, int] = {}
     ahead: dict[int, str] = {}
+    begins: dict[int, int] = {}
     has_reached_any = False
     for partition, (offset, metadata) in committed.items():
         newest = offsets.get(partition)  # None: the partition has no checkpoint
@@ -77,6 +80,8 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
             expected = 0 if newest is None else newest  # without a checkpoint, offset 0 moves nothing
             if offset != expected:
                 moved[partition] = offset
+        elif newest is None and read_begins(metadata):
+            begins[partition] = offset
         elif newest is None or newest < offset:
             ahead[partition] = _describe_ahead(topic, partition, offset, newest)
         else:
@@ -86,7 +91,7 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
             f"{list_causes(ahead)}: is the volume mounted, is it this group's store, or was it restored from an older "
             "backup? To continue from this store all the same, run `streampca reset`"
         )
-    return ComparedOffsets(moved, ahead)
+    return ComparedOffsets(moved, ahead, begins)
 
 
 def _describe_ahead(topic: str, partition: int, offset: int, newest: int | None) -> str:
@@ -156,6 +161,19 @@ class GroupStore:
         self._ours = examined.identity
         self._is_newly_assigned = True
         return {partition: cause for partition, cause in compared.committed_ahead.items() if partition in partitions}
+
+    def agree_on_beginnings(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Commit the offsets at which new partitions begin, before a checkpoint says so. Return what the group has.
+
+        If this worker dies, or loses a partition, before its first checkpoint is saved and listed, the next owner
+        begins at the same offset. Brokers refuse the commit of a worker that has lost a partition; such a partition is
+        left out, unless the new owner has committed where it begins. Raises `TimeoutError`.
+        """
+        if self._ours is None:
+            raise RuntimeError("the store is examined first")
+        self._source.commit(offsets, format_store_metadata(self._ours, begins=True))
+        committed = self.read_committed()
+        return {p: committed[p].offset for p in offsets if p in committed and read_begins(committed[p].metadata)}
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """Commit the next offsets of partitions whose checkpoints are saved, with our store's identity."""
