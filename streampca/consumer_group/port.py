@@ -16,7 +16,7 @@ from streampca.process.http_server import ShortConnection, create_server, serve
 from streampca.process.listening import format_address, listen
 
 MOST_CONNECTIONS = 64  # probes and scrapers need only a few
-_FINISH_WITHIN_S = 1  # for requests in flight, at the end
+_SHUTDOWN_TIMEOUT_S = 1  # for requests in flight, at the end
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -41,7 +41,7 @@ def member_port(
         lifespan="off",
         log_level="error",  # a port scan would fill the log with warnings
         headers=[("connection", "close")],  # idle connections would count towards the limit
-        timeout_graceful_shutdown=_FINISH_WITHIN_S,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
     thread = threading.Thread(target=serve, args=(server, listening), name="health", daemon=True)
     thread.start()

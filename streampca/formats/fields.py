@@ -76,7 +76,7 @@ class NumberFields:
         self._walk = Walk(self._paths, where)
         self._conditions = Walk([()], where)  # finds nothing, and only tests the conditions
         self._value_name = value_name
-        self._packer = NumberPacker(dimensions, impute=impute)
+        self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
         self._labels: list[str] | None = None  # names of the d entries in messages, if each path leads to one of them
         if len(paths) == dimensions > 1:
