@@ -26,7 +26,7 @@ class KeepAliveConnection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """At the limit of connections, end an idle one. Schedule the end of this one, should it send no request."""
+        """At the limit of connections, end an idle connection. If this one sends no request in time, close it, too."""
         count = len(self.connections) + 1  # with this connection
         if count >= (self.limit_concurrency or math.inf):  # None: no limit
             self._end_longest_idle()

@@ -123,7 +123,7 @@ class SidecarMetrics(Collector):
 
 
 def _create_component_gauge(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
-    """Return a metric with a sample for each component. If the values are None, it has no samples."""
+    """Return a metric with a sample for each component. If the values are None, the metric has no samples."""
     gauge = GaugeMetricFamily(name, text, labels=["component"])
     if values is None:
         return gauge

@@ -139,7 +139,7 @@ class _Answer:
     async def take_slot(self, timeout_s: float) -> None:
         """Take a slot, unless the request has one. Raises `MemoryError` if no slot becomes free within `timeout_s`.
 
-        All slots are taken when the large requests that run use all the memory that there is for them.
+        A slot stands for the memory of one large request, so without a slot there is no memory.
         """
         if self._has_slot:
             return

@@ -121,8 +121,7 @@ def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool =
     With `strict`, the content is from JSON, and its types must be right. Without `strict`, a text such as "3" is
     accepted as a number.
     """
-    # In a strict context, `parse_version_or_pin` does not accept a text as a number either.
-    context = "JSON" if strict else None
+    context = "JSON" if strict else None  # with a context, `parse_version_or_pin` takes no text as a number
     # None and not False, which would let even a field that is declared as strict accept texts.
     strict_or_as_declared = True if strict else None
     try:
@@ -220,7 +219,7 @@ def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
         return packer.pack(row, entry=entry_label)
     except VectorError as error:
         if error.reason == "wrong_length":
-            # The text of the error is such as "3 numbers, not 4".
+            # The text of the error is, for example, "3 numbers, not 4".
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
         raise invalid(str(error)) from None
 

@@ -78,10 +78,8 @@ class ServedModels:
 
     def list_unreadable(self) -> list[str]:
         """Return a sentence about each version that cannot be read, and about each pin whose version was deleted."""
-        damage_by_version = dict(self.cache.loader.unreadable)  # copied, since a thread changes it
-        sentences = [
-            f"version {version} cannot be read: {damage.cause}" for version, damage in damage_by_version.items()
-        ]
+        unreadable = dict(self.cache.loader.unreadable)  # copied, since a thread changes it
+        sentences = [f"version {version} cannot be read: {file.cause}" for version, file in unreadable.items()]
         for name, version in self.gone_pins.items():
             sentences.append(f"{name} pins version {version}, which is gone")
         return sentences
@@ -99,7 +97,7 @@ class ServedModels:
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
         """If pins or the newest model may have changed, read the pins, and compute the drifts again if needed.
 
-        The drift of the newest model from a pinned model is how far the newest model has moved from it.
+        A drift is how far the newest model has moved from a pinned model.
         """
         pins = Pins(models.store, models.topic)
         names = pins.names()
