@@ -101,9 +101,10 @@ def _read_table(table: Any) -> tuple[Any, Any]:
 
 
 def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -> compute.Answer:
-    """Return the coordinates of vectors. Columns with names may be in another order than the model's dimensions.
+    """Return the coordinates of vectors. Named columns may be in another order than the model's dimensions.
 
-    Raises `RequestError` if the names are not those of the model's dimensions.
+    Raises `RequestError` if the names of the columns are not the names of the dimensions, or if the rows have more or
+    fewer numbers than columns.
     """
     names = published.names
     columns = invocation.columns or []

@@ -49,7 +49,7 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
     of = parameters.pop("of", None)  # which rows a binary body holds: "vectors", "coordinates" or None
-    if raw.media_type in BINARY_TYPES:
+    if raw.media_type in BINARY_TYPES:  # a .npy file, or one of RAW_TYPES: numbers without a header
         row_field = _find_row_field(schema, of)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
     raw.require_json(*BINARY_TYPES)
@@ -122,7 +122,7 @@ def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool =
     accepted as a number.
     """
     context = "JSON" if strict else None  # with a context, `parse_version_or_pin` takes no text as a number
-    # None and not False, which would let even a field that is declared as strict accept texts.
+    # None, and not False: with False, even a field that is declared as strict would accept texts.
     strict_or_as_declared = True if strict else None
     try:
         return schema.model_validate(content, strict=strict_or_as_declared, context=context)
@@ -141,8 +141,8 @@ def pack_rows(value: Any, name: str) -> Array:
     """Return lists of numbers as an array (n, width).
 
     All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing.
-    Instead of a list, a row may be a text with a JSON array, or with numbers in base64. Rows in base64 are returned as
-    by `_join_bytes`. Raises `RequestError`.
+    Instead of a list, a row may be a text with a JSON array, or with numbers in base64. Rows in base64 become an array
+    (n,) of bytes, since the type of their numbers is not known yet. Raises `RequestError`.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
