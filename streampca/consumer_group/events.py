@@ -131,7 +131,7 @@ class RecordsSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RecordsSuspicious:
-    """Records were perhaps not read as they were meant."""
+    """Elements of arrays in the records change their places, so numbers were perhaps not read as they were meant."""
 
     message: str
 

@@ -71,7 +71,7 @@ class Transformer(MemberLoop):
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
         self._positions = self._assignment.progress
-        self._accepted_any = False  # the group has committed a record, or this member has projected a vector
+        self._has_accepted_vector = False  # the group has committed a record, or this member has projected a vector
         # The open transaction.
         self._uncommitted: dict[int, Position] = {}  # by partition, the position after its records
         self._counts = Counter[str]()  # of its records, by outcome, and of all
@@ -99,7 +99,7 @@ class Transformer(MemberLoop):
             is_due = clock() - self._began_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
             if self._uncommitted and is_due:
                 if clock() >= self._check_topic_at:
-                    self._check_topic()
+                    self._abort_if_topic_replaced()
                     self._check_topic_at = clock() + CHECK_TOPIC_S
                 self._commit()
             self._assignment.retry_when_due(clock())
@@ -143,7 +143,7 @@ class Transformer(MemberLoop):
                 self._release(partitions, lost=True)
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # records that are in flight are not lost
-                self._check_topic()
+                self._abort_if_topic_replaced()
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
@@ -165,17 +165,17 @@ class Transformer(MemberLoop):
         partition = batch.partition
         # Raises if so many records are rejected before the first vector that a setting must be wrong. This comes first,
         # since nothing may be sent then.
-        rejects = self._config.find_dead_letters(batch, accepted_any=self._accepted_any)
+        rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
         messages = len(batch.timestamps)
         if messages:
-            self._accepted_any = True
+            self._has_accepted_vector = True
         # A batch without records only moves the position; the last record of an earlier batch is still the last one.
         has_records = transformed.record_count > 0
         position = Position(batch.next, last=transformed.last if has_records else self._positions[partition].last)
         self._positions[partition] = position
         self._uncommitted[partition] = position
         replaced = self._send(transformed, rejects)
-        for event in report_rejected_and_skipped(batch, accepted_any=self._accepted_any):
+        for event in report_rejected_and_skipped(batch, accepted_any=self._has_accepted_vector):
             self._notify(event)
         self._counts.update(
             all=transformed.record_count, read=batch.count, written=transformed.written,
@@ -215,7 +215,7 @@ class Transformer(MemberLoop):
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
         self._transactions.commit(offsets)
         self._end_retry_if_committed()
-        self._end("committed", seconds=time.perf_counter() - started)
+        self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_retry_if_committed(self) -> None:
         """If all records of refused transactions are committed, replace only the usual timestamps again.
@@ -232,7 +232,7 @@ class Transformer(MemberLoop):
         if not self._refused_up_to:
             self._timestamps.begin_first_try()
 
-    def _check_topic(self) -> None:
+    def _abort_if_topic_replaced(self) -> None:
         """If the topic was replaced, abort the transaction and raise `TransactionFailedError`.
 
         Our positions mean other records in the new topic. If the brokers do not answer, the same error is raised.
@@ -251,10 +251,10 @@ class Transformer(MemberLoop):
 
     def _start_over(self, outcome: str, cause: str) -> None:
         """Read all partitions again from the committed offsets."""
-        self._end(outcome, cause)
+        self._report_end(outcome, cause)
         self._assignment.restart()
 
-    def _end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
+    def _report_end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
         """Report the end of the open transaction, if there is one, and forget it."""
         if self._uncommitted:
             self._notify(events.TransactionEnded(outcome, self._counts, seconds, cause))
@@ -264,7 +264,7 @@ class Transformer(MemberLoop):
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Release partitions, and abort the open transaction, since it may hold records of them."""
         self._transactions.abort()
-        self._end("aborted", "partitions lost" if lost else "partitions revoked")
+        self._report_end("aborted", "partitions lost" if lost else "partitions revoked")
         self._assignment.release(partitions, lost=lost)
         if self._positions:  # the transaction may hold records of the partitions that stay, too
             self._assignment.restart()
@@ -287,13 +287,13 @@ class Transformer(MemberLoop):
         writable = self._find_writable(partitions)
         self._raise_if_stopping()
         if self._positions:  # other partitions were read, while these waited until the output topic had them
-            self._check_topic()
+            self._abort_if_topic_replaced()
         else:  # nothing is being read, and the topic may be another one by now
-            self._accepted_any = False
+            self._has_accepted_vector = False
         starts = self._start_finder.find(writable)
         # The group has committed records, so the settings are taken to be right.
         if any(committed.offset > 0 for committed in starts.committed.values()):
-            self._accepted_any = True
+            self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
         # Committed with the next transaction, so that a later member need not find where they have begun. The position
         # −1 cannot be committed.

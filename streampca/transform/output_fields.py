@@ -71,7 +71,7 @@ class OutputFields:
         are_consecutive = offsets[-1] - offsets[0] == len(offsets) - 1
         if are_consecutive and not in_batches.any():
             return self._project_consecutive(published, vectors, int(offsets[0]))
-        return self._project_at(published, vectors, _indices_in_blocks(offsets, counts, in_batches))
+        return self._project_at(published, vectors, _find_rows_in_blocks(offsets, counts, in_batches))
 
     def _project_consecutive(self, published: PublishedModel, vectors: Array, offset: int) -> Fields:
         """Return the fields of vectors at consecutive offsets, the first at `offset`.
@@ -153,7 +153,7 @@ class OutputFields:
         return fields
 
 
-def _indices_in_blocks(
+def _find_rows_in_blocks(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], in_batches: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Return the row (n,) of each vector, counted over all blocks. The arguments are those of `OutputFields.project`.
