@@ -174,7 +174,8 @@ class Assignment(Generic[P]):
         resume_at = max(self._policy.resume_at(event), our_position)  # not before: records would count twice
         truncated_at = event.diverged  # None: the log has only lost its beginning
         is_truncated = truncated_at is not None
-        # Retention removes only records that we have not read yet; a truncation also removes records that we handled.
+        # If the log has lost its beginning, we miss records from our position on. A truncation also removes records
+        # that we had handled.
         lost_from = our_position if truncated_at is None else truncated_at
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])

@@ -131,7 +131,7 @@ class RecordsSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RecordsSuspicious:
-    """Elements of arrays in the records change their places, so numbers were perhaps not read as they were meant."""
+    """Elements of an array are at other places than in earlier records, so `field` may read other numbers."""
 
     message: str
 

@@ -86,7 +86,7 @@ class MemberLog(Observer):
                 self._on_reject(change.event)
             case RecordsSkipped():
                 self._on_skipped(change.event)
-            # Elements of arrays in the records change their places, so their numbers may mean something else each time.
+            # Elements of an array are at other places than in earlier records, so `field` may read other numbers.
             case RecordsSuspicious(message) if not self._has_warned_of_records:
                 self._has_warned_of_records = True
                 log.warning("elements change their places", message=message)

@@ -207,9 +207,9 @@ class MemberState(NamedTuple):
         return causes
 
     def _find_cause_of_stopped_saving(self, saving: Saving) -> Mapping[type, str]:
-        """Return the cause if saving has stopped now, `_ENDED` if no save is overdue, and {} if nothing changes.
+        """Return the new cause of the problem `Saving`: `_ENDED` if no save is overdue; {} if nothing changes.
 
-        Saving stops when a save has been overdue for minutes. The first cause stays until no save is overdue any more.
+        Saving stops when a save has been overdue for minutes. Its first cause stays until no save is overdue any more.
         """
         if not saving.overdue_s:
             return {Saving: _ENDED}

@@ -95,7 +95,7 @@ class Saving(NamedTuple):
         return saving._replace(unanswered_wait=saving._find_unanswered_wait())
 
     def _find_unanswered_wait(self) -> str:
-        """Return what a stopped save waits for, such as "topic", if that does not answer; otherwise return ""."""
+        """If saving has stopped for want of an answer, return what a save waits for, such as "topic"; otherwise ""."""
         if not self.has_stopped or not self.failures:
             return ""
         waits_for, newest_cause = list(self.failures.items())[-1]  # `_with_failure` puts the newest failure last

@@ -34,8 +34,8 @@ class BatchSpans(Observer):
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
         """Return a function that decodes a batch like `decode`, and begins its span.
 
-        The span has links to the traces that are named in the headers of the records. Later, when the batch was
-        projected, `transform` has dropped the records.
+        The span has links to the traces that are named in the headers of the records. It begins here, since transform
+        drops the records when it has projected them.
         """
 
         def decode_and_begin_span(batch: Records) -> Vectors | Undecoded:
