@@ -81,7 +81,7 @@ class MemberApp:
     async def _answer_probe(self, path: str, authorization: str, send: Send) -> None:
         """Say whether the member is healthy, or ready. If there are tokens, details are only for requests with one."""
         state = self._member.state
-        failure = self._probes[path](state, self._member.now().ticks)
+        failure = self._probes[path](state, self._member.now().monotonic_s)
         may_see_details = self._tokens is None or self._tokens.knows(authorization)
         if failure:
             await _answer(send, 503, failure.cause if may_see_details else failure.kind)
