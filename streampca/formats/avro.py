@@ -72,6 +72,7 @@ class AvroReader(Reader):
         one_block_schema = self._create_one_block_schema(original, referenced_types)
 
         def decode(value: bytes) -> VectorBytes | GuessedNumbers:
+            """Return the numbers of a value's vectors. First tries the faster way, if there is one."""
             if one_block_schema is not None:
                 numbers = self._read_one_block(value, one_block_schema)
                 if numbers is not None:
@@ -265,9 +266,9 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
 def _with_one_block(schema: Any, steps: Sequence[Step], dimensions: int, block_numbers: Iterator[int]) -> Any:
     """Return a schema that reads the array of floats at the end of the steps as bytes, all numbers at once.
 
-    It has the type `_block_type` in place of the array. If the steps do not lead to an array of floats, or lead through
-    a type that is defined elsewhere, returns None. In a union there may be several arrays: `block_numbers` give their
-    new types different names.
+    In place of the array, the schema has a record of fixed bytes (`_block_type`). If the steps do not lead to an array
+    of floats, or lead through a type that is defined elsewhere, returns None. In a union there may be several arrays:
+    `block_numbers` give their records different names.
     """
     match schema:
         case list() as branches:  # a union
@@ -289,7 +290,10 @@ def _with_one_block(schema: Any, steps: Sequence[Step], dimensions: int, block_n
 
 
 def _find_float_size(item_type: Any) -> int | None:
-    """Return the bytes of a number of the type "float" or "double", or {"type": "float"}; None for any other type."""
+    """Return how many bytes a number of a type takes, if the type is float or double; else return None.
+
+    A type is written as "float" or as {"type": "float"}.
+    """
     name = item_type.get("type") if isinstance(item_type, dict) else item_type
     return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 

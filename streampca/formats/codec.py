@@ -201,9 +201,9 @@ class Codec:
             counts=np.asarray(read.counts, np.int64),  # of the vectors in each of these values
             rejects=read.rejects,
         )
-        is_raw = self._reader.raw_size is not None
-        if not is_raw:
-            # Says that elements of an array change their places, although their numbers are read by position.
+        is_parsed = self._reader.raw_size is None
+        if is_parsed:
+            # The warning says that elements of an array change their places, although they are read by position.
             decoded = decoded._replace(warning=self._reader.numbers.places.warning)
         return decoded, read.value_count
 
@@ -235,7 +235,7 @@ class Codec:
             except VectorError as error:
                 rejects.append(_create_reject(index, error))
                 if error.reason == "unknown_schema":
-                    # Asking the registry takes time, so the batch ends after some such values, as after large vectors.
+                    # Asking the registry may take seconds. So the value counts as many bytes: the batch ends earlier.
                     total_bytes += _UNKNOWN_SCHEMA_BYTES
                 continue
             except (StreampcaError, TimeoutError):  # the schema registry does not answer: not the value's fault

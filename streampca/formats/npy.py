@@ -36,6 +36,7 @@ def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
 
 class RawReader(Reader):
     def __post_init__(self) -> None:
+        """Find out the type of the numbers, whether it may be wrong, and how many bytes a value has."""
         self.dtype = raw_type(self.format)
         # A setting without a byte order, such as float32, may be wrong: the first numbers are tested.
         names_byte_order = self.format[0] in "<>"
@@ -44,6 +45,7 @@ class RawReader(Reader):
         self.raw_size = self.dtype.itemsize * self.dimensions
 
     def read(self, value: bytes) -> bytes:
+        """Return the value as it is. If it has another number of bytes than d numbers, raises `VectorError`."""
         if len(value) != self.raw_size:
             raise VectorError(
                 "wrong_length",

@@ -88,6 +88,10 @@ class _MessageReader:
     """Reads the vectors in one type of message."""
 
     def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
+        """Prepare the types with which vectors, packed vectors and labels are read from a message.
+
+        `indexes` name the type of the message in the schema `files` (`_find_message_type`).
+        """
         self._dimensions = reader.dimensions
         self._numbers = reader.numbers
         self._names = reader.numbers.names
@@ -159,7 +163,7 @@ class ProtobufWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row; `counts` are not used.
 
-        A value is the frame, the index of the message's type, the head of each message around the fields, and the
+        A value is the frame, the indexes of the message's type, the head of each message around the fields, and the
         fields. The head of a message or of packed numbers is a tag and a size.
         """
         encoded_fields = list[Any]()
@@ -185,7 +189,7 @@ class ProtobufWriter(Writer):
             head = _encode_tag(1, _WIRE_LENGTH) + varint(inner_size)
             heads_around = head + heads_around
             inner_size += len(head)
-        first_type = b"\0"  # the index of the message's type
+        first_type = b"\0"  # in place of the indexes of the message's type, which is the first one of the schema
         return join_parts([self.frame + first_type + heads_around, *encoded_fields])
 
 
