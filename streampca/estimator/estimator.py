@@ -175,6 +175,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         fit = self._fitted
 
         def project(V: Array) -> Array:
+            """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
             # With whiten=True, `in_basis` divides the coordinates by the standard deviations of the model here. Those
             # of scikit-learn have ddof=1, so the unbiased model takes the model's place. The coordinates stay the same.

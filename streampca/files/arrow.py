@@ -49,6 +49,7 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
     fields = columns.create_fields(dimensions=d, value_name="record batch")
 
     def read() -> Iterator[FileBatch]:
+        """Open the file again, and yield its rows in batches of bounded size."""
         names = list(dict.fromkeys([*columns.needed, *columns.others]))
         step = batch_rows(d)
         with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
@@ -74,7 +75,7 @@ def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int
     read_names = columns.create_fields(dimensions=0, value_name="record batch").names
     for batch in batches:
         for i in range(len(batch)):
-            # Texts that are not read become bytes: as a text, one in another encoding than UTF-8 would be an error.
+            # Texts that are not read become bytes, since a text that is not UTF-8 would be an error.
             one_row = with_bytes(batch.slice(i, 1), read_names)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:  # the row holds a vector
@@ -119,10 +120,11 @@ def _example(kind: Any) -> Any:
 
 
 def _open_source(path: str) -> AbstractContextManager[Any]:
-    """Open a file of Parquet, or of Arrow's stream or file format, as a context of its schema and a function.
+    """Return a context that opens a file of Parquet, or of Arrow's stream or file format.
 
-    The function takes the names of the columns to read and, for Parquet, the row groups to read, by start and end, or
-    None for all. It yields record batches, each with the share of the file that has been read.
+    The context yields the file's schema, and a function that reads record batches. The function takes the names of the
+    columns to read, and a range of the row groups of Parquet, by start and end; None: all. For each record batch, the
+    function also yields the share of the file that has been read.
     """
     kind, _ = require_kind(path)
     if kind == "parquet":

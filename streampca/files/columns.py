@@ -237,7 +237,8 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
     """Expand one step of a pattern: return the steps that lead into this value, each with the inner value there.
 
     In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` becomes {Part("x1"): 1, Part("x2"): 2}. A `Choice` such as `[id=temp]`
-    stays as it is, and leads to the first object with `id` temp, or to None. Raises `InputError` if no column matches.
+    has the key `id` and the word `temp`. It stays as it is, and leads to the first object whose `id` is `temp`, or to
+    None. Raises `InputError` if no column matches.
     """
     if isinstance(step, Choice):
         chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]

@@ -142,6 +142,7 @@ def _write_parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterato
     schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
+        """Write a record batch. Raises `InputError` if a value does not have the type of its column."""
         arrays = [*(columns[name] for name in others), column_of(coordinates), residual]
         try:
             batch = pa.record_batch(arrays, schema=schema)

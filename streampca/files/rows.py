@@ -252,6 +252,7 @@ def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -
     step = batch_rows(d)
 
     def batches() -> Iterator[FileBatch]:
+        """Yield the rows of the array in batches; integers and truth values become float64."""
         for first in range(0, n, step):
             vectors = np.asarray(array[first : first + step])
             if vectors.dtype.kind != "f":

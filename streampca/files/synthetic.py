@@ -35,6 +35,7 @@ class LowRank:
     """
 
     def __init__(self, dimensions: int = 128, components: int = 8, seed: int = 0) -> None:
+        """Draw the directions uᵢ and the mean at random. The deviations σᵢ fall from 4 to 1."""
         self._random = np.random.default_rng(seed)
         Q, _ = np.linalg.qr(self._random.standard_normal((dimensions, components)))
         self.basis: F64 = Q.T  # (k, d), orthonormal rows

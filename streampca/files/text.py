@@ -302,6 +302,7 @@ def _csv_records(text: Iterable[str], separator: str, *, strict: bool = False) -
     size = 0  # number of characters of the current record so far
 
     def bounded_lines() -> Iterator[str]:
+        """Yield the lines. Raises `ValueError` if the current record becomes too long."""
         nonlocal size
         for line in text:
             size += len(line)

@@ -39,7 +39,8 @@ class EventTime:
         recent = np.asarray(self.recent, np.int64)
         unknown = np.full(_WINDOW - 1 - len(recent), _UNKNOWN)
         known_ms = np.concatenate([unknown, recent, timestamps[has_time]])
-        # The event time is the greatest median so far: before the first new timestamp, and after each new timestamp.
+        # The event time before the first new timestamp and after each new timestamp, one value more than there are new
+        # timestamps. It is the greatest median so far.
         times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], _compute_medians(known_ms)]))
         before_ms = times_ms[:-1]  # for each new timestamp, the event time before it
         steps_ms = np.zeros(len(timestamps), np.int64)
