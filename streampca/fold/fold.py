@@ -158,7 +158,7 @@ class FoldConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in the form that a checkpoint keeps."""
         settings = vars(self.learning) | vars(self)
-        settings["start"] = self.learning.start  # a property, so it is not in `vars`
+        settings["start"] = self.learning.first_block_size  # a property, so it is not in `vars`
         settings["missing"] = "impute" if self.learning.impute else "refuse"  # as users set it
         left_out = ["names", "learning", "impute", "factor"]  # `factor` is set only by tests
         # Files of earlier releases do not have these two settings, and neither do files in which they are empty.
