@@ -117,7 +117,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
     axes = estimator.model_.components.T  # (d, k)
     if estimator.whiten:
-        axes = estimator.online_.unbiased.whiten(axes)
+        axes = estimator.online_.unbiased_model.whiten(axes)
     vectors = operator.inputs[0]
     config = estimator.online_.config.learning
     missing = MissingValues.of(config.missing_values, config.dtype)

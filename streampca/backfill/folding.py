@@ -195,8 +195,8 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
     """Read the vectors and columns of an Arrow record batch. Raises `InputError` for a wrong column."""
     with input_errors("the record batch", VectorError):
         columns = columns_of(batch.schema, plan.options, "the record batch")
-        fields = columns.create_fields(plan.fold_config.learning.dimensions, "record batch")
-        return batch_of(batch, columns, fields, share=0.0)  # nobody shows the progress
+        fields = columns.create_fields(plan.fold_config.learning.dimensions, value_name="record batch")
+        return batch_of(batch, columns, fields, share_read=0.0)  # nobody shows the progress
 
 
 def _find_history(
