@@ -163,7 +163,7 @@ class FoldConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in the form that a checkpoint keeps."""
         settings = vars(self.learning) | vars(self)
-        settings["start"] = self.learning.start  # a property, so it is not in `vars`
+        settings["start"] = self.learning.first_block_size  # a property, so it is not in `vars`
         settings["missing"] = "impute" if self.learning.impute else "refuse"  # as users set it
         left_out = [
             "names",  # a checkpoint keeps them beside its settings
