@@ -31,6 +31,10 @@ class TopicDescription(NamedTuple):
     in_sync: Mapping[int, int]  # partition → number of its replicas that are in sync; 0 if it has no leader
     is_writable: bool = True  # whether this user may write; also true if the brokers do not say (before Kafka 2.3)
 
+    @property
+    def partitions(self) -> Collection[int]:
+        return self.in_sync.keys()
+
 
 class Committed(NamedTuple):
     """An offset that the group has committed, with the text that the member has stored with it."""

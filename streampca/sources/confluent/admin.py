@@ -24,7 +24,7 @@ class ConfluentAdmin(ConfluentConnection):
 
         librdkafka reports no error if a partition's leader does not answer: the offset is then negative.
         """
-        tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]
+        tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().partitions]
         spec: Any = OffsetSpec  # it has no types
         # Both requests are sent before we wait for the first answer.
         earliest_requests = self._admin.list_offsets(dict.fromkeys(tps, spec.earliest()), request_timeout=_ANSWER_S)

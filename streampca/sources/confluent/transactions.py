@@ -86,7 +86,7 @@ class ConfluentTransactions(ClientTransactions):
                     raise TransactionFailedError("the brokers take no records") from None
                 produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except KafkaException as error:
-                self._fail(Failure(error, topic, record_size(value, key, headers)))
+                self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
 
     def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
@@ -100,7 +100,9 @@ class ConfluentTransactions(ClientTransactions):
     def _close_producer(self, producer: Producer) -> None:
         if self._open:
             with contextlib.suppress(KafkaException):  # raised if another producer has fenced this one
-                producer.poll(0)  # calls `_on_delivery` for what was not delivered: `_fail` looks for a refusal there
+                # Calls `_on_delivery` for each record that was not delivered. `_give_up_and_raise` looks for a refusal
+                # among these failures.
+                producer.poll(0)
         producer.purge()
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:

@@ -275,7 +275,7 @@ class KafkaPythonAdmin(KafkaPythonConnection):
 
     def log_ends(self) -> dict[int, tuple[int, int]]:
         """Return the earliest offset and the high watermark of each partition."""
-        tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]
+        tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().partitions]
         with self.translate_errors():
             earliest = self._ask(self.client.list_partition_offsets, dict.fromkeys(tps, OffsetSpec.EARLIEST))
             latest = self._ask(self.client.list_partition_offsets, dict.fromkeys(tps, OffsetSpec.LATEST))

@@ -184,7 +184,7 @@ class KafkaPythonTransactions(ClientTransactions):
                     timestamp_ms=time_ms,
                 )
             except (KafkaError, ValueError) as error:  # ValueError: the producer does not know the partition yet
-                self._fail(Failure(error, topic, record_size(value, key, headers)))
+                self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
             future.add_errback(partial(_add_failure, failures, topic, value, key, headers))
 
     def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
@@ -192,7 +192,7 @@ class KafkaPythonTransactions(ClientTransactions):
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
         if self._failures:  # the client would commit the transaction without these records
-            self._fail(self._failures[0])
+            self._give_up_and_raise(self._failures[0])
         if offsets:
             converted = self._source.convert_offsets(offsets)
             call_transactional(producer, "send_offsets_to_transaction", converted, membership, deadline=deadline)
