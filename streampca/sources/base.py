@@ -215,7 +215,7 @@ class Admin(Protocol):
     def topic_configs(self) -> Mapping[str, str]:
         """Return the topic's options, also those with default values; empty without the right to read them."""
 
-    def log_ends(self) -> dict[int, tuple[int, int]]:
+    def log_bounds(self) -> dict[int, tuple[int, int]]:
         """Return the earliest offset and the high watermark of each partition."""
 
     def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:

@@ -67,7 +67,7 @@ class ClientProducer(DeadLetters, ABC):
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self.produce(record.value, partition=None, key=record.key, headers=headers)
 
-    def _find_time_to_send_again(self, code: int | None, headers: Sequence[Header]) -> int | None:
+    def _find_own_time_to_send(self, code: int | None, headers: Sequence[Header]) -> int | None:
         """Return the timestamp with which to send a refused record once more, in milliseconds since 1970.
 
         A dead letter has the time of sending. If a broker refuses this time, the letter is sent with the time of its

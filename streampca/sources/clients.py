@@ -162,11 +162,11 @@ def could_save(settings: ConsumerSettings, waits_for: str) -> bool:
 def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     """Open a reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
-        log_ends = admin.log_ends()
+        log_bounds = admin.log_bounds()
     fields = dict(settings) | {"topic": topic, "group_instance_id": None}  # an instance id would need a group
     # Not `type(settings)`: `ConsumerSettings` itself has an empty group. `model_construct` does not check fields again.
     settings_without_group = ConsumerSettings.model_construct(**fields)
-    return TopicReader(create_client(settings_without_group), topic, log_ends)
+    return TopicReader(create_client(settings_without_group), topic, log_bounds)
 
 
 def create_producer(settings: ProduceSettings) -> ClientProducer:

@@ -119,10 +119,10 @@ class StartFinder:
         written = {}
         try:
             with closing(self.open_outputs()) as reader:
-                require_output_partitions(self.output_topic, len(reader.log_ends), self.topic, partitions)
+                require_output_partitions(self.output_topic, len(reader.log_bounds), self.topic, partitions)
                 found = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
-                    earliest, _ = reader.log_ends[partition]  # 0: the log still has its beginning
+                    earliest, _ = reader.log_bounds[partition]  # 0: the log still has its beginning
                     last = _find_last_record(found.get(partition, []), topic_id)
                     was_searched = partition in found  # False: the search gave up, before it found an output
                     written[partition] = Written(last, is_complete=was_searched and earliest == 0)
