@@ -32,7 +32,7 @@ def format_store_metadata(identity: StoreIdentity) -> str:
     return orjson.dumps({"store": identity.id, "location": location, "host": identity.host}).decode()
 
 
-def read_store(metadata: str) -> StoreIdentity | None:
+def parse_store_metadata(metadata: str) -> StoreIdentity | None:
     """Return the identity of the store of the worker that has committed; None if another tool has committed."""
     try:
         fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes behind the JSON
