@@ -235,7 +235,8 @@ class Checkpointer:
         """Start to write the folds that have changed. With `publish`, a model is written after them.
 
         With `rewrite`, folds that were saved and are gone from the store are written again. If brokers do not answer, a
-        later save writes the changed folds. Must not be called while `is_saving`. Raises `ForeignStoreError` if another member of the group saves to another store.
+        later save writes the changed folds. Must not be called while `is_saving`. Raises `ForeignStoreError` if another
+        member of the group saves to another store.
         """
         if self.is_saving:
             raise RuntimeError("one save at a time")

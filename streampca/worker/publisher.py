@@ -83,8 +83,8 @@ class NewestCheckpoints:
         """
         known = self._find_known(offsets, in_memory)
         sizes = stored.sizes({partition: at for partition, at in offsets.items() if partition not in known})
-        # One answer for each partition in `sizes`, in the order of `offsets`. If the newest checkpoint is damaged, it is
-        # an older one.
+        # One answer for each partition in `sizes`, in the order of `offsets`. If the newest checkpoint is damaged, the
+        # answer is an older one.
         answers = stored.for_each(sizes, stored.newest).take_in_order()
         for partition in offsets:
             if partition in known:
@@ -242,7 +242,8 @@ class Publisher:
     def _merge(self, checkpoints: Iterable[Checkpoint], scored_by: Model | None) -> Publication | None:
         """Merge checkpoints to the next version, with p-values of its pending vectors.
 
-        Returns None if there are too few messages. The model `scored_by` scores the pending vectors; None if there is no model that has not learned them.
+        Returns None if there are too few messages. The model `scored_by` scores the pending vectors. If it is None,
+        they get no p-values.
         """
         merger = self._create_merger()
         previous = self._newest
