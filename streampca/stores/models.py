@@ -41,8 +41,8 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)  # number of versions
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # A snapshot of these models lists versions as they were. Pins and reports are read from the store itself all the
-        # same: a version may be pinned or used after the snapshot was made.
+        # A snapshot of these models lists versions as they were. Pins and reports are read from the store itself even
+        # then: a version may be pinned or used after the snapshot was made.
         self._pins = Pins(store, topic)
         self._reports = ProcessStatuses(store, topic)
 
