@@ -9,8 +9,8 @@ import numpy as np
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.missing_values import MissingValues
 
-# The graph of a model, with versions of ONNX of 2023, which today's runtimes read. This template and the next ones refer
-# to constants of the graph by name: mean, axes and so on.
+# The graph of a model, with versions of ONNX of 2023, which today's runtimes read. This and the next templates refer to
+# constants of the graph by name: mean, axes and so on.
 _ONNX = """
 <ir_version: 9, opset_import: ["" : 18]>
 streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] residual)

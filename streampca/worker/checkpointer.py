@@ -170,10 +170,10 @@ class Checkpointer:
         if not has_restored_any:  # nothing was read yet, so a topic that was replaced since the start is read instead
             self._topic_id = self._source.topic_id()
 
-        # The store must be the group's.
+        # Check that the store is the group's, and compare its checkpoints with the committed offsets.
         committed = self._group_store.read_committed()
         examined = yield from self._ask(partial(examine_store, self._writer.checkpoints, committed))
-        # Why partitions are not restored. The steps below add theirs.
+        # The causes why partitions are not restored, by partition. The steps below add more.
         why_unrestored = self._group_store.begin_assignment(examined, partitions)
         stored = examined.stored
         if not has_restored_any and self._names is None:
@@ -243,7 +243,8 @@ class Checkpointer:
         to_write = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
         if to_write and not self._prepare_save():
             to_write = {}
-        # The saved folds of all further partitions: a model needs them, and `rewrite` writes those that are gone.
+        # The folds of all partitions that are not written now, as they were saved last. A model needs them, too, and
+        # those that are gone from the store may be written again.
         saved_before = {p: fold for p, fold in self._saved.items() if p not in to_write}
         if to_write or publish or rewrite:
             self._running_save = self._writer.start(
@@ -377,7 +378,7 @@ class Checkpointer:
     def _begin_new(self, new: Sequence[int], examined: Examined, why_unrestored: dict[int, str]) -> Restoring[None]:
         """Yield the folds with which partitions without a checkpoint begin, where the setting `start` says.
 
-        Adds to `why_unrestored` why partitions cannot begin, by partition. They are tried again at the next attempt.
+        Adds to `why_unrestored` the causes why partitions cannot begin. The next attempt tries these partitions again.
         """
         try:
             newest_model = yield from self._ask(self._writer.models.newest)
@@ -405,7 +406,8 @@ class Checkpointer:
     ) -> Restoring[None]:
         """Yield the folds of new partitions that begin where brokers or backfills say, at most 64 at a time.
 
-        If the store refuses a fold, why is added to `why_unrestored`, and partitions after these 64 do not begin now.
+        If the store refuses a fold, the cause is added to `why_unrestored`, and the partitions after these 64 do not
+        begin now: perhaps the store is busy, and would also refuse them.
         """
         for first in range(0, len(new), _MAX_BEGUN_AT_ONCE):
             partitions = new[first : first + _MAX_BEGUN_AT_ONCE]
@@ -418,7 +420,7 @@ class Checkpointer:
             self._note_restored(folds)
             yield folds
             has_refused_some = len(folds) < len(partitions)
-            if has_refused_some:  # perhaps the store is busy: each further save would wait as long
+            if has_refused_some:
                 return
 
     def _find_gone(
@@ -426,9 +428,10 @@ class Checkpointer:
     ) -> dict[int, str]:
         """Return which of these partitions must not begin as new, each with a message that says why.
 
-        If the newest model contains a partition, its checkpoint is gone. If it began as new, models would shrink. With
-        start=backfill, the backfills say where partitions begin. So if the checkpoint of a backfill is gone or too old,
-        no partition can begin. `offsets` are those of the newest checkpoints in the store, by partition.
+        A partition that the newest model contains had a checkpoint, which is gone: if the partition began as new,
+        models would shrink. With start=backfill, the backfills say where partitions begin. So if the checkpoint of a
+        backfill is gone or too old, no partition can begin. `offsets` are those of the newest checkpoints in the store,
+        by partition.
         """
         message_by_missing = find_missing(newest_model, offsets, self._topic_id)
         missing_backfills = [partition for partition in message_by_missing if is_backfill(partition)]
@@ -443,7 +446,7 @@ class Checkpointer:
         """Save empty folds of new partitions, which begin at these offsets, and return the folds that were saved.
 
         Folds are saved before a record is read: after a crash, start=latest, for example, would mean a later offset. If
-        the store refuses a fold, why is added to `why_unrestored`, by partition. Yields {} until all writes have ended.
+        the store refuses a fold, the cause is added to `why_unrestored`. Yields {} until all writes have ended.
         """
         self.check_topic()  # otherwise the offsets could mean records of a topic that has replaced ours
         empty = Fold.empty(self._fold_config.learning)
@@ -494,8 +497,8 @@ class Checkpointer:
         `SettingsError` if both have names that differ.
         """
         names = checkpoint.agree_on_names(self._names)
-        has_only_one_names = checkpoint.names != self._names
-        if has_only_one_names:
+        only_one_has_names = checkpoint.names != self._names  # names that differ were refused
+        if only_one_has_names:
             self._names = names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(names or []))
         return checkpoint.fold

@@ -30,7 +30,7 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
             f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store {theirs} "
             f"(id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
         )
-        # Then our store may be the group's all the same, and only its id may have changed.
+        # A store with such a checkpoint may be the group's, and only its file with the id was deleted or replaced.
         if _has_checkpoint_at_offset(checkpoints, committed, theirs):
             raise ForeignStoreError(
                 f"{difference}, with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted "
@@ -80,7 +80,7 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
         newest = offsets.get(partition)  # None: the partition has no checkpoint
         is_from_worker = parse_store_metadata(metadata) is not None  # only workers name their store in the metadata
         if not is_from_worker:
-            expected = 0 if newest is None else newest  # without a checkpoint, offset 0 asks for nothing else
+            expected = 0 if newest is None else newest  # offset 0 without a checkpoint changes nothing
             if offset != expected:
                 set_by_other_tools[partition] = offset
         elif newest is None or newest < offset:

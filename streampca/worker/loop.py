@@ -49,7 +49,7 @@ class Worker(MemberLoop):
         writer: CheckpointWriter,
         notify: events.Notify,
     ) -> None:
-        """Connects nothing: `run` joins the group. `notify` is called with each event, for metrics and the log."""
+        """Does not join the group yet; `run` does. `notify` is called with each event, for metrics and the log."""
         super().__init__(source, in_flight, notify, seen_names=config.codec.seen_names)
         self._config = config
         self._dead_letters = dead_letters

@@ -78,8 +78,8 @@ class NewestCheckpoints:
         """Yield the newest checkpoint of each partition. `offsets` are those of these checkpoints, by partition.
 
         A checkpoint at this offset that is cached or `in_memory` is not read from the store. All further checkpoints
-        are read side by side. If a checkpoint cannot be read, it is left out, and why is added to `unreadable`, by
-        partition. Raises `StoreBusyError` if the store does not answer.
+        are read side by side. If a checkpoint cannot be read, it is left out, and the cause is added to `unreadable`,
+        by partition. Raises `StoreBusyError` if the store does not answer.
         """
         known = self._find_known(offsets, in_memory)
         sizes = stored.sizes({partition: at for partition, at in offsets.items() if partition not in known})
