@@ -40,6 +40,7 @@ class EmbeddedBroker:
     """
 
     def __init__(self, *topics: str) -> None:
+        """Start the broker, and create these topics."""
         with explain_missing_extra("worker", needed_by="the demo"):
             from confluent_kafka import Producer
         client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})

@@ -169,6 +169,7 @@ class ModelCache:
             self._poller.join(_STOP_TIMEOUT_S)
 
     def _poll_forever(self, interval_s: float) -> None:
+        """Poll again and again until `stop` is called."""
         while not self._stop.wait(interval_s):
             try:
                 self.poll()

@@ -30,7 +30,7 @@ _NAMES_PER_REQUEST = 1000  # of a listing
 _open: Callable[..., Any] = from_url  # its types depend on the URL's scheme, which mypy does not know
 _ALLOW_HTTP_VARIABLES = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 # Not every server that is compatible with S3 can delete many objects in one request.
-_CONFIG: dict[str, Any] = {"s3": {"disable_bulk_delete": True}}
+_CLIENT_CONFIG: dict[str, Any] = {"s3": {"disable_bulk_delete": True}}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class ObjectStore(Store):
         with self._convert_errors("open", ""):
             self._bucket = _open(
                 url,
-                config=_CONFIG.get(scheme, {}),
+                config=_CLIENT_CONFIG.get(scheme, {}),
                 client_options={
                     "allow_http": allow_http,
                     "connect_timeout": timedelta(seconds=timeouts.connect_s),
@@ -193,6 +193,7 @@ class ObjectStore(Store):
         return sorted(f"{prefix}{part}" for part in parts if is_part(part))
 
     def size(self, name: str) -> int:
+        """Return the bytes of an object; 0 if it does not exist. A snapshot looks in its own list."""
         if self._listing and self._listing.covers(name):
             return self._listing.size(name)
         check_name(name)

@@ -315,6 +315,7 @@ class Checkpointer:
         self._topic_id = self._topic_id or topic_id  # if it was not known before
 
     def _make_checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
+        """Return a checkpoint of each fold, with the topic, the settings and the names of this worker."""
         settings = self._fold_config.as_dict()
         return [
             Checkpoint(self._topic, self._topic_id, partition, fold, settings, names=self._names)

@@ -75,6 +75,7 @@ class Worker(MemberLoop):
         return self._checkpointer.is_saving
 
     def _turn(self, clock: Callable[[], float]) -> None:
+        """Poll and handle events, retry to restore partitions, and start and finish saves, each when it is due."""
         self._handle_events(_RESTORING_POLL_S if self._assignment.is_restoring else _POLL_S)
         now = clock()
         self._assignment.retry_when_due(now)
@@ -112,6 +113,7 @@ class Worker(MemberLoop):
             self._checkpointer.finish_save(wait=True)
 
     def _handle(self, event: Event) -> None:
+        """Learn records, take over or release partitions, or skip records that the log has lost."""
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
             # A save commits offsets, which must happen while the partitions are still ours.
             self._checkpointer.finish_save(wait=True)

@@ -29,7 +29,7 @@ from streampca.worker.missing import find_missing
 
 _MIN_MESSAGES = 2  # one vector has no direction from the mean
 CACHED_BYTES = 64 * 2**20  # without a limit, memory would grow with the number of partitions
-_SHARE_OF_TIME = 0.1  # of publishing at most: it competes with learning, and delays checkpoints
+_MAX_SHARE_OF_TIME = 0.1  # of publishing, which competes with learning, and delays checkpoints
 
 
 class PublishSchedule:
@@ -50,7 +50,7 @@ class PublishSchedule:
         is_publisher = min(all_partitions, default=0) in owned
         # The shorter of two times: if the store hangs during one publication, the next one is not delayed.
         took_s = min(self._last_took_s, self._second_last_took_s)
-        is_due = took_s <= _SHARE_OF_TIME * (now - self._began_at)
+        is_due = took_s <= _MAX_SHARE_OF_TIME * (now - self._began_at)
         if is_publisher and is_due:
             self._began_at = now
         return is_publisher and is_due
