@@ -47,7 +47,7 @@ _MAX_BEGUN_AT_ONCE = 64  # new partitions in one step: brokers are asked for the
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Restoring: TypeAlias = Generator[Mapping[int, Fold], None, T]
+FoldGenerator: TypeAlias = Generator[Mapping[int, Fold], None, T]
 """A generator that yields restored folds by partition, {} while it waits for the store, and at last returns T."""
 
 
@@ -150,13 +150,14 @@ class Checkpointer:
         self._running_save: Future[SaveResult] | None = None  # the save that was started and not finished
         self._is_restoring = False
 
-    def restore(self, partitions: Collection[int]) -> Restoring[None]:
+    def restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
         """Yield the folds from which just assigned partitions continue, by partition, as soon as they are restored.
 
         Threads ask the store. While it has not answered, this generator yields {}, so that the loop can poll. The loop
         may close it at any yield, when partitions are revoked. A partition whose checkpoint is gone or cannot be read
-        is left out and reported: a retry may help. Raises `StoreError` or `TimeoutError` if no partition could be
-        restored, and `ForeignStoreError` if the store is not the group's.
+        is left out and reported: a retry may help. Raises `StoreError` if the store cannot be listed or none of the
+        checkpoints can be read, `TimeoutError` if brokers do not answer, and `ForeignStoreError` if the store is
+        another group's.
         """
         self._is_restoring = True
         try:
@@ -164,7 +165,7 @@ class Checkpointer:
         finally:
             self._is_restoring = False
 
-    def _restore(self, partitions: Collection[int]) -> Restoring[None]:
+    def _restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
         """Restore partitions, as `restore` says: check the store, load the checkpoints, then begin new partitions."""
         has_restored_any = bool(self._saved)
         if not has_restored_any:  # nothing was read yet, so a topic that was replaced since the start is read instead
@@ -329,7 +330,7 @@ class Checkpointer:
             self._reported_missing = missing.keys()
             self._notify(PartitionsMissing(missing))
 
-    def _ask(self, function: Callable[[], T]) -> Restoring[T]:
+    def _ask(self, function: Callable[[], T]) -> FoldGenerator[T]:
         """Call a function in a thread. Yield {} until it has ended, then return its result."""
         future = self._writer.checkpoints.threads.submit(_end_process_if_hanging(function))
         while not wait_for_end(future, _STEP_TIMEOUT_S):
@@ -342,7 +343,7 @@ class Checkpointer:
         sizes: Mapping[int, int],
         committed: Mapping[int, Committed],
         why_unrestored: dict[int, str],
-    ) -> Restoring[list[StoreError]]:
+    ) -> FoldGenerator[list[StoreError]]:
         """Load the newest checkpoints of the partitions in `sizes`, and yield their folds.
 
         `sizes` are the bytes of the checkpoints, by partition. Returns the errors of checkpoints that cannot be read,
@@ -376,7 +377,7 @@ class Checkpointer:
             yield folds
         return errors
 
-    def _begin_new(self, new: Sequence[int], examined: Examined, why_unrestored: dict[int, str]) -> Restoring[None]:
+    def _begin_new(self, new: Sequence[int], examined: Examined, why_unrestored: dict[int, str]) -> FoldGenerator[None]:
         """Yield the folds with which partitions without a checkpoint begin, where the setting `start` says.
 
         Adds to `why_unrestored` the causes why partitions cannot begin. The next attempt tries these partitions again.
@@ -404,7 +405,7 @@ class Checkpointer:
         backfills: Sequence[Checkpoint],
         stored: Checkpoints,
         why_unrestored: dict[int, str],
-    ) -> Restoring[None]:
+    ) -> FoldGenerator[None]:
         """Yield the folds of new partitions that begin where brokers or backfills say, at most 64 at a time.
 
         If the store refuses a fold, the cause is added to `why_unrestored`, and the partitions after these 64 do not
@@ -443,7 +444,7 @@ class Checkpointer:
 
     def _begin(
         self, offsets: Mapping[int, int], stored: Checkpoints, why_unrestored: dict[int, str]
-    ) -> Restoring[dict[int, Fold]]:
+    ) -> FoldGenerator[dict[int, Fold]]:
         """Save empty folds of new partitions, which begin at these offsets, and return the folds that were saved.
 
         Folds are saved before a record is read: after a crash, start=latest, for example, would mean a later offset. If
@@ -475,7 +476,7 @@ class Checkpointer:
         self._group_store.commit({partition: fold.position for partition, fold in begun.items()})
         return begun
 
-    def _read_names_of_backfill(self, stored: Checkpoints) -> Restoring[None]:
+    def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
         """Take over the names of the dimensions from the last backfill, since partitions may have none yet.
 
         If there is no backfill, or it cannot be read, do nothing.

@@ -50,6 +50,7 @@ class Worker(MemberLoop):
         notify: events.Notify,
     ) -> None:
         """Does not join the group yet; `run` does. `notify` is called with each event, for metrics and the log."""
+        # `seen_names` are the names in the setting `field` at which a vector had a number.
         super().__init__(source, in_flight, notify, seen_names=config.codec.seen_names)
         self._config = config
         self._dead_letters = dead_letters
