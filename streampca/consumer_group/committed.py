@@ -39,7 +39,7 @@ def format_store_metadata(identity: StoreIdentity, *, begins: bool = False) -> s
     return orjson.dumps(fields).decode()
 
 
-def read_store(metadata: str) -> StoreIdentity | None:
+def parse_store_metadata(metadata: str) -> StoreIdentity | None:
     """Return the identity of the store of the worker that has committed; None if another tool has committed."""
     try:
         fields = _read_fields(metadata)
@@ -50,7 +50,7 @@ def read_store(metadata: str) -> StoreIdentity | None:
 
 def read_begins(metadata: str) -> bool:
     """Return whether a worker has committed that a partition begins at the offset, and nothing was learned yet."""
-    return read_store(metadata) is not None and _BEGINS in _read_fields(metadata)
+    return parse_store_metadata(metadata) is not None and _BEGINS in _read_fields(metadata)
 
 
 def _read_fields(metadata: str) -> Any:

@@ -4,7 +4,7 @@ import itertools
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from streampca.consumer_group.committed import read_begins, read_store
+from streampca.consumer_group.committed import parse_store_metadata, read_begins
 from streampca.errors import (
     ForeignStoreError,
     NewerFormatError,
@@ -217,7 +217,7 @@ class Checks:
     def _on_commit(self, positions: Mapping[int, int], metadata: str) -> None:
         cluster = self._world.cluster
         named = {p: cluster.metadata[p] for p in cluster.committed} | dict.fromkeys(positions, metadata)
-        stores = {known.id for text in named.values() if (known := read_store(text))}
+        stores = {known.id for text in named.values() if (known := parse_store_metadata(text))}
         if positions and len(stores) != 1:
             self._world.report(f"the group's offsets are of {len(stores)} stores")
         for partition, committed in positions.items():
