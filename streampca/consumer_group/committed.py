@@ -49,11 +49,12 @@ class OutputShape(NamedTuple):
     version: int | None = None  # of the model, if `model_version` fixes it
 
     @property
-    def size(self) -> str:
+    def components_and_dimensions(self) -> str:
         return f"k={self.components} d={self.dimensions}"
 
     def __str__(self) -> str:
-        return self.size if self.version is None else f"{self.size} version={self.version}"
+        version = "" if self.version is None else f" version={self.version}"
+        return self.components_and_dimensions + version
 
 
 def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastRecord | None) -> str:

@@ -60,7 +60,7 @@ class ModelCache:
         """
         self._models = models
         self._clock = clock
-        self.readable = ReadableModels(models, clock)
+        self.loader = ReadableModels(models, clock)
         self._on_load = on_load
         self._after_poll = after_poll
         self.current: PublishedModel | None = None  # the model in use
@@ -74,8 +74,8 @@ class ModelCache:
         self._other_topics = ""  # `describe_other_topics`
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
-        # Failed loads and polls by cause. The counter is shared with `readable`; polls add the causes store and bug.
-        self.failures: Counter[str] = self.readable.failures
+        # Failed loads and polls by cause. The counter is shared with `loader`; polls add the causes store and bug.
+        self.failures: Counter[str] = self.loader.failures
 
     def get_loaded(self, version: int | None) -> PublishedModel:
         """Return the model of a version, if it is in memory; None stands for the version in use.
@@ -108,7 +108,7 @@ class ModelCache:
         try:
             return self.get_loaded(version)
         except NotLoadedError:
-            model = self.readable.load(version)
+            model = self.loader.load(version)
         if model is not None:
             self._keep_older(model)
         return model
@@ -122,7 +122,7 @@ class ModelCache:
         location = self._missing_store
         if location is not None:
             return f"there is no store at {location} yet: no worker has written to it, or its volume is not mounted"
-        unreadable = dict(self.readable.unreadable)
+        unreadable = dict(self.loader.unreadable)
         if unreadable:
             newest = max(unreadable)
             cause = unreadable[newest].cause
@@ -150,7 +150,7 @@ class ModelCache:
             self.store_error = str(error)
             return
         finally:
-            self.readable.log_unreadable(in_use=self.current.version if self.current else None)
+            self.loader.log_unreadable(in_use=self.current.version if self.current else None)
         if self.store_error is not None:
             log.info("store readable again")
             self.store_error = None
@@ -187,14 +187,14 @@ class ModelCache:
         if newer:
             return newer
         # The file is looked for, too, since a listing may be old.
-        is_gone = current.version not in versions and not self.readable.is_stored(current.version)
+        is_gone = current.version not in versions and not self.loader.is_stored(current.version)
         # Workers never delete the newest version. If it is gone, another store has taken the place of this one.
         return newest_first if is_gone else []
 
     def _load_first(self, candidates: Sequence[int]) -> None:
         """Load the first candidate that can be read, and use it from now on."""
         for version in candidates:
-            model = self.readable.load(version)
+            model = self.loader.load(version)
             if model is None:
                 continue
             if self.current is not None and version < self.current.version:
@@ -207,7 +207,7 @@ class ModelCache:
 
     def _drop_deleted(self, versions: Sequence[int]) -> None:
         """Forget the versions that the store does not have any more."""
-        self.readable.forget_deleted(versions)
+        self.loader.forget_deleted(versions)
         with self._lock:
             for version in self._older.keys() - versions:
                 del self._older[version]

@@ -130,7 +130,7 @@ class WorkerMetrics(MemberMetrics):
         super().observe(change)
         match change.event:
             case BatchLearned():
-                self._on_batch(change.event, change.now.unix)
+                self._on_batch(change.event, change.now.unix_s)
             case RecordRejected(reason=reason):
                 self._record(label="rejected", messages=1)
                 self._record(label=reason, records_rejected=1)
@@ -142,7 +142,7 @@ class WorkerMetrics(MemberMetrics):
                 self._record(checkpoint_duration_seconds=seconds)
                 self._record(
                     label=partition,
-                    checkpoint_last_success_timestamp_seconds=change.now.unix,
+                    checkpoint_last_success_timestamp_seconds=change.now.unix_s,
                     pinv_error=fold.state.pinv_error if has_learned_block else None,
                 )
             case CheckpointPostponed():
