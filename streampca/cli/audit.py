@@ -94,7 +94,7 @@ def _learn_again(
     """
     count = 0
     with closing(open_reader(settings, settings.topic)) as reader, threadpool_limits(1):
-        earliest, _ = reader.log_ends.get(partition, (start, end))
+        earliest, _ = reader.log_bounds.get(partition, (start, end))
         first = max(start, earliest)
         all_records = reader.read_between(partition, first, end) if first < end else iter(())
         records = list(itertools.islice(all_records, _BATCH_RECORDS))

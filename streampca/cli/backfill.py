@@ -33,7 +33,7 @@ def run(
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import execute, with_names
-        from streampca.backfill.folding import places_in
+        from streampca.backfill.folding import decode_element_places
         from streampca.files.chunks import chunks_of
 
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
@@ -68,7 +68,7 @@ def run(
 
         parquet.write_table(rejected, rejects)
     _print_history(checkpoint)
-    print_warning(places_in(rejected).warning)
+    print_warning(decode_element_places(rejected).warning)
     published = _publish(settings, store, plan.fold_config)
     stats = checkpoint.fold.stats
     counts = ", ".join(f"{reason}: {count}" for reason, count in stats.rejected.items())

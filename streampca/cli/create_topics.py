@@ -44,7 +44,7 @@ def _create_if_missing(
             admin.create(partitions or _BROKERS_DEFAULT, replication_factor or _BROKERS_DEFAULT, configs)
             topic = admin.require_topic(timeout_s=_CREATED_S, missing_s=_CREATED_S)
             action = "created"
-    count = len(topic.in_sync)  # an item for each partition
+    count = len(topic.partitions)
     is_wanted_number = partitions is None or count == partitions
     is_any_number_fine = name == settings.dead_letter_topic
     note = "" if is_wanted_number or is_any_number_fine else f", not {partitions}; it stays as it is"

@@ -199,7 +199,7 @@ class TopicChecks:
         """
         offsets = {}
         for partition, (_, committed_end) in self.reader.find_bounds().items():
-            _, log_end = self.reader.log_ends[partition]
+            _, log_end = self.reader.log_bounds[partition]
             if committed_end < log_end:
                 offsets[partition] = committed_end
         return offsets

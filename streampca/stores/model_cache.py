@@ -110,7 +110,7 @@ class ModelCache:
         except NotLoadedError:
             model = self.loader.load(version)
         if model is not None:
-            self._keep(model)
+            self._keep_older(model)
         return model
 
     def versions(self) -> list[int]:
@@ -135,12 +135,12 @@ class ModelCache:
         If the store cannot be read, that is logged once, until it can be read again.
         """
         try:
-            self._missing_store = self._models.store.missing()
+            self._missing_store = self._models.store.missing()  # its location if it does not exist yet, else None
             listed = self._models.snapshot()
             versions = listed.versions()
             self._drop_deleted(versions)
             self._load_first(self._list_candidates(versions))
-            self._after_poll(listed)  # the sidecar reads pins and reports
+            self._after_poll(listed)  # a callback, in which the sidecar reads pins and reports
             if self.current is None:
                 self._other_topics = describe_other_topics(self._models.store, self._models.topic)
         except StoreError as error:
@@ -169,6 +169,7 @@ class ModelCache:
             self._poller.join(_STOP_TIMEOUT_S)
 
     def _poll_forever(self, interval_s: float) -> None:
+        """Poll again and again until `stop` is called."""
         while not self._stop.wait(interval_s):
             try:
                 self.poll()
@@ -222,14 +223,17 @@ class ModelCache:
             raise UnknownVersionError(
                 f"there is no model version {version}: never published, or removed; `streampca inspect STORE` lists all"
             ) from None
-        self._keep(model)
+        self._keep_older(model)
         return model
 
-    def _keep(self, model: PublishedModel) -> None:
-        """Keep an older version in memory. If there are too many, drop the least recently used one."""
+    def _keep_older(self, model: PublishedModel) -> None:
+        """Keep a version that is not in use in memory, and call `on_load` with it.
+
+        Of the versions without a pin, only the four that were used last stay in memory.
+        """
         self._on_load(model)
         with self._lock:
-            self._older[model.version] = model
-            unpinned = [older for older in self._older if older not in self.pinned]
-            for least_recently_used in unpinned[:-_MAX_OLDER_VERSIONS]:  # all but the last four
-                del self._older[least_recently_used]
+            self._older[model.version] = model  # at the end, where the most recently used versions are
+            unpinned = [version for version in self._older if version not in self.pinned]
+            for version in unpinned[:-_MAX_OLDER_VERSIONS]:
+                del self._older[version]

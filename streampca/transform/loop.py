@@ -242,7 +242,7 @@ class Transformer(MemberLoop):
             if is_committed or not is_ours:
                 del self._refused_up_to[partition]
         if not self._refused_up_to:
-            self._timestamps.begin_first_try()
+            self._timestamps.forget_failed_tries()
 
     def _abort_if_topic_replaced(self) -> None:
         """If the topic was replaced, abort the transaction and raise `TransactionFailedError`.

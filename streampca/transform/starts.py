@@ -121,13 +121,13 @@ class StartFinder:
         written = {}
         try:
             with closing(self.open_outputs()) as reader:
-                require_output_partitions(self.output_topic, len(reader.log_ends), self.topic, partitions)
+                require_output_partitions(self.output_topic, len(reader.log_bounds), self.topic, partitions)
                 # By partition, the newest outputs. A partition is absent if the search gave up before it found one.
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
                     last = _find_last_record(newest_outputs.get(partition, []), topic_id)
                     was_searched = partition in newest_outputs
-                    earliest_offset, _ = reader.log_ends[partition]
+                    earliest_offset, _ = reader.log_bounds[partition]
                     has_beginning = earliest_offset == 0  # retention has removed no output
                     written[partition] = Written(last=last, is_whole_log=was_searched and has_beginning)
         except NoBrokerError as error:  # a retry can help

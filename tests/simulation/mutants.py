@@ -114,7 +114,7 @@ def _begins_unsaved(self: Checkpointer, offsets: Mapping[int, int], stored: Any,
 
 
 def _finds_no_difference(*arguments: Any) -> group_store.ComparedOffsets:
-    return group_store.ComparedOffsets(moved={}, committed_ahead={})
+    return group_store.ComparedOffsets(set_by_other_tools={}, committed_ahead={})
 
 
 def _takes_failed_for_saved(
