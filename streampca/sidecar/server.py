@@ -57,7 +57,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         # After its shutdown, uvicorn restores the signal handlers that were installed before its own, and raises the
         # signal again. Python's own handlers would then end the process with the signal's status. So `process` installs
         # its handlers first.
-        process.run(partial(serve, server, listening), stop)
+        process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
 
