@@ -116,7 +116,7 @@ def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
     """Every contestant's times."""
     rng, config = np.random.default_rng(0), LearningConfig(d, k, dtype=dtype)
     first = config.next_block_size(0)
-    while first < config.start + YOUNG:
+    while first < config.first_block_size + YOUNG:
         first += config.next_block_size(first)
     n = first + MESSAGES
     X = rng.standard_normal((n, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((n, d))

@@ -9,7 +9,8 @@ import numpy as np
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.missing_values import MissingValues
 
-# Versions of ONNX of 2023, which today's runtimes read.
+# The graph of a model, with versions of ONNX of 2023, which today's runtimes read. This and the next templates refer to
+# constants of the graph by name: mean, axes and so on.
 _ONNX = """
 <ir_version: 9, opset_import: ["" : 18]>
 streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] residual)
@@ -39,7 +40,8 @@ _FILL = """
 def to_onnx(published: PublishedModel) -> bytes:
     """Return an ONNX model with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,).
 
-    All numbers are float64. The outputs of a vector with NaN, or with one of the model's missing values, are NaN.
+    All numbers are float64. The outputs of a vector with NaN, or with one of the model's missing values, are NaN. The
+    text of the graph is made of the templates above, which refer to the names in `constants`.
     """
     from onnx import checker, helper, numpy_helper, parser
 
@@ -48,19 +50,20 @@ def to_onnx(published: PublishedModel) -> bytes:
         "mean": model.mean.astype(np.float64),
         "axes": np.ascontiguousarray(model.components.T, np.float64),
         "components": model.components.astype(np.float64),
-        "along": np.array([1]),
+        "along": np.array([1]),  # the axis of a sum over dimensions
     }
     centre = _CENTRE
     if model.scale is not None or model.seen is not None:
         centre = _STANDARDIZE
-        # A dimension that was never seen has the scale 0, so it does not change the outputs.
-        # D has the factor of each dimension: 1 unless the model was learned with `standardize`.
+        # D (d,) are the factors that standardise; all are 1 without `standardize`. `seen` (d,) is False for a dimension
+        # in which all learned vectors lack a number: then the factor is 0, so this dimension does not change outputs.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
-    vectors = "vectors"
+    vectors = "vectors"  # the name in the graph of the vectors to centre
     fill = ""
     missing = published.missing_values
     if missing.numbers:
-        constants |= {"last": np.array([2]), "nan": np.array(np.nan)}
+        constants["last"] = np.array([2])  # the axis of missing values, when entries (n, d, 1) are compared with each
+        constants["nan"] = np.array(np.nan)
         # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type.
         for precision in dict.fromkeys(("float64", missing.dtype)):  # each type once
             fill += _FILL.format(
@@ -71,7 +74,7 @@ def to_onnx(published: PublishedModel) -> bytes:
                 bool_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)),
             )
             constants[f"missing_{precision}"] = missing.rounded_to(np.dtype(precision))
-            vectors = f"filled_{precision}"  # which the next part of the graph reads
+            vectors = f"filled_{precision}"  # the output of this part, which the next part of the graph reads
     text = _ONNX.format(d=model.dimensions, k=model.n_components, fill=fill, centre=centre.format(vectors=vectors))
     onnx_model = parser.parse_model(text)
     for name, array in constants.items():
@@ -107,7 +110,11 @@ def _set_output_shape(operator: Any) -> None:
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
-    """Add the graph of a fitted `StreamingPCA`: centre, divide by standard deviations, multiply with the axes."""
+    """Add the graph of a fitted `StreamingPCA` to an ONNX container of skl2onnx.
+
+    The graph replaces missing values by NaN, subtracts the mean, divides by standard deviations if the estimator
+    standardises, and multiplies with the axes.
+    """
     from onnx.helper import np_dtype_to_tensor_dtype
     from skl2onnx.algebra.onnx_ops import OnnxCast, OnnxDiv, OnnxEqual, OnnxMatMul, OnnxSub, OnnxWhere
     from skl2onnx.common.data_types import DoubleTensorType
@@ -117,13 +124,17 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
     axes = estimator.model_.components.T  # (d, k)
     if estimator.whiten:
-        axes = estimator.online_.unbiased.whiten(axes)
+        # As scikit-learn does, with variances that were divided by n − 1. `unbiased_model` has these.
+        axes = estimator.online_.unbiased_model.whiten(axes)
     vectors = operator.inputs[0]
     config = estimator.online_.config.learning
     missing = MissingValues.of(config.missing_values, config.dtype)
-    # An entry is missing if it equals a missing value in the type of the vectors, or after both were rounded to the
-    # type of the model, if that is float32.
-    for precision in {dtype, np.float32 if config.dtype == "float32" else dtype}:
+    # An entry is missing if it equals a missing value in the type of the vectors. If the model learns in float32, it is
+    # also missing if it equals one after both were rounded to float32.
+    precisions = {dtype}
+    if config.dtype == "float32":
+        precisions.add(np.float32)
+    for precision in precisions:
         for number in missing.rounded_to(np.dtype(precision)):
             rounded = OnnxCast(vectors, to=np_dtype_to_tensor_dtype(np.dtype(precision)), op_version=opset)
             is_missing = OnnxEqual(rounded, np.array([number]), op_version=opset)

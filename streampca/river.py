@@ -68,14 +68,18 @@ class RiverPCA(MiniBatchTransformer):
             raise
 
     def _create_frame(self, x: dict[Any, Any]) -> pd.DataFrame:
-        """Return a frame with this row. After a row was learned, it holds only learned features that the row has."""
+        """Return a frame with this row, a dictionary of values by feature. None and other nulls become NaN.
+
+        If features were learned, all further features are left out, and features that the row lacks are not added.
+        Raises ValueError if a value is not a number.
+        """
         row = x
         if self._features:
             row = {feature: x[feature] for feature in self._features if feature in x}
         try:
             # An optimisation: making a column and transposing it takes less time than making a frame of one row.
             return pd.Series(row, dtype=np.float64).to_frame().T
-        except (TypeError, ValueError):  # a value is null, such as None, or is not a number: only null becomes NaN
+        except (TypeError, ValueError):  # a value is null or is not a number
             filled = {feature: np.nan if is_null(value) else value for feature, value in row.items()}
             for feature, value in filled.items():
                 _require_numbers(feature, pd.Series([value]))

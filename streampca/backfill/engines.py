@@ -43,10 +43,13 @@ def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
     return fold_rows(read(chunk, plan.options), plan, f"{chunk.path}#{chunk.start}")
 
 
-def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:
-    """Make an engine of any executor, which folds `at_once` chunks at a time.
+def on_executor(
+    executor: Executor, chunks_in_flight: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk
+) -> Engine:
+    """Make an engine of any executor: a function that folds chunks and yields each name with its part.
 
-    A further chunk is submitted only when the caller has taken a part, so that at most `at_once` parts are in memory.
+    At most `chunks_in_flight` chunks are submitted at a time. A further chunk is submitted only when the caller has
+    taken a part, so that no more parts are in memory.
     """
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
@@ -60,7 +63,7 @@ def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, Backfil
                 name_by_future[future] = name
 
         try:
-            submit(at_once)
+            submit(chunks_in_flight)
             while name_by_future:
                 for future in wait(name_by_future, return_when=FIRST_COMPLETED).done:
                     yield name_by_future.pop(future), future.result()
@@ -73,20 +76,25 @@ def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, Backfil
 
 
 def on_processes(workers: int | None = None) -> Engine:
-    """Make an engine of new processes of this machine; by default one for each usable core."""
+    """Make an engine of new processes of this machine: a function that folds chunks and yields each with its part.
+
+    By default, there is one process for each usable core.
+    """
     process_count = workers or count_usable_cores()
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         """Fold the chunks in a pool of processes, which end with the last chunk or at an error."""
-        earlier_children = set(multiprocessing.active_children())  # processes of the caller, which must not be ended
+        callers_children = set(multiprocessing.active_children())  # not of the pool, so an error must not end them
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(process_count, mp_context=spawn, initializer=_end_with_parent) as pool:
-            run_in_pool = on_executor(pool, at_once=2 * process_count)  # so each process has a next chunk at hand
+            # Two chunks for each process: when it has folded one, the next one is at hand.
+            run_in_pool = on_executor(pool, chunks_in_flight=2 * process_count)
             try:
                 yield from run_in_pool(chunks, plan)
             except BaseException as error:
                 # Otherwise, the pool would wait for chunks that are being folded, perhaps for minutes.
-                for process in set(multiprocessing.active_children()) - earlier_children:
+                processes_of_pool = set(multiprocessing.active_children()) - callers_children
+                for process in processes_of_pool:
                     process.terminate()
                 if isinstance(error, BrokenExecutor):
                     raise InputError(_WORKER_DIED) from None
@@ -123,8 +131,8 @@ def on_dask(scheduler: str) -> Engine:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with dask.Client(scheduler) as client:
             thread_count = sum(client.nthreads().values())
-            at_once = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
-            run_on_cluster = on_executor(client.get_executor(), at_once)
+            chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
+            run_on_cluster = on_executor(client.get_executor(), chunks_in_flight)
             try:
                 yield from run_on_cluster(chunks, plan)
             except dask.KilledWorker:
@@ -143,15 +151,15 @@ def on_spark(session: Any) -> Engine:
         """Fold the chunks on the executors of Spark. At the end, jobs that still run are cancelled."""
         context = session.sparkContext
         job_group = f"backfill {uuid4()}"
-        at_once = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)
+        chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)
 
         def fold(chunk: Chunk, plan: BackfillPlan) -> Part:
             # Spark keeps the group for each thread, so each job sets it.
             context.setJobGroup(job_group, f"{chunk.path}#{chunk.start}")
             return _fold_on_spark(session, chunk, plan)
 
-        with ThreadPoolExecutor(at_once) as threads:
-            run_jobs = on_executor(threads, at_once, fold)
+        with ThreadPoolExecutor(chunks_in_flight) as threads:
+            run_jobs = on_executor(threads, chunks_in_flight, fold)
             try:
                 yield from run_jobs(chunks, plan)
             finally:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
-from streampca.backfill.folding import PLACES, BackfillPlan, Part, merge, places_in
+from streampca.backfill.folding import PLACES_KEY, BackfillPlan, Part, decode_element_places, merge
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files import open_rows
 from streampca.files.chunks import Chunk
@@ -24,8 +24,8 @@ from streampca.formats.element_places import ElementPlaces
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints, name_folder
 
-# The options of files that the first release had. Their values are always in the key of a chunk, see `_make_chunk_key`.
-_FIRST_OPTIONS = ("field", "header", "separator", "dimensions", "names", "impute", "others")
+# Fields of `FileOptions`. The key of a chunk always holds their values, see `_make_chunk_key`.
+_OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "names", "impute", "others")
 
 
 def execute(
@@ -34,25 +34,25 @@ def execute(
     """Fold the chunks, save the checkpoint of their merge, and return it with a table of the rejected rows.
 
     If the same backfill was saved before, its checkpoint and table are returned. `on_done` is called with the number of
-    finished chunks. Raises `SettingsError` if another backfill has this number, or if a checkpoint of the store has
-    other settings, and `InputError` if no row can be learned.
+    finished chunks. Raises `SettingsError` if the store holds a different backfill with the number of this plan, or a
+    checkpoint with other settings. Raises `InputError` if no row can be learned.
     """
     checkpoints = Checkpoints(store, plan.topic)
     partition = backfill_partition(plan.number)
     folder = name_folder(plan.topic, partition)
     _refuse_other_settings(checkpoints, plan)
     chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
-    all_keys = "".join(chunk_by_key)
-    sources = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()  # a digest of the files and the settings
-    _refuse_other_sources(store, folder, plan, sources)
+    all_keys = "".join(chunk_by_key)  # a key is a digest of the file and the settings
+    sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
+    _refuse_other_sources(store, folder, plan, sources_digest)
     checkpoint = checkpoints.newest(partition)
     if checkpoint is None:
         _fold_missing_chunks(store, f"{folder}/parts", chunk_by_key, plan, engine, on_done)
         try:
-            checkpoint = _merge_and_save(store, folder, list(chunk_by_key), plan, sources)
+            checkpoint = _merge_and_save(store, folder, list(chunk_by_key), plan, sources_digest)
         except FileNotFoundError:  # another process has learned the same files, saved them and deleted the parts
             checkpoint = checkpoints.newest(partition)
-    if checkpoint is None:
+    if checkpoint is None:  # the parts were deleted, and nobody has saved what they held
         raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
     rejects = _read_table(store, f"{folder}/rejects.parquet")
     # Delete the parts of these chunks, which are merged. Other parts stay: another process may be folding other files.
@@ -106,25 +106,30 @@ def _fold_missing_chunks(
         on_done(done_count)
 
 
-def _merge_and_save(store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, sources: str) -> Checkpoint:
-    """Merge the parts and save their checkpoint.
+def _merge_and_save(
+    store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, sources_digest: str
+) -> Checkpoint:
+    """Merge the parts of the chunks with these keys, and save the table of rejected rows and the checkpoint.
 
     Raises `FileNotFoundError` if a part was deleted, and the errors of `execute`.
     """
-    parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)  # read one by one
+    # A generator, so that one part is in memory at a time. Rejected rows are read below, as tables.
+    parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)
     checkpoint = merge(parts, plan)
     tables = [_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys]
+    # At which places of their arrays elements were seen. If an element has moved, the user will be warned.
     places = ElementPlaces()
     for table in tables:
-        places.add(places_in(table))
-    rejects = pa.concat_tables(tables).replace_schema_metadata({PLACES: places.encode()})
+        places.add(decode_element_places(table))
+    rejects = pa.concat_tables(tables).replace_schema_metadata({PLACES_KEY: places.encode()})
     if not checkpoint.fold.stats.learned:
         raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
     checkpoints = Checkpoints(store, plan.topic)
     _refuse_other_settings(checkpoints, plan)  # a second time, since folding may have taken hours
-    # Another process may execute a backfill with this number. The first process that creates this file goes on.
-    store.create(f"{folder}/sources", sources.encode())
-    _refuse_other_sources(store, folder, plan, sources)
+    # Another process may execute a different backfill, to which its user gave the same number. Only the process that
+    # creates this file goes on; the next line raises in the other one.
+    store.create(f"{folder}/sources", sources_digest.encode())
+    _refuse_other_sources(store, folder, plan, sources_digest)
     out = pa.BufferOutputStream()
     parquet.write_table(rejects, out)
     store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
@@ -161,13 +166,13 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
             newest.refuse_other_settings(config)
 
 
-def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:
-    """Raise `SettingsError` if a backfill of other files or columns has this number."""
+def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources_digest: str) -> None:
+    """Raise `SettingsError` if the store holds a backfill of other files or columns with the number of this plan."""
     saved_files = set(store.names(folder)) - {f"{folder}/parts"}  # a backfill that only has parts is not saved yet
     if not saved_files:
         return
     sources_file = f"{folder}/sources"
-    has_same_sources = sources_file in saved_files and store.read(sources_file).decode() == sources
+    has_same_sources = sources_file in saved_files and store.read(sources_file).decode() == sources_digest
     if not has_same_sources:
         raise SettingsError(
             f"{partition_name(backfill_partition(plan.number))} of {plan.topic} exists, of other files or "
@@ -186,10 +191,16 @@ def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
     options = []
     for name, value in plan.files._asdict().items():
         is_set = value != FileOptions._field_defaults[name]
-        if name in _FIRST_OPTIONS or is_set:
+        if name in _OPTIONS_OF_FIRST_RELEASE or is_set:
             options.append(f"{name}={value!r}")
-    # The text of one tuple, as the first release made it.
-    values_before = f"{tuple(chunk)!r}, {config.as_dict()!r}, {config.names!r}"
-    values_after = f"{plan.timestamp_column!r}, {plan.until!r}"
-    content = f"({values_before}, FileOptions({', '.join(options)}), {values_after})"
+    # The first release hashed the text of a tuple with these elements.
+    elements = [
+        repr(tuple(chunk)),
+        repr(config.as_dict()),
+        repr(config.names),
+        f"FileOptions({', '.join(options)})",
+        repr(plan.timestamp_column),
+        repr(plan.until),
+    ]
+    content = f"({', '.join(elements)})"
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

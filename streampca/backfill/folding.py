@@ -32,7 +32,7 @@ _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") f
 _NO_TIME = -1  # of a row without a time
 _UNCLEAR = "it may be history or the topic's"  # the message of a row that does not say when or where it belongs
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
-PLACES = "element_places"  # in the metadata of a table of rejects
+PLACES_KEY = "element_places"  # in the metadata of a table of rejects
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class BackfillPlan:
         return self.files._replace(
             dimensions=self.fold_config.learning.dimensions,
             names=self.fold_config.names,
-            impute=True,  # missing entries are read as NaN, and the judge rejects rows that may not be learned
+            impute=True,  # allows missing entries, read as NaN; `_select_history` rejects rows with too many
             others=other_columns,
         )
 
@@ -109,52 +109,63 @@ def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> 
 
 
 def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Part:
-    """Learn the rows of a file's batches. `name` names the chunk in the table of rejected rows."""
+    """Learn the rows of a chunk's batches, and return their fold and the rows that were rejected.
+
+    `name` names the chunk in the table of rejected rows.
+    """
     learning = plan.fold_config.learning
-    judge = Judge.of(learning)
+    judge = Judge.of(learning)  # says which vectors may be learned
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
+    # At which places of their arrays elements were seen. If an element has moved, the user will be warned.
     places = ElementPlaces()
-    start = 0  # number of rows in earlier batches
+    rows_before = 0  # number of rows in earlier batches
     with threadpool_limits(1):  # with several threads, BLAS may compute other bits on another machine
         for file_batch in batches:
-            batch = _select_history(file_batch, plan, judge, start)
-            fold, _ = fold.take(batch, plan.fold_config)
+            batch = _select_history(file_batch, plan, judge, rows_before)
+            fold, _ = fold.take(batch, plan.fold_config)  # the second value, the losses, is not needed
             for reject in sorted(batch.decoded.rejects):
-                rejects.append(_RejectRow(name, start + reject.index, reject.reason, reject.message))
+                row = rows_before + reject.index
+                rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
             if file_batch.places is not None:
                 places.add(file_batch.places)
-            start = batch.next
-        state = fold.provisional(learning)  # it has also learned the pending vectors, too few for a block
+            rows_before = batch.next
+        # The fold learns blocks of vectors. The pending vectors at its end are too few for a block: learn them, too.
+        state = fold.provisional(learning)
     # The position of a part is the number of its rows; `merge` adds them up.
-    fold = replace(fold, position=start, state=state).without_pending()
+    fold = replace(fold, position=rows_before, state=state).without_pending()
     return Part(checkpoint_bytes=encode(plan.make_checkpoint(fold)), rejects_bytes=_write_parquet(rejects, places))
 
 
-def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, start: int) -> Batch:
-    """Return the batch of the rows that the backfill learns; the first row has the number `start` in its chunk.
+def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
+    """Return the rows that are history, which means before the end of the backfill, as a batch to learn.
 
-    A row that does not say whether it is history or will come from the topic is rejected.
+    Later rows are left out: the worker learns them from the topic. A row is rejected if it does not say whether it is
+    history, or if it is history and its vectors must not be learned. `rows_before` is the number of rows in earlier
+    batches.
     """
-    found = file_batch.found
-    row_count = len(found.counts)
+    vectors = file_batch.found.vectors
+    vectors_per_row = file_batch.found.counts
+    row_count = len(vectors_per_row)
     columns = {name: _to_arrow(column) for name, column in file_batch.columns.items()}
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
     else:
         times_ms = np.full(row_count, _NO_TIME)
     is_history, is_unclear = _find_history(columns, times_ms, plan)
-    vectors = found.vectors
     if not is_history.all():  # an optimisation: if all rows are history, as usual, the vectors are not copied
-        vectors = vectors[np.repeat(is_history, found.counts)]
-    rows_with_vectors = np.flatnonzero(is_history & (found.counts > 0))
-    # Rows that cannot be read are rejected only if they are history: the worker reads later ones from the topic, and
-    # unclear ones are rejected below.
-    undecoded = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_history[row]]
-    decoded = judge.reject_bad(vectors, rows_with_vectors, found.counts[rows_with_vectors], undecoded)
+        is_in_history = np.repeat(is_history, vectors_per_row)  # for each vector
+        vectors = vectors[is_in_history]
+    rows_with_vectors = np.flatnonzero(is_history & (vectors_per_row > 0))
+    # Rows without a readable vector are rejected here only if they are history: later rows are the worker's, and
+    # unclear rows are rejected below.
+    unreadable = [Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_history[row]]
+    decoded = judge.reject_bad(
+        vectors, indices=rows_with_vectors, counts=vectors_per_row[rows_with_vectors], rejects=unreadable
+    )
     unclear = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
     decoded = decoded._replace(rejects=[*decoded.rejects, *unclear])
-    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=start + row_count)
+    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=rows_before + row_count)
 
 
 def _to_arrow(column: Any) -> Any:
@@ -165,19 +176,22 @@ def _to_arrow(column: Any) -> Any:
 
 
 def _write_parquet(rejects: Sequence[_RejectRow], places: ElementPlaces) -> bytes:
-    """Return the rejected rows as a Parquet file, with the places of the elements in all rows as its metadata."""
+    """Return the rejected rows as a Parquet file. Its metadata hold `places`, for all rows of the chunk.
+
+    `places` say at which places of their arrays elements were seen.
+    """
     # With a BytesIO, which a thread of Arrow may close later, the process could abort at its exit.
     out = pa.BufferOutputStream()
-    columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
-    schema = REJECTS.with_metadata({PLACES: places.encode()})
+    columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]  # field i of all rows is column i
+    schema = REJECTS.with_metadata({PLACES_KEY: places.encode()})
     parquet.write_table(pa.table(columns, schema=schema), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def places_in(rejects: Any) -> ElementPlaces:
-    """Return the places of elements in the metadata of a table of rejects; an earlier release wrote none."""
-    text = (rejects.schema.metadata or {}).get(PLACES.encode())
-    return ElementPlaces.decode(text) if text else ElementPlaces()
+def decode_element_places(rejects: Any) -> ElementPlaces:
+    """Decode the places at which elements of arrays were seen, from the metadata of a table of rejected rows."""
+    text = (rejects.schema.metadata or {}).get(PLACES_KEY.encode())
+    return ElementPlaces.decode(text) if text else ElementPlaces()  # an earlier release wrote no places
 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
@@ -192,19 +206,20 @@ def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
 
 
 def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
-    """Read the vectors and columns of an Arrow record batch. Raises `InputError` for a wrong column."""
-    with input_errors("the record batch", VectorError):
-        columns = columns_of(batch.schema, plan.options, "the record batch")
-        fields = columns.create_fields(plan.fold_config.learning.dimensions, "record batch")
-        return batch_of(batch, columns, fields, share=0.0)  # nobody shows the progress
+    """Decode the vectors in the rows of an Arrow record batch. Raises `InputError` for a wrong column."""
+    with input_errors("the record batch", VectorError):  # converts errors to `InputError`
+        columns = columns_of(batch.schema, plan.options, "the record batch")  # which columns hold the numbers
+        fields = columns.create_fields(plan.fold_config.learning.dimensions, value_name="record batch")
+        return batch_of(batch, columns, fields, share_read=0.0)  # the share of a file, which nobody shows here
 
 
 def _find_history(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which rows are history, so that the topic does not hold them, and of which rows this is unknown.
+    """Return two masks (n,): the rows that are history, and the rows that may be history or not.
 
-    Both are (n,). Of a row without a time it is unknown; with `until_offsets`, of a row without partition or offset.
+    History is what lies before the end of the backfill. The worker learns later rows from the topic. With `until_ms`, a
+    row without a time may be either. With `until_offsets`, a row without a partition or an offset may be.
     """
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
@@ -219,6 +234,7 @@ def _find_history(
         # A partition without an end has the end 0: none of its rows is history.
         ends = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
         return has_position & (offsets < ends), ~has_position
+    # The backfill has no end: all rows are history.
     return np.ones(len(times_ms), np.bool_), np.zeros(len(times_ms), np.bool_)
 
 

@@ -103,7 +103,7 @@ def _learn_again(
         threadpool_limits(1),  # so that the fold has the same bits as from a worker
     ):
         # For a partition that the topic does not have, `read_between` raises.
-        earliest, _high_watermark = reader.log_ends.get(partition, (start, end))
+        earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))
         first = max(start, earliest)
         all_records = reader.read_between(partition, first, end) if first < end else iter(())
         records = list(itertools.islice(all_records, _BATCH_RECORDS))

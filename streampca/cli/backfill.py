@@ -37,7 +37,7 @@ def run(
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import execute, with_names
-        from streampca.backfill.folding import places_in
+        from streampca.backfill.folding import decode_element_places
         from streampca.files.chunks import chunks_of
 
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
@@ -73,7 +73,7 @@ def run(
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
     # The table also holds the places of the elements of arrays. An element that moved was read as another dimension.
-    print_warning(places_in(rejected_rows).warning)
+    print_warning(decode_element_places(rejected_rows).warning)
     published = _publish(settings, store, plan.fold_config)
     start = f"at {until}" if until else "at the earliest record"
     console().print(

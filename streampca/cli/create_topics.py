@@ -45,7 +45,7 @@ def _create_if_missing(
             # Ask again while brokers answer that the topic is missing (`missing_s`), or do not answer (`timeout_s`).
             topic = admin.require_topic(timeout_s=_NEW_TOPIC_TIMEOUT_S, missing_s=_NEW_TOPIC_TIMEOUT_S)
             action = "created"
-    count = len(topic.in_sync)  # an item for each partition
+    count = len(topic.partitions)
     is_wanted_number = partitions is None or count == partitions
     is_dead_letter_topic = name == settings.dead_letter_topic  # may have any number of partitions
     note = "" if is_wanted_number or is_dead_letter_topic else f", not {partitions}; it stays as it is"

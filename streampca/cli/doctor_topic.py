@@ -204,7 +204,7 @@ class TopicChecks:
         offsets = {}
         for partition, (_first, committed_end) in self.reader.find_bounds().items():
             # The end of the log when the reader was opened, behind records of open transactions.
-            _earliest, high_watermark = self.reader.log_ends[partition]
+            _earliest, high_watermark = self.reader.log_bounds[partition]
             if committed_end < high_watermark:
                 offsets[partition] = committed_end
         return offsets

@@ -151,12 +151,12 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
 
     Raises `SettingsError` if there is no such offset.
     """
-    log_ends = admin.log_ends()
-    if partition is not None and partition not in log_ends:
-        raise SettingsError(f"{topic} has no partition {partition}; the last is {max(log_ends)}")
-    partitions = sorted(log_ends) if partition is None else [partition]
-    earliest = {p: log_ends[p][0] for p in partitions}
-    latest = {p: log_ends[p][1] for p in partitions}
+    log_bounds = admin.log_bounds()
+    if partition is not None and partition not in log_bounds:
+        raise SettingsError(f"{topic} has no partition {partition}; the last is {max(log_bounds)}")
+    partitions = sorted(log_bounds) if partition is None else [partition]
+    earliest = {p: log_bounds[p][0] for p in partitions}
+    latest = {p: log_bounds[p][1] for p in partitions}
     if to == "earliest":
         return earliest
     if to == "latest":

@@ -41,28 +41,30 @@ def _make_synchronous(
     """
 
     @wraps(call)
-    def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
+    def run_synchronously(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        """Run the coroutine of `call` to its end. With a synchronous client, the coroutine never has to wait."""
+        coroutine = call(self, *args, **options)
         try:
-            call(self, *args, **options).send(None)
+            coroutine.send(None)
         except StopIteration as end:  # the coroutine has returned
             return end.value  # type: ignore[no-any-return]
-        raise AssertionError("a call awaits nothing but httpx.Client, which is synchronous")
+        raise AssertionError("the coroutine waits for something else than httpx.Client")
 
-    return send
+    return run_synchronously
 
 
 class _Sidecar:
     """The connection to a sidecar. It retries while the sidecar restarts, is busy, or has no model yet."""
 
     _connect: Callable[..., Any]  # httpx's client
-    _retrying: Callable[..., Any]  # tenacity's retry loop for that client
+    _retrying_class: Callable[..., Any]  # tenacity's retry loop for that client
 
     def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
         if not _is_url(url):
             raise SidecarError(NO_ANSWER, f"{url} is not the URL of a sidecar, such as http://localhost:8000")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._url = url
-        self._models: dict[calls.Version, ModelNames] = {}
+        self._names_by_asked_version: dict[calls.Version, ModelNames] = {}
         self._http = self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
         is_unreachable = tenacity.retry_if_exception_type(httpx.ConnectError)
         is_unavailable = tenacity.retry_if_result(_is_unavailable)
@@ -78,7 +80,7 @@ class _Sidecar:
 
         Raises `SidecarError` if no answer comes.
         """
-        call_with_retries = self._retrying(**self._retry_options)
+        call_with_retries = self._retrying_class(**self._retry_options)  # tenacity's `Retrying` or `AsyncRetrying`
         try:
             answer: Any = call_with_retries(self._http.request, **request)
             if isawaitable(answer):  # the client is an `AsyncClient`
@@ -90,10 +92,12 @@ class _Sidecar:
     def _explain_no_answer(self, error: Exception) -> SidecarError:
         """Return an error that says why no answer came, and what to try."""
         cause = str(error).rstrip(".") or type(error).__name__
-        other_scheme = "http" if self._url.lower().startswith("https") else "https"
-        remedy = f"is it running there, or is it {other_scheme}://?"
         if "CERTIFICATE_VERIFY_FAILED" in cause:
+            # The variable tells httpx which authorities to trust.
             remedy = "SSL_CERT_FILE names a file with its authority's certificate"
+        else:
+            other_scheme = "http" if self._url.lower().startswith("https") else "https"
+            remedy = f"is it running there, or is it {other_scheme}://?"
         return SidecarError(NO_ANSWER, f"{self._url}: no sidecar answers: {cause}; {remedy}")
 
 
@@ -108,6 +112,7 @@ def _return_last_answer(retries: Any) -> Any:
 
 
 def _is_url(text: str) -> bool:
+    """Return whether a text is an http or https URL with a host."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL:
@@ -124,7 +129,7 @@ class Client(_Sidecar, AbstractContextManager["Client"]):
     """
 
     _connect = httpx.Client
-    _retrying = tenacity.Retrying
+    _retrying_class = tenacity.Retrying
     project = _make_synchronous(calls.project)
     reconstruct = _make_synchronous(calls.reconstruct)
     from_coordinates = _make_synchronous(calls.from_coordinates)
@@ -144,7 +149,7 @@ class AsyncClient(_Sidecar, AbstractAsyncContextManager["AsyncClient"]):
     """`Client` for asyncio: its methods are coroutines, and further options are those of `httpx.AsyncClient`."""
 
     _connect = httpx.AsyncClient
-    _retrying = tenacity.AsyncRetrying
+    _retrying_class = tenacity.AsyncRetrying
     project = calls.project
     reconstruct = calls.reconstruct
     from_coordinates = calls.from_coordinates

@@ -80,8 +80,11 @@ class ScoreAnswer(NamedTuple):
 class Sidecar(Protocol):
     """The part of a client that the functions below use."""
 
-    _models: dict[Version, ModelNames]
-    """The names of each version to which tables or records were sent. None or a pin may mean another version later."""
+    _names_by_asked_version: dict[Version, ModelNames]
+    """Names of the dimensions, by the version that a call asked for: a number, a pin, or None for the newest.
+
+    None or a pin may mean another version later.
+    """
 
     async def _ask(self, **request: Any) -> "httpx.Response":
         """Send a request with these arguments of httpx, and wait for its answer."""
@@ -95,20 +98,26 @@ async def project(
     The vectors may also be n records, or a table of pandas, Polars or Arrow. The keys of records and the columns of a
     table are matched with the names of the dimensions.
     """
-    return await _send_rows(sidecar, "project", vectors, ProjectAnswer, basis=basis, version=version)
+    return await _send_vectors(sidecar, "project", vectors, ProjectAnswer, version=version, basis=basis)
 
 
 async def reconstruct(sidecar: Sidecar, vectors: Vectors, *, version: Version = None) -> ReconstructAnswer:
     """Return vectors (n, d) as the components reconstruct them."""
-    return await _send_rows(sidecar, "reconstruct", vectors, ReconstructAnswer, of="vectors", version=version)
+    return await _send_vectors(sidecar, "reconstruct", vectors, ReconstructAnswer, version=version, of="vectors")
 
 
 async def from_coordinates(
     sidecar: Sidecar, coordinates: ArrayLike, *, basis: Basis = "principal", version: Version = None
 ) -> ReconstructAnswer:
     """Return the vectors (n, d) that have these coordinates (n, k)."""
-    return await _send_rows(
-        sidecar, "reconstruct", coordinates, ReconstructAnswer, of="coordinates", basis=basis, version=version
+    return await _send_in_pieces(
+        sidecar,
+        "reconstruct",
+        to_numbers(coordinates),
+        ReconstructAnswer,
+        version=version,
+        of="coordinates",
+        basis=basis,
     )
 
 
@@ -119,7 +128,7 @@ async def score(
 
     With `contributions=m`, also the m dimensions that contribute most to each score.
     """
-    return await _send_rows(sidecar, "score", vectors, ScoreAnswer, contributions=contributions, version=version)
+    return await _send_vectors(sidecar, "score", vectors, ScoreAnswer, version=version, contributions=contributions)
 
 
 async def model(sidecar: Sidecar, *, version: Version = None) -> dict[str, Any]:
@@ -134,44 +143,59 @@ async def versions(sidecar: Sidecar) -> list[int]:
     return list(orjson.loads(_read_content(answer))["versions"])
 
 
-async def _send_rows(
-    sidecar: Sidecar, operation: str, rows: Any, answer_type: Callable[..., Answer], **params: Any
+async def _send_vectors(
+    sidecar: Sidecar,
+    operation: str,
+    vectors: Vectors,
+    answer_type: Callable[..., Answer],
+    *,
+    version: Version,
+    **params: Any,
 ) -> Answer:
-    """Send rows, and return the answer as this type.
+    """Send vectors to an operation of the sidecar, and return the answer as an object of `answer_type`.
 
-    A table or records are matched with the names of the model's dimensions. The sidecar is asked for the names if the
-    client does not know them yet, or if another version has answered than the one whose names the client knows.
+    The columns of a table and the fields of records are matched with the names of the model's dimensions. The client
+    asks the sidecar for the names, and uses them again as long as the same version of the model answers.
     """
-    is_vectors = params.get("of") != "coordinates"  # coordinates have no names, so they are never matched
-    columns = columns_of(rows) if is_vectors else None
-    has_records = isinstance(rows, Sequence) and len(rows) > 0 and isinstance(rows[0], Mapping)
+    columns = columns_of(vectors)
+    has_records = isinstance(vectors, Sequence) and len(vectors) > 0 and isinstance(vectors[0], Mapping)
     if columns is None and not has_records:
-        return await _send_in_pieces(sidecar, operation, to_numbers(rows), answer_type, **params)
+        return await _send_in_pieces(sidecar, operation, to_numbers(vectors), answer_type, version=version, **params)
 
-    def match_with(model_names: ModelNames) -> Any:
-        return model_names.choose_fields(rows) if columns is None else model_names.read_table(rows, columns)
+    def match_with(names: ModelNames) -> Any:
+        return names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
 
-    version = params["version"]
-    # The names may be outdated, so they are taken out, and are put back only if an answer confirms their version.
-    model_names = sidecar._models.pop(version, None)
-    if model_names:
-        answer = await _send_in_pieces(sidecar, operation, match_with(model_names), answer_type, **params)
-        if answer.version == model_names.version:  # type: ignore[attr-defined]  # a NamedTuple
-            sidecar._models[version] = model_names
+    # If `version` is a pin or None (the newest), the sidecar may have another version by now. So the known names are
+    # removed, and are put back only if the version to which they belong has answered.
+    known_names = sidecar._names_by_asked_version.pop(version, None)
+    if known_names:
+        answer = await _send_in_pieces(
+            sidecar, operation, match_with(known_names), answer_type, version=version, **params
+        )
+        if answer.version == known_names.version:  # type: ignore[attr-defined]  # a NamedTuple
+            sidecar._names_by_asked_version[version] = known_names
             return answer
-    model_names = ModelNames.of(await model(sidecar, version=version))
-    params["version"] = model_names.version  # otherwise, a version that appears meanwhile could answer
-    answer = await _send_in_pieces(sidecar, operation, match_with(model_names), answer_type, **params)
-    sidecar._models[version] = model_names
+    new_names = ModelNames.of(await model(sidecar, version=version))
+    # This request asks for exactly the version of the new names. Otherwise, a version that appears now could answer.
+    answer = await _send_in_pieces(
+        sidecar, operation, match_with(new_names), answer_type, version=new_names.version, **params
+    )
+    sidecar._names_by_asked_version[version] = new_names
     return answer
 
 
 async def _send_in_pieces(
-    sidecar: Sidecar, operation: str, rows: Any, answer_type: Callable[..., Answer], **params: Any
+    sidecar: Sidecar,
+    operation: str,
+    rows: Any,
+    answer_type: Callable[..., Answer],
+    *,
+    version: Version,
+    **params: Any,
 ) -> Answer:
     """Send an array (n, d) or records in pieces that the sidecar accepts, and join the answers into one of this type.
 
-    The version of the model that answers the first piece also answers the others.
+    All pieces are answered by the version of the model that has answered the first piece.
     """
     encode: Callable[[Any], dict[str, Any]] = _encode_records
     if isinstance(rows, np.ndarray):
@@ -179,21 +203,22 @@ async def _send_in_pieces(
         if rows.ndim != 2:
             raise ValueError(f"rows must be an array of shape (n, d), not {rows.shape}")
     answers: list[dict[str, Any]] = []
-    pieces = _split(rows)  # those still to be sent
+    pieces = _split(rows)  # (start, stop) of each piece that is still to be sent
     while pieces:
         start, stop = pieces.pop(0)
-        body = encode(rows[start:stop])
-        answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=_drop_unset(**params), **body)
+        headers_and_body = encode(rows[start:stop])
+        query = _drop_unset(**params, version=version)
+        answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=query, **headers_and_body)
         if answer.status_code == _TOO_LARGE and stop - start > 1:
             # This sidecar has lower limits, or the answer would be too large: send both halves.
             middle = (start + stop) // 2
             pieces = [(start, middle), (middle, stop), *pieces]
             continue
         has_all_rows = stop - start == len(rows)  # then an error need not say which rows were sent
-        place = "" if has_all_rows else f"in rows[{start}:{stop}], "
-        with np.load(io.BytesIO(_read_content(answer, place)), allow_pickle=False) as arrays:
+        sent_rows = "" if has_all_rows else f"in rows[{start}:{stop}], "
+        with np.load(io.BytesIO(_read_content(answer, sent_rows)), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
-        params["version"] = int(answers[0]["version"])  # for the next pieces
+        version = int(answers[0]["version"])  # the next pieces ask for the version that has answered the first
     return _join(answers, answer_type)
 
 
@@ -254,16 +279,17 @@ def _drop_unset(**params: Any) -> dict[str, str]:
     return {name: str(value) for name, value in params.items() if value is not None}
 
 
-def _read_content(answer: "httpx.Response", place: str = "") -> bytes:
+def _read_content(answer: "httpx.Response", sent_rows: str = "") -> bytes:
     """Return the content of a successful answer. Raises `SidecarError` for any other answer.
 
-    `place` begins the sidecar's explanation in the text of the error. It names the rows that were sent.
+    `sent_rows` says which rows were sent, such as "in rows[0:10], ". In the text of the error, it stands before the
+    explanation that the sidecar has sent.
     """
     if answer.is_success:
         return answer.content
     try:
         problem = orjson.loads(answer.content)
-        text = f"{place}{problem['detail']}"
+        text = f"{sent_rows}{problem['detail']}"
         type_ = str(problem["type"])
     except (ValueError, KeyError, TypeError):  # the answer is not a sidecar's, but perhaps a proxy's
         text = f"status {answer.status_code}, and not an answer of a sidecar"

@@ -26,7 +26,7 @@ class ModelNames(NamedTuple):
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> "ModelNames":
-        """Create it from the answer of `/v1/model`."""
+        """Create the names from the answer of `/v1/model`."""
         return cls(
             version=about["version"],
             dimensions=about["dimensions"],
@@ -37,18 +37,19 @@ class ModelNames(NamedTuple):
     def choose_fields(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Return the records with only the fields that are dimensions of the model."""
         names = self.names
-        if names is None:  # the sidecar refuses records for a model without names
-            return records
+        if names is None:
+            return records  # with all fields: the sidecar will refuse the records, since the model has no names
         return [{name: record[name] for name in names if name in record} for record in records]
 
     def read_table(self, table: Any, columns: Sequence[Any]) -> NDArray[Any]:
         """Return the vectors (n, d) in a table with these columns.
 
-        If the model or the table has no names, all columns are read by position. pandas, for example, numbers columns
-        without a name. Raises `ValueError` if the columns do not fit the model.
+        The columns with the names of the model are read. If the model or the columns have no names, all columns are
+        read, in the table's order. Raises `ValueError` if the columns do not fit the model.
         """
-        has_names = any(isinstance(column, str) for column in columns)
-        wanted = self.names if self.names and has_names else columns
+        # pandas gives columns without names the keys 0, 1, …, by which they are read below.
+        have_columns_names = any(isinstance(column, str) for column in columns)
+        wanted: Sequence[Any] = self.names if self.names and have_columns_names else columns
         counts = Counter(columns)  # how often the table has each column
         present = [name for name in wanted if counts[name]]
         is_complete = len(present) == len(wanted)
@@ -83,17 +84,18 @@ def columns_of(rows: Any) -> list[Any] | None:
 def to_numbers(values: Any, column: Any = None) -> NDArray[Any]:
     """Return values as an array of numbers. null and entries that a mask hides become NaN.
 
-    Raises `ValueError` if there are other values than numbers. The error names the column, unless it is None.
+    Raises `ValueError` if there are other values than numbers. The error names the column, unless `column` is None.
     """
     array = np.asarray(fill_masked(values))
-    wrong_type = "" if array.dtype.kind in _NUMBER_KINDS else str(array.dtype)
+    if array.dtype.kind in _NUMBER_KINDS:
+        return array
     if array.dtype == object:  # such an array may still hold only numbers, decimals and nulls
         entries = [math.nan if is_null(entry) else entry for entry in array.ravel().tolist()]
         wrong_entries = [entry for entry in entries if not isinstance(entry, Real | Decimal | np.bool_)]
-        wrong_type = type(wrong_entries[0]).__name__ if wrong_entries else ""
         if not wrong_entries:
-            array = np.array(entries, np.float64).reshape(array.shape)
-    if wrong_type:
-        place = "the rows hold" if column is None else f"column {column} holds"
-        raise ValueError(f"{place} {wrong_type}, not numbers")
-    return array
+            return np.array(entries, np.float64).reshape(array.shape)
+        wrong_type = type(wrong_entries[0]).__name__
+    else:
+        wrong_type = str(array.dtype)
+    place = "the rows hold" if column is None else f"column {column} holds"
+    raise ValueError(f"{place} {wrong_type}, not numbers")

@@ -19,7 +19,7 @@ from streampca.sources.events import OutOfRange, Records, Undecoded, Vectors
 
 _FIRST_PAUSE_S = 1.0  # between attempts to restore
 _LONGEST_PAUSE_S = 10.0
-_REFUSE_AFTER_S = 60.0  # by default, network file systems show an old folder for so long: it seems behind the group
+_REFUSE_AFTER_S = 60.0  # by default, network file systems may show old contents of a folder for so long
 _UNDECODED_PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the registry is away
 
 
@@ -71,7 +71,7 @@ class Assignment(Generic[P]):
         self._first_records = first_records
         self.progress: dict[int, P] = {}
         self._to_restore: set[int] = set()
-        self._restoring: Generator[Mapping[int, P], None, None] | None = None  # the attempt that has not ended
+        self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None  # None: no attempt is under way
         self._undecoded: set[int] = set()  # paused, since their records cannot be decoded for now
         self._retry_pause_s = _FIRST_PAUSE_S
         # After a failure, these times are None until `retry_when_due` is called, which knows the time.
@@ -82,7 +82,7 @@ class Assignment(Generic[P]):
     @property
     def is_restoring(self) -> bool:
         """Whether the next step of restoring need not wait for a pause to end."""
-        return self._restoring is not None
+        return self._restore_attempt is not None
 
     def assign(self, partitions: Collection[int]) -> None:
         """Restore and read these partitions, each as soon as it is possible."""
@@ -92,7 +92,7 @@ class Assignment(Generic[P]):
 
     def release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Drop partitions that were revoked or lost."""
-        self._end_attempt()
+        self._end_restore_attempt()  # it may be restoring these partitions; the next retry restores the remaining ones
         self._to_restore -= set(partitions)
         self._forget(partitions)
         # Partitions that wait to be restored are reported, too: otherwise a stalled one would stay stalled.
@@ -108,11 +108,13 @@ class Assignment(Generic[P]):
     def resume(self, partitions: Collection[int]) -> None:
         """Begin or resume reading partitions from their positions on.
 
-        The source reports partitions whose log no longer holds the last record before the position.
+        If the log of a partition was truncated before its position, the source reports `OutOfRange` later.
         """
-        # Reading begins at the position again, and with it the comparison of first records, if they lie there.
+        # Partitions of which no record was handled yet are read from their first record again. So what was compared
+        # of their first records is forgotten, and the comparison begins anew.
+        never_handled = [p for p in partitions if self.progress[p].is_first_start]
         self._first_records.forget(partitions)
-        self._first_records.begin([p for p in partitions if self.progress[p].is_first_start])
+        self._first_records.begin(never_handled)
         self._seek(partitions)
 
     def decode(self, records: Records, handle: Callable[[Vectors], object]) -> None:
@@ -145,72 +147,81 @@ class Assignment(Generic[P]):
 
     def _pause_undecoded(self, event: Undecoded) -> None:
         """Pause a partition until it is time to retry, since its records cannot be decoded for now."""
-        self._in_flight.drop_decodings([event.partition])
-        self._in_flight.finish(event.partition)  # records before it are still in work: the retry must begin behind them
-        self._source.pause(frozenset({event.partition}))
-        self._undecoded.add(event.partition)
+        partition = event.partition
+        self._in_flight.drop_decodings([partition])  # later records: the retry reads them again
+        self._in_flight.finish(partition)  # earlier records, already decoded: the retry must not read them again
+        self._source.pause(frozenset({partition}))
+        self._undecoded.add(partition)
         lag = event.end - event.position
-        self._notify(events.PartitionStalled(event.partition, lag, event.cause))
+        self._notify(events.PartitionStalled(partition, lag, event.cause))
 
     def skip_lost_records(self, event: OutOfRange) -> None:
-        """Continue behind records that the log has lost. Raises `OffsetGapError` if the policy forbids it."""
+        """Resume a partition behind the records that its log has lost; if no record that we need is lost, just resume.
+
+        Raises `OffsetGapError` if the policy forbids to skip records.
+        """
         partition = event.partition
         progress = self.progress[partition]
-        is_nothing_handled = progress.position < 0 or self._first_records.holds_back(partition)
-        # The source may look for an offset before our position if no record lies between the two. For example, it looks
-        # for 5, our position is 8, and the log begins at 6 now: no record that we need is lost.
-        log_has_our_position = event.position < event.earliest <= progress.position
+        our_position = progress.position
+        is_nothing_handled = our_position < 0 or self._first_records.holds_back(partition)
+        # The source may have asked the broker for an offset before our position if no record lies between the two. For
+        # example, the source asked for 5, our position is 8, and the log begins at 6 now.
+        requested = event.position
+        log_has_our_position = requested < event.earliest <= our_position
         if is_nothing_handled or log_has_our_position:
             self.resume([partition])
             return
-        resume_at = max(self._policy.resume_at(event), progress.position)  # not before: records would count twice
-        is_truncated = event.diverged is not None
-        # Without a cut, only records behind our position are lost. After a cut, also records that we had handled.
-        lost_from = progress.position if event.diverged is None else event.diverged
-        self.progress[partition] = progress.skip(resume_at, lost_from)
+        resume_at = max(self._policy.resume_at(event), our_position)  # not before: records would count twice
+        truncated_at = event.diverged  # None: the log has only lost its beginning
+        is_truncated = truncated_at is not None
+        # If the log has lost its beginning, we miss records from our position on. A truncation also removes records
+        # that we had handled.
+        lost_from = our_position if truncated_at is None else truncated_at
+        self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
 
     def retry_when_due(self, now: float) -> None:
         """Continue to restore partitions, and when it is time, resume reading paused partitions.
 
-        Partitions are paused while their records cannot be decoded, or are held back as first records. Raises
-        `ForeignStoreError` if the group is still ahead of the store after a minute.
+        Partitions are paused while their records cannot be decoded, or are held back as first records. If the store is
+        still another group's after a minute, `_retry_restore` raises `ForeignStoreError`.
         """
         self._retry_restore(now)
         self._resume_undecoded(now)
-        held_back = self._first_records.take_due(now)
-        if held_back:
-            self._seek(held_back)
+        partitions_to_reread = self._first_records.take_due(now)
+        if partitions_to_reread:
+            self._seek(partitions_to_reread)
 
     def _begin_restore(self, partitions: Collection[int]) -> None:
-        """Note that partitions must be restored; the pauses between attempts are short again."""
-        self._end_attempt()
+        """Note that partitions must be restored. The pauses between attempts are short again."""
+        self._end_restore_attempt()
         self._to_restore |= set(partitions)
         self._retry_pause_s = _FIRST_PAUSE_S
         self._retry_at = None
         self._refuse_at = None
 
     def _retry_restore(self, now: float) -> None:
-        """Do the next step of the attempt to restore. If there is no attempt, begin one when it is time."""
-        attempt = self._restoring
+        """Do the next step of the attempt to restore. If there is no attempt, begin one when it is time.
+
+        Raises `ForeignStoreError` if the store has been another group's for a minute.
+        """
+        attempt = self._restore_attempt
         if attempt is None:
             attempt = self._begin_attempt_when_due(now)
         if attempt is not None:
-            # Only after a minute: a folder may look older than it is for so long, see `_REFUSE_AFTER_S`.
-            may_refuse = self._refuse_at is not None and now >= self._refuse_at
-            self._continue_restore(attempt, refuse_foreign_store=may_refuse)
+            # A network folder may show old contents for a minute, which look like the store of another group. So a
+            # foreign store is only reported before the minute is over.
+            is_minute_over = self._refuse_at is not None and now >= self._refuse_at
+            self._continue_restore(attempt, refuse_foreign_store=is_minute_over)
 
     def _begin_attempt_when_due(self, now: float) -> Generator[Mapping[int, P], None, None] | None:
-        """Return a new attempt to restore the partitions that are left; None if there are none, or it is too early.
-
-        The pause between attempts starts with the first call after an attempt that has left out partitions.
-        """
+        """Return a new attempt to restore the partitions that are left; None if there are none, or it is too early."""
         if not self._to_restore:
             return None
-        if self._refuse_at is None:  # the first call: until a minute is over, a foreign store is only reported
+        if self._refuse_at is None:  # the first call since partitions were assigned or restored: the minute begins
             self._refuse_at = now + _REFUSE_AFTER_S
-        if self._retry_at is None:
+        if self._retry_at is None:  # the first call after an attempt has ended: the pause begins
             self._retry_at = now + self._retry_pause_s
         if now < self._retry_at:
             return None
@@ -219,31 +230,32 @@ class Assignment(Generic[P]):
         return self._restore(sorted(self._to_restore))
 
     def _continue_restore(self, attempt: Generator[Mapping[int, P], None, None], *, refuse_foreign_store: bool) -> None:
-        """Do one step of an attempt, and begin to read the partitions that it has restored. If it fails, report it.
+        """Do one step of an attempt, and begin to read the partitions that the step has restored.
 
-        With `refuse_foreign_store`, raises `ForeignStoreError` instead of reporting it.
+        A step may restore nothing, only so that the loop can poll. If a step fails, the failure is reported. With
+        `refuse_foreign_store`, `ForeignStoreError` is raised instead.
         """
-        self._restoring = None  # set again below if the attempt has further steps
+        self._restore_attempt = None  # set again below if the attempt has further steps
         try:
-            restored = next(attempt, None)
+            restored = next(attempt, None)  # None: the attempt has ended
         except (StoreError, ForeignStoreError, TimeoutError) as error:
             if refuse_foreign_store and isinstance(error, ForeignStoreError):
                 raise
             self._notify(events.RestoreFailed(str(error)))
             return
-        if restored is None:  # the attempt has ended
+        if restored is None:
             return
-        self._restoring = attempt
-        if restored:  # empty if the step has only let the loop poll
-            self._refuse_at = None  # the store is the group's, so a foreign store later gets a full minute again
+        self._restore_attempt = attempt
+        if restored:
+            self._refuse_at = None  # the store is the group's own: a later `ForeignStoreError` gets a new minute
             self._to_restore -= restored.keys()
             self._start_reading(restored)
 
-    def _end_attempt(self) -> None:
+    def _end_restore_attempt(self) -> None:
         """Drop the attempt to restore, since other partitions are assigned now."""
-        if self._restoring is not None:
-            self._restoring.close()
-            self._restoring = None
+        if self._restore_attempt is not None:
+            self._restore_attempt.close()
+            self._restore_attempt = None
 
     def _seek(self, partitions: Collection[int]) -> None:
         """Drop what is in flight of these partitions, and read them from their positions on."""
@@ -254,18 +266,15 @@ class Assignment(Generic[P]):
             progress = self.progress[partition]
             begins_at_earliest = progress.position < 0
             offsets[partition] = None if begins_at_earliest else progress.position
-            if progress.last:  # the source compares it with the log, to notice a log that was replaced
+            if progress.last:  # the source compares this record with the log, to notice a truncated log
                 last_records[partition] = progress.last
         self._source.seek(offsets, last_records)
 
     def _resume_undecoded(self, now: float) -> None:
-        """If the pause is over, resume the partitions whose records could not be decoded.
-
-        The first call after records could not be decoded starts the pause.
-        """
+        """If the pause is over, resume the partitions whose records could not be decoded."""
         if not self._undecoded:
             return
-        if self._resume_undecoded_at is None:
+        if self._resume_undecoded_at is None:  # the first call since records could not be decoded: the pause begins
             self._resume_undecoded_at = now + _UNDECODED_PAUSE_S
         elif now >= self._resume_undecoded_at:
             self.resume(self._undecoded)

@@ -1,9 +1,9 @@
 """Writes and reads the metadata of committed offsets, by which a member informs the next owner of a partition.
 
-A worker commits the identity of its store, in JSON. A member of transform commits a line such as
-`k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the outputs, the version of the model if
-`model_version` fixes it, the id of the topic, and the offset and the leader epoch of the last record. Other tools
-commit no such metadata.
+A worker commits the identity of its store, in JSON, and whether a partition only begins at the offset. A member of
+transform commits a line such as `k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the
+outputs, the version of the model if `model_version` fixes it, the id of the topic, and the offset and the leader epoch
+of the last record. Other tools commit no such metadata.
 
 A broker accepts 4096 bytes by default. librdkafka may read beyond the end of the metadata, so bytes that follow are
 ignored.
@@ -11,7 +11,7 @@ ignored.
 
 import json
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -19,26 +19,44 @@ from streampca.formats.record import LastRecord
 from streampca.stores.identity import StoreIdentity
 
 _LONGEST_LOCATION = 500  # characters
+_BEGINS = "begins"  # a field of the JSON that a worker commits
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 _VERSION = re.compile(r"\bversion=([0-9]+)")
 _TOPIC = re.compile(r"\btopic=([\w-]+)")
 _LAST_RECORD = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 
 
-def format_store_metadata(identity: StoreIdentity) -> str:
-    """Return the metadata that a worker with this store commits with an offset."""
+def format_store_metadata(identity: StoreIdentity, *, begins: bool = False) -> str:
+    """Return the metadata that a worker with this store commits with an offset.
+
+    With `begins`, they say that a partition begins at the offset, and that nothing was learned of it yet.
+    """
     # The location may be a path with bytes that are not UTF-8, which JSON cannot hold: they become question marks.
     location = identity.location[:_LONGEST_LOCATION].encode(errors="replace").decode()
-    return orjson.dumps({"store": identity.id, "location": location, "host": identity.host}).decode()
+    fields: dict[str, str | bool] = {"store": identity.id, "location": location, "host": identity.host}
+    if begins:
+        fields[_BEGINS] = True
+    return orjson.dumps(fields).decode()
 
 
-def read_store(metadata: str) -> StoreIdentity | None:
+def parse_store_metadata(metadata: str) -> StoreIdentity | None:
     """Return the identity of the store of the worker that has committed; None if another tool has committed."""
     try:
-        fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes behind the JSON
+        fields = _read_fields(metadata)
         return StoreIdentity(str(fields["store"]), str(fields["location"]), str(fields["host"]))
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def read_begins(metadata: str) -> bool:
+    """Return whether a worker has committed that a partition begins at the offset, and nothing was learned yet."""
+    return parse_store_metadata(metadata) is not None and _BEGINS in _read_fields(metadata)
+
+
+def _read_fields(metadata: str) -> Any:
+    """Return what a worker has committed as JSON. Raises `ValueError` if the metadata are not JSON."""
+    fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes behind the JSON
+    return fields
 
 
 class OutputShape(NamedTuple):
@@ -49,11 +67,12 @@ class OutputShape(NamedTuple):
     version: int | None = None  # of the model, if `model_version` fixes it
 
     @property
-    def size(self) -> str:
+    def components_and_dimensions(self) -> str:
         return f"k={self.components} d={self.dimensions}"
 
     def __str__(self) -> str:
-        return self.size if self.version is None else f"{self.size} version={self.version}"
+        version = "" if self.version is None else f" version={self.version}"
+        return self.components_and_dimensions + version
 
 
 def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastRecord | None) -> str:

@@ -131,7 +131,7 @@ class RecordsSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RecordsSuspicious:
-    """Records were perhaps not read as they were meant."""
+    """Elements of an array are at other places than in earlier records, so `field` may read other numbers."""
 
     message: str
 

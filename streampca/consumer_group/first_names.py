@@ -31,9 +31,10 @@ class FirstNames:
             self._records_left -= len(batch.decoded.indices)
 
     def find_unseen(self, now: float) -> str:
-        """Once the first records have come, return a message about the names at which none of them has a number.
+        """Return a message about the names for which no first record had a number, or "" if there is no such name.
 
-        Until then, and if there is no such name, return "". `now` is in monotonic seconds.
+        Returns "" until the first records are over: after 1,000 records, or ten minutes after the first call. `now` is
+        in monotonic seconds.
         """
         if self._ends_at is None:  # the first call: the ten minutes begin
             self._ends_at = now + _LONGEST_S

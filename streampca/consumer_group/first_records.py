@@ -70,10 +70,11 @@ class FirstRecords:
         return partition in self._starts and self._starts[partition].is_held_back
 
     def may_handle(self, batch: Vectors) -> bool:
-        """Return whether the records of a batch may be handled. First records are compared before that.
+        """Compare a batch's first records with the configured type, and return whether the batch may be handled.
 
-        If the answer is no, the caller drops the batch, and reads its records again later. Raises `RejectLimitError`
-        if the records cannot be of the configured type.
+        First records wait until 100 of them were compared, or until a minute is over. The caller drops a batch that
+        must wait, and reads its records again later. Raises `RejectLimitError` if the records cannot be of the
+        configured type.
         """
         start = self._starts.get(batch.partition)
         if start is None:  # the first records of the partition were handled already
@@ -84,8 +85,10 @@ class FirstRecords:
         if start.has_enough:
             self.forget([batch.partition])
             return True
-        # Records that name the type of their numbers give no samples, and need not wait for others.
-        start.is_held_back = bool(start.samples) and not start.is_minute_over
+        # Only records that do not name the type of their numbers give samples. Without samples, nothing can be wrong,
+        # so the records need not wait.
+        has_untyped_records = bool(start.samples)
+        start.is_held_back = has_untyped_records and not start.is_minute_over
         return not start.is_held_back
 
     def take_due(self, now: float) -> list[int]:
@@ -121,8 +124,8 @@ class FirstRecords:
         records = [batch.records[index] for index in candidates if index not in unknown_schema]
         start.compared += len(records)
         start.next_to_compare = max(start.next_to_compare, batch.next)
-        start.samples += self._comparison.sample_untyped(records)
-        why_wrong_type = self._comparison.explain_wrong_type(start.samples)
+        start.samples += self._comparison.sample_untyped(records)  # nothing of records that name their number type
+        why_wrong_type = self._comparison.explain_wrong_type(start.samples)  # "": the type may be right
         if why_wrong_type:
             raise RejectLimitError(
                 f"partition {batch.partition} of {self._topic}: the first records are not what was sent: "

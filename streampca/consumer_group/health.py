@@ -19,12 +19,12 @@ class Failure(NamedTuple):
 
 def why_unhealthy(state: MemberState, now: float) -> Failure | None:
     """Return why the process should be restarted, or None while it is healthy; `now` is in monotonic seconds."""
-    silence_s = now - state.last_turn_at.ticks
+    silence_s = now - state.last_turn_at.monotonic_s
     is_starting = not state.has_run
     longest_silence_s = _STARTED_AFTER_S if is_starting else _STUCK_AFTER_S
     if silence_s > longest_silence_s:
         return Failure("loop", f"the loop has not run for {silence_s:.0f} s")
-    if state.saving.would_restart_help:
+    if state.saving.would_restart_help:  # brokers have answered a new client, but not the client of this process
         seconds = state.saving.overdue_s
         return Failure("saving", f"nothing was saved for {seconds:.0f} s: brokers answer only a new client")
     return None

@@ -72,7 +72,7 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # in the order of their submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition
-        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition; a task decodes each of them
+        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition; a task in `_tasks` decodes each of them
         self._newest_work: dict[int, Future[R]] = {}  # by partition, the result of the last work in flight
         self._nbytes = 0  # of all tasks and all records in decoding
 
@@ -87,8 +87,9 @@ class InFlight(Generic[R]):
             return []
         # While tasks are in flight, the poll is short, so that the loop handles their results soon.
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # `OutOfRange` comes last. While the loop handles this event, results are handled, and a result may pause any
-        # partition and drop its records. Records of the same poll must be in flight by then: only those are dropped.
+        # The loop handles `OutOfRange` last, when all records of this poll are in flight. To handle that event, the
+        # loop first handles results, and a result may pause a partition and drop its records that are in flight.
+        # Records that were not in flight by then would be handled now, and once more when they are read again.
         out_of_range = [event for event in events if isinstance(event, OutOfRange)]
         others = [event for event in events if not isinstance(event, OutOfRange)]
         return others + out_of_range
@@ -143,9 +144,9 @@ class InFlight(Generic[R]):
 
     def drop_decodings(self, partitions: Collection[int]) -> None:
         """Drop the records of these partitions that are in decoding. Work on decoded records continues."""
-        self._drop_tasks(partitions, only_decodings=True)
+        self._drop_tasks(partitions, only_decodings=True)  # the functions that decode
         for partition in partitions:
-            dropped = self._decodings.pop(partition, ())
+            dropped = self._decodings.pop(partition, ())  # the records that these functions decode
             self._nbytes -= sum(decoding.nbytes for decoding in dropped)
 
     def close(self) -> None:
@@ -184,8 +185,9 @@ class InFlight(Generic[R]):
         oldest = decodings.popleft()
         self._nbytes -= oldest.nbytes
         if isinstance(decoded, Vectors) and decoded.next != oldest.records.next:
-            # Only the first records were decoded, since their vectors are large.
-            self._decode_rest(oldest, len(decoded.records))
+            # Only the first records were decoded, since their vectors are large. The rest of them becomes the oldest
+            # item of `decodings`.
+            self._decode_rest(oldest, decoded_count=len(decoded.records))
         if not decodings:
             del self._decodings[partition]
         oldest.handle(decoded)

@@ -66,9 +66,10 @@ class MemberLog(Observer):
         self._next_delay_line_at = 0.0  # monotonic seconds, when a start that waits is logged again
         self._next_restoring_line_at = 0.0  # monotonic seconds
         self._restoring_pause_s = _RESTORING_PAUSE_S  # it doubles with each line, up to a minute
-        self._last_progress_at = 0.0  # monotonic seconds, when the last minute of progress ended
+        # At the end of the last minute: monotonic seconds, the number of messages, and what the member was doing.
+        self._last_progress_at = 0.0
         self._messages_at_last_progress = 0
-        self._last_activity = ""  # what the last minute's line said, or would have said
+        self._last_activity = ""
 
     def observe(self, change: Change) -> None:
         # Problems of released partitions end, but nothing has recovered: no line says that they have ended.
@@ -76,15 +77,16 @@ class MemberLog(Observer):
             log_problems(change.before.problems, change.after.problems)
         match change.event:
             case LoopTicked(status):
-                self._log_restoring(change.after, change.now.ticks)
-                self._on_tick(change.after, status, change.now.ticks)
+                self._log_restoring(change.after, change.now.monotonic_s)
+                self._on_tick(change.after, status, change.now.monotonic_s)
             case RestoreBegun():
                 self._restoring_pause_s = _RESTORING_PAUSE_S
-                self._next_restoring_line_at = change.now.ticks + _RESTORING_PAUSE_S
+                self._next_restoring_line_at = change.now.monotonic_s + _RESTORING_PAUSE_S
             case RecordRejected():
                 self._on_reject(change.event)
             case RecordsSkipped():
                 self._on_skipped(change.event)
+            # Elements of an array are at other places than in earlier records, so `field` may read other numbers.
             case RecordsSuspicious(message) if not self._has_warned_of_records:
                 self._has_warned_of_records = True
                 log.warning("elements change their places", message=message)
@@ -101,7 +103,7 @@ class MemberLog(Observer):
             case PartitionsReleased(partitions):
                 log.info("partitions revoked", partitions=sorted(partitions))
             case StartDelayed():
-                self._on_delay(change.event, change.after.started.ticks, change.now.ticks)
+                self._on_delay(change.event, change.after.started.monotonic_s, change.now.monotonic_s)
             case MemberStopping(cause):
                 log.info("stopping", cause=cause)
 
@@ -146,7 +148,10 @@ class MemberLog(Observer):
         )
 
     def _log_restoring(self, state: MemberState, now: float) -> None:
-        """Log after 5, 15, 35 … seconds how many partitions are left to restore, unless a failure is logged already."""
+        """Log how many partitions are left to restore, after 5 s and then with pauses that double, up to a minute.
+
+        After a failure nothing is logged here: the log has the failure.
+        """
         has_failed = RestoreFailed in state.problems or PartitionsMissing in state.problems
         if not state.left_to_restore or has_failed or now < self._next_restoring_line_at:
             return
@@ -156,7 +161,7 @@ class MemberLog(Observer):
 
     def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
         """Log progress once a minute. If no messages have arrived, log why, unless the line before said the same."""
-        seconds = now - max(self._last_progress_at, state.started.ticks)  # the first minute begins at the start
+        seconds = now - max(self._last_progress_at, state.started.monotonic_s)  # the first minute begins at the start
         if seconds < _PROGRESS_EVERY_S:
             return
         messages = state.messages - self._messages_at_last_progress
@@ -181,6 +186,7 @@ def log_problems(before: Mapping[type, Problem], after: Mapping[type, Problem]) 
         if new is None:
             if old is not None:
                 log.info(line_at_end, after=old.cause)
+        # A cause that differs only in numbers, such as the name of another file, is not logged again.
         elif old is None or _simplify_cause(new.cause) != _simplify_cause(old.cause):
             log.error(line_at_begin, cause=new.cause)
 
@@ -215,6 +221,7 @@ def _waiting_details(status: SourceStatus) -> dict[str, object]:
 def _simplify_cause(cause: str) -> str:
     """Return a cause without its numbers, such as those in names of files.
 
-    The requests of one outage fail in many ways, so all causes that a retry may end become the same text.
+    The requests of one outage fail in many ways. So every cause that contains the words "a retry may help" becomes
+    these words alone.
     """
     return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)

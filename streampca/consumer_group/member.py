@@ -51,10 +51,11 @@ class Member:
         self._unix_clock = unix_clock
         now = self.now()
         saving = Saving(save_due_after_s)
-        self.state = MemberState(started=now, last_turn_at=now, saving=saving, membership_since=now.ticks)
+        self.state = MemberState(started=now, last_turn_at=now, saving=saving, membership_since=now.monotonic_s)
 
     def now(self) -> Moment:
-        return Moment(self._clock(), self._unix_clock())
+        """Return the time on both clocks."""
+        return Moment(monotonic_s=self._clock(), unix_s=self._unix_clock())
 
     def notify(self, event: MemberEvent) -> None:
         """Make the member's state after an event, and tell the observers.
@@ -65,9 +66,9 @@ class Member:
         now = self.now()
         after = before.after(event, now)
         saving = after.saving
-        if isinstance(event, LoopTicked) and saving.must_try_new_client(now.ticks):
-            is_answered = self._could_save(saving.unanswered)
-            after = after._replace(saving=saving.after_try(now.ticks, is_answered=is_answered))
+        if isinstance(event, LoopTicked) and saving.must_try_new_client(now.monotonic_s):
+            is_answered = self._could_save(saving.unanswered_wait)  # asks with a new client
+            after = after._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
         self.state = after
         for observer in self._observers:
             observer.observe(Change(event, before, after, now))

@@ -19,6 +19,7 @@ class MemberLoop(ABC):
     """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], notify: events.Notify, seen_names: SeenNames) -> None:
+        """`seen_names` notes which names in the setting `field` have had a number in a record."""
         self._source = source
         self._in_flight = in_flight
         self._notify = notify
@@ -58,7 +59,7 @@ class MemberLoop(ABC):
         self._in_flight.handle_ended()
 
     def _report_unseen_names(self, now: float) -> None:
-        """Once the first records have come, report the names at which none of them has a number."""
+        """Once the first records are over, report the names for which no first record had a number."""
         message = self._first_names.find_unseen(now)
         if message:
             self._notify(events.NamesUnseen(message))

@@ -49,8 +49,8 @@ _ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
 class Moment(NamedTuple):
     """A time on two clocks."""
 
-    ticks: float  # monotonic, seconds
-    unix: float  # seconds since 1970
+    monotonic_s: float  # to measure how long something takes
+    unix_s: float  # seconds since 1970
 
 
 class Problem(NamedTuple):
@@ -103,15 +103,15 @@ class MemberState(NamedTuple):
 
     def after(self, event: MemberEvent, now: Moment) -> "MemberState":
         """Return the state after an event."""
-        partitions = self.partitions.after(event, now.ticks)
-        saving = self.saving.after(event, partitions, now.ticks)
+        partitions = self.partitions.after(event, now.monotonic_s)
+        saving = self.saving.after(event, partitions, now.monotonic_s)
         state = self._replace(partitions=partitions, saving=saving)
-        state = state._replace(problems=self._problems_after(event, state, now.ticks))
+        state = state._replace(problems=self._problems_after(event, state, now.monotonic_s))
         match event:
             case StartDelayed():
-                return state._after_delay(event, now)
+                return state._after_start_delay(event, now)
             case LoopTicked(status):
-                return state._replace(last_turn_at=now, has_run=True)._after_poll(status, now.ticks)
+                return state._replace(last_turn_at=now, has_run=True)._after_poll(status, now.monotonic_s)
             case RestoreBegun(partitions=count):
                 return state._replace(left_to_restore=count)
             case PartitionsAssigned(positions):
@@ -122,12 +122,12 @@ class MemberState(NamedTuple):
             case PartitionsReleased():  # the member stays in the group
                 return state._replace(has_joined=True, left_to_restore=0)
             case BatchLearned(messages=messages):
-                return state._after_batch(messages, now.ticks)
-            case BatchTransformed(messages=messages):
-                transformed = state._after_batch(messages, now.ticks)
-                return transformed._replace(outputs=self.outputs + event.outputs, model_version=event.version)
+                return state._after_batch(messages, now.monotonic_s)
+            case BatchTransformed(messages=messages, outputs=outputs, version=version):
+                transformed = state._after_batch(messages, now.monotonic_s)
+                return transformed._replace(outputs=self.outputs + outputs, model_version=version)
             case TransactionEnded("committed", counts):
-                return state._replace(committed=Counter(self.committed) + Counter(counts), committed_at=now.unix)
+                return state._replace(committed=Counter(self.committed) + Counter(counts), committed_at=now.unix_s)
             case ModelPublished(model):
                 return state._replace(model_version=model.version)
             case ModelFixed(version):
@@ -138,8 +138,8 @@ class MemberState(NamedTuple):
                 return state._replace(has_ended=True)
         return state
 
-    def _after_delay(self, event: StartDelayed, now: Moment) -> "MemberState":
-        """Return the state after an attempt to start that must be repeated."""
+    def _after_start_delay(self, event: StartDelayed, now: Moment) -> "MemberState":
+        """Return the state after an attempt to start that must be repeated, since what it needs is not there yet."""
         connection = None
         if event.waits_for == "brokers":
             connection = SourceStatus(connected=False, member=False, cause=event.cause)
@@ -151,9 +151,9 @@ class MemberState(NamedTuple):
         if status.member != self.is_member:
             return state._replace(is_member=status.member, membership_since=now)
         if now - self.membership_since >= _STANDBY_AFTER_S:
-            # `member` has not changed for ten seconds. A member counts as joined then, even without partitions: it is a
-            # standby. A process that is not a member has not joined, whatever it was before.
-            return state._replace(has_joined=status.member)
+            # `is_member` has been the same for ten seconds. A member has joined then, even without partitions: it is a
+            # standby. A process that is not a member has not joined, even if it had before.
+            return state._replace(has_joined=self.is_member)
         return state
 
     def _after_batch(self, messages: int, now: float) -> "MemberState":
@@ -166,7 +166,7 @@ class MemberState(NamedTuple):
         )
 
     def _problems_after(self, event: MemberEvent, changed: "MemberState", now: float) -> Mapping[type, Problem]:
-        """Return the problems after an event; `changed` is the state with the partitions and saves after it."""
+        """Return the problems after an event; `changed` is the state with the partitions and saves after the event."""
         problems = dict(self.problems)
         for key, cause in self._find_causes(event, changed).items():
             if cause == _ENDED:
@@ -178,45 +178,54 @@ class MemberState(NamedTuple):
         return problems
 
     def _find_causes(self, event: MemberEvent, changed: "MemberState") -> Mapping[type, str]:
-        """Return the new causes of problems after an event, by the keys of `problems`.
+        """Return the new cause of each problem that an event begins, changes or ends. A problem that ends has `_ENDED`.
 
-        The cause of a problem that the event ends is `_ENDED`. Problems that it does not change are left out.
+        The key of a problem is the type of the event that reports the problem. Two problems have no such event: the key
+        `LoopTicked` means that no broker answers, and `Saving` that saving has stopped. `changed` is the state after
+        the event.
         """
         event_type = type(event)
-        # First the problems that every event of this type ends.
-        causes = dict.fromkeys(_ENDS_PROBLEMS.get(event_type, ()), _ENDED)
+        causes = dict.fromkeys(_ENDS_PROBLEMS.get(event_type, ()), _ENDED)  # every event of this type ends these
         if PartitionStalled in self.problems and not changed.partitions.are_stalled:
             causes[PartitionStalled] = _ENDED
         match event:
+            # Events that report their own problem. `PartitionsMissing` and `MemberEnded` with the cause "" end it.
             case (
-                StartDelayed(cause=cause) | RestoreFailed(cause) | CheckpointPostponed(cause) | PublishFailed(cause)
-                | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
-                | TransactionEnded("failed", cause=cause) | MemberEnded(cause)
+                StartDelayed(cause=cause) | RestoreFailed(cause=cause) | CheckpointPostponed(cause=cause)
+                | PublishFailed(cause=cause) | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
+                | TransactionEnded(outcome="failed", cause=cause) | MemberEnded(cause=cause)
             ):  # fmt: skip
-                causes[event_type] = cause  # `PartitionsMissing` and `MemberEnded` without a cause report an end
-            case TransactionEnded("committed"):
+                causes[event_type] = cause
+            case TransactionEnded(outcome="committed"):
                 causes[TransactionEnded] = _ENDED
             case CheckpointSaved() if self._are_failed_saves_done(changed):
                 causes[CheckpointPostponed] = _ENDED
-            case LoopTicked(status):
-                is_silent = self.was_assigned and not status.connected
-                causes[LoopTicked] = _describe_no_answer(status) if is_silent else _ENDED
-                if not changed.saving.overdue_s:
-                    causes[Saving] = _ENDED
-                elif changed.saving.has_stopped and Saving not in self.problems:  # later causes do not replace it
-                    causes[Saving] = changed.saving.cause
+            case LoopTicked(status=status):
+                is_unanswered = self.was_assigned and not status.connected
+                causes[LoopTicked] = _describe_no_answer(status) if is_unanswered else _ENDED
+                causes |= self._find_cause_of_stopped_saving(changed.saving)
         return causes
 
-    def _are_failed_saves_done(self, changed: "MemberState") -> bool:
-        """Return whether all records that were unsaved when a save failed are saved now.
+    def _find_cause_of_stopped_saving(self, saving: Saving) -> Mapping[type, str]:
+        """Return the new cause of the problem `Saving`: `_ENDED` if no save is overdue; {} if nothing changes.
 
-        A save of one partition does not mean that: the save of another one may have failed again.
+        Saving stops when a save has been overdue for minutes. Its first cause stays until no save is overdue any more.
+        """
+        if not saving.overdue_s:
+            return {Saving: _ENDED}
+        has_just_stopped = saving.has_stopped and Saving not in self.problems
+        return {Saving: saving.cause} if has_just_stopped else {}
+
+    def _are_failed_saves_done(self, changed: "MemberState") -> bool:
+        """Return whether all records that were unsaved when a save failed are saved now, in the state `changed`.
+
+        A save of one partition does not mean that: the save of another partition may have failed again.
         """
         failure = self.problems.get(CheckpointPostponed)
         if failure is None:
             return False
-        unsaved_since = changed.partitions.unsaved_since
-        return unsaved_since is None or unsaved_since >= failure.since
+        oldest_unsaved_since = changed.partitions.unsaved_since  # None: all records are saved
+        return oldest_unsaved_since is None or oldest_unsaved_since >= failure.since
 
 
 def _describe_no_answer(status: SourceStatus) -> str:

@@ -46,10 +46,10 @@ class MemberMetrics(Observer):
     def observe(self, change: Change) -> None:
         match change.event:
             case StartDelayed():
-                self._record(loop_last_tick_timestamp_seconds=change.now.unix)
+                self._record(loop_last_tick_timestamp_seconds=change.now.unix_s)
             case LoopTicked(status):
                 self._record(
-                    loop_last_tick_timestamp_seconds=change.now.unix,
+                    loop_last_tick_timestamp_seconds=change.now.unix_s,
                     save_overdue_seconds=change.after.saving.overdue_s,
                     broker_connected=status.connected,
                 )

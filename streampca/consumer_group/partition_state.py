@@ -35,16 +35,19 @@ class PartitionState(NamedTuple):
     fold: "Fold | None" = None  # of a worker, after the last batch; None: no batch yet, or a member of transform
 
     def after(self, event: PartitionEvent, now: float) -> "PartitionState":
-        """Return the state after an event of this partition."""
+        """Return the state after an event of this partition; `now` is in monotonic seconds."""
         match event:
             case PartitionStalled(lag=lag):
                 stalled_since = now if self.stalled_since is None else self.stalled_since
-                return self._replace(lag=lag, stalled_since=stalled_since, unsaved_since=self._find_unsaved_since())
+                return self._replace(
+                    lag=lag, stalled_since=stalled_since, unsaved_since=self._find_unsaved_since_if_moved()
+                )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._find_unsaved_since())
+                return self._replace(position=to, unsaved_since=self._find_unsaved_since_if_moved())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
-                unsaved_since = None if is_all_saved else now  # records that are not saved were read during the save
+                # Records behind the checkpoint were read while it was being saved: they wait from about now on.
+                unsaved_since = None if is_all_saved else now
                 return self._replace(saved_up_to=fold.position, unsaved_since=unsaved_since)
             case BatchLearned() | BatchTransformed():
                 return self._replace(
@@ -55,11 +58,11 @@ class PartitionState(NamedTuple):
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _find_unsaved_since(self) -> float | None:
-        """Return since when records wait for a save, after records could not be read; None if none waits.
+    def _find_unsaved_since_if_moved(self) -> float | None:
+        """Return `unsaved_since`, or None if the position is the saved one, so that no record waits for a save.
 
-        After a failed transaction the position is back at the last save, and its records are to be read again. If they
-        cannot be read, none waits for a save.
+        A failed transaction moves the position back to the saved one, and keeps `unsaved_since`, since its records are
+        usually read again at once. This is called when they cannot be read.
         """
         return None if self.position == self.saved_up_to else self.unsaved_since
 

@@ -84,16 +84,11 @@ class MemberPolicy:
         Raises `OffsetGapError` if the member must stop.
         """
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
-        if event.diverged is not None:  # the log was cut and has grown again: it holds other records than those we read
-            if self.on_offset_gap == "fail":
-                raise OffsetGapError(
-                    f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} "
-                    "or before and has grown again, so records that were read are gone and others were not read; start "
-                    f"over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest to continue"
-                )
-            # "earliest" resumes at our position: the log holds records from there on, and none of them was read.
-            return event.position if self.on_offset_gap == "earliest" else event.latest
-        # Out of range is before the log's first record or beyond its end. The end is not compared: it may have moved.
+        truncated_at = event.diverged
+        if truncated_at is not None:
+            return self._resume_in_truncated_log(event, truncated_at, where)
+        # A position out of range is before the log's first record, or was beyond its end when the broker was asked. The
+        # log may have grown since then, so the position is only compared with the first record.
         was_beyond_end = event.position >= event.earliest
         if was_beyond_end:
             raise OffsetGapError(
@@ -106,6 +101,18 @@ class MemberPolicy:
                 "or latest to resume without the records between"
             )
         return event.earliest if self.on_offset_gap == "earliest" else event.latest
+
+    def _resume_in_truncated_log(self, event: OutOfRange, truncated_at: int, where: str) -> int:
+        """Return the offset to resume at in a log that was truncated and has grown again, or raise `OffsetGapError`."""
+        if self.on_offset_gap == "fail":
+            raise OffsetGapError(
+                f"{where} follows records that are not in the log any more: it was cut at offset {truncated_at} "
+                "or before and has grown again, so records that were read are gone and others were not read; start "
+                f"over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest to continue"
+            )
+        # The new records before our position are not read. From our position on, none was read yet: "earliest" resumes
+        # there.
+        return event.position if self.on_offset_gap == "earliest" else event.latest
 
 
 def report_rejected_and_skipped(

@@ -16,7 +16,7 @@ from streampca.process.http_server import ShortConnection, create_server, serve
 from streampca.process.listening import format_address, listen
 
 MOST_CONNECTIONS = 64  # probes and scrapers need only a few
-_FINISH_WITHIN_S = 1  # for requests in flight, at the end
+_SHUTDOWN_TIMEOUT_S = 1  # for requests in flight, at the end
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -41,7 +41,7 @@ def member_port(
         lifespan="off",
         log_level="error",  # a port scan would fill the log with warnings
         headers=[("connection", "close")],  # idle connections would count towards the limit
-        timeout_graceful_shutdown=_FINISH_WITHIN_S,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
     thread = threading.Thread(target=serve, args=(server, listening), name="health", daemon=True)
     thread.start()
@@ -81,7 +81,7 @@ class MemberApp:
     async def _answer_probe(self, path: str, authorization: str, send: Send) -> None:
         """Say whether the member is healthy, or ready. If there are tokens, details are only for requests with one."""
         state = self._member.state
-        failure = self._probes[path](state, self._member.now().ticks)
+        failure = self._probes[path](state, self._member.now().monotonic_s)
         may_see_details = self._tokens is None or self._tokens.knows(authorization)
         if failure:
             await _answer(send, 503, failure.cause if may_see_details else failure.kind)

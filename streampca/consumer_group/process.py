@@ -60,7 +60,8 @@ class Process(NamedTuple):
             self.member.notify(StartDelayed(step.waits_for, str(error)))
             return False
         finally:
-            # The step may have ticked, and it may be days until the loop ticks: the watchdog must not wait for that.
+            # If the step has ticked, the watchdog expects further ticks, and would end the process without them. But
+            # the next tick may come only when the loop begins, and that may take days.
             watchdog.forget()
         log.debug("start step done", step=step.name, finding=finding)
         return True
@@ -80,23 +81,23 @@ def member_process(
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
     The first line of the log has the `log_fields`. For `could_save` see `Member`. A record should be saved
-    `save_after_s` after it was read. Only members of transform have an output topic. If an error has ended a thread,
-    raises it, at the latest at the end.
+    `save_after_s` after it was read. Only members of transform have an output topic. An error in a thread is raised
+    when the `with` block ends, or before.
     """
-    context = create_tls_context(settings.tls_folder)
+    tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
-    with watchdog.watch_threads(), prepare_process() as process:
+    with watchdog.watch_threads(), prepare_process() as prepared:
         status = StatusReports(
             ProcessStatuses(store, settings.topic), process_name(), output_topic, group=settings.group
         )
         observers = [member_log, metrics, status]
         spans = None
-        if process.tracer:
-            spans = BatchSpans(process.tracer, settings.topic, settings.group)
+        if prepared.tracer:
+            spans = BatchSpans(prepared.tracer, settings.topic, settings.group)
             observers.append(spans)
         member = Member(observers, save_after_s, could_save)
         bad_records = f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record
-        with member_port(settings.host, settings.metrics_port, metrics.registry, member, context, tokens) as url:
+        with member_port(settings.host, settings.metrics_port, metrics.registry, member, tls_context, tokens) as url:
             log.info(
                 "transform starting" if output_topic else "worker starting",
                 topic=settings.topic,
@@ -109,7 +110,7 @@ def member_process(
             )
             status.begin(member.state)
             with member:
-                yield Process(member, process, spans)
+                yield Process(member=member, prepared=prepared, spans=spans)
 
 
 def process_name() -> str:

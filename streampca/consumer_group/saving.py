@@ -27,9 +27,10 @@ class Saving(NamedTuple):
     """
 
     due_after_s: float  # how soon a record should be saved after it was read
-    failures: Mapping[str, str] = {}  # since the last save: what a save waits for → cause, the newest failure last
+    # Since the last save: what a save waits for → cause, the newest failure last.
+    failures: Mapping[str, str] = {}
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
-    unanswered: str = ""  # if saving has stopped: what a save waits for that does not answer; "" otherwise
+    unanswered_wait: str = ""  # if saving has stopped: what a save waits for that does not answer; "" otherwise
     try_new_client_at: float = 0.0
     is_new_client_answered: bool = False
 
@@ -47,8 +48,9 @@ class Saving(NamedTuple):
         match event:
             case CheckpointSaved() | TransactionEnded("committed"):
                 return self._replace(failures={})
-            case RestoreFailed(cause) | TransactionEnded(cause=cause):
-                # After a failed transaction, its records wait until their partitions are restored and read again.
+            # After a failed transaction, its records wait for a save until their partitions are restored and read
+            # again. So a failed restore is also a reason why these records are not saved.
+            case TransactionEnded(cause=cause) | RestoreFailed(cause):
                 return self._with_failure("transaction", cause)
             case CheckpointPostponed(cause, waits_for):
                 return self._with_failure(waits_for, cause)
@@ -56,20 +58,21 @@ class Saving(NamedTuple):
                 return self._after_tick(partitions.unsaved_since, now, is_saving=is_saving)
         return self
 
-    def after_try(self, now: float, *, is_answered: bool) -> "Saving":
+    def after_new_client(self, now: float, *, is_answered: bool) -> "Saving":
         """Return the value after a new Kafka client was tried, which brokers have answered or not."""
         return self._replace(is_new_client_answered=is_answered, try_new_client_at=now + _TRY_NEW_CLIENT_EVERY_S)
 
     @property
     def would_restart_help(self) -> bool:
         """Whether brokers answer a new client, while they do not answer the member's own client."""
-        return self.unanswered != "" and self.is_new_client_answered
+        return self.unanswered_wait != "" and self.is_new_client_answered
 
     def must_try_new_client(self, now: float) -> bool:
         """Whether it is time to see if a new client gets answers, since the member's own client gets none."""
-        return self.unanswered != "" and now >= self.try_new_client_at
+        return self.unanswered_wait != "" and now >= self.try_new_client_at
 
     def _with_failure(self, waits_for: str, cause: str) -> "Saving":
+        """Return the value with a failure as the last item of `failures`. `waits_for` is what a save waits for."""
         failures = dict(self.failures)
         failures.pop(waits_for, None)  # otherwise the new cause would keep the place of the old one
         failures[waits_for] = cause
@@ -80,7 +83,8 @@ class Saving(NamedTuple):
 
         If a save is running, the store counts as failed until it has answered.
         """
-        # Each tick notes anew whether the store has not answered yet.
+        # The failure that the last tick has added for a running save is left out, and added again below if a save is
+        # running now.
         failures = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
         overdue_s = 0.0
         if unsaved_since is not None:
@@ -88,13 +92,13 @@ class Saving(NamedTuple):
         saving = self._replace(failures=failures, overdue_s=overdue_s)
         if is_saving:
             saving = saving._with_failure("store", _NO_ANSWER_YET)
-        return saving._replace(unanswered=saving._find_unanswered())
+        return saving._replace(unanswered_wait=saving._find_unanswered_wait())
 
-    def _find_unanswered(self) -> str:
-        """If saving has stopped because something does not answer, return its name; otherwise return ""."""
+    def _find_unanswered_wait(self) -> str:
+        """If saving has stopped for want of an answer, return what a save waits for, such as "topic"; otherwise ""."""
         if not self.has_stopped or not self.failures:
             return ""
-        waits_for, newest_cause = list(self.failures.items())[-1]
-        is_dead_letter_failure = waits_for == "dead letters"  # it always means that brokers do not answer
+        waits_for, newest_cause = list(self.failures.items())[-1]  # `_with_failure` puts the newest failure last
+        is_dead_letter_failure = waits_for == "dead letters"  # which fail only if brokers do not answer
         is_unanswered = is_dead_letter_failure or NO_ANSWER in newest_cause
         return waits_for if is_unanswered else ""

@@ -64,7 +64,7 @@ class StatusReports(Observer):
     def begin(self, state: MemberState) -> None:
         """Remove the reports of processes that have ended long ago, and write the first report."""
         try:
-            self._reports.remove(before=state.started.unix - OUTDATED_AFTER_S)
+            self._reports.remove(before=state.started.unix_s - OUTDATED_AFTER_S)
         except StoreError as error:
             log.debug("stale reports not removed", cause=str(error))
         self._report(state, state.started)
@@ -74,7 +74,7 @@ class StatusReports(Observer):
         has_ended = isinstance(change.event, MemberEnded)
         if has_ended and self._writing is not None:
             wait([self._writing], _LAST_WRITE_S)  # while a report is being written, no other is begun
-        if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.ticks >= self._next_report:
+        if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.monotonic_s >= self._next_report:
             self._report(change.after, change.now)
         if has_ended:
             self._executor.shutdown(wait=True)
@@ -82,18 +82,20 @@ class StatusReports(Observer):
     def _report(self, state: MemberState, now: Moment) -> None:
         """Start to write a report. If the earlier report is still being written, try again at the next event."""
         if self._writing is not None and not self._writing.done():
-            self._next_report = now.ticks
+            self._next_report = now.monotonic_s
             return
-        self._next_report = now.ticks + _REPORT_EVERY_S
-        per_second = self._messages_per_second(state.messages, now.ticks)
+        self._next_report = now.monotonic_s + _REPORT_EVERY_S
+        per_second = self._messages_per_second(state.messages, now.monotonic_s)
         report = make_report(state, now, self._name, per_second, self._output_topic)
         report.group = self._group
         self._writing = self._executor.submit(self._write, report)
 
     def _write(self, report: ProcessStatus) -> None:
+        """Write a report, if the store exists. A worker then looks once whether another group uses the store, too."""
         try:
-            # At a wrong path, a report would create a folder, which would look like a store without a model.
-            if self._reports.missing_store() is None:
+            # In a store that does not exist, such as at a wrong path, a report would create a folder, which would look
+            # like a store without a model.
+            if self._reports.store_exists():
                 self._reports.write(report)
                 if report.partitions and not self._has_looked_for_groups:
                     self._warn_of_other_group(report)
@@ -138,10 +140,10 @@ def make_report(
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(
         name=name,
-        state=_find_phase(state, now.ticks, "transforming" if output_topic else "learning"),
+        state=_find_phase(state, now.monotonic_s, "transforming" if output_topic else "learning"),
         trouble="; ".join(causes) or None,
-        started_at=state.started.unix,
-        updated_at=now.unix,
+        started_at=state.started.unix_s,
+        updated_at=now.unix_s,
         messages_per_second=0.0 if state.has_ended else messages_per_second,
         partitions={str(p): _make_partition_status(partition) for p, partition in sorted(partitions.items())},
         transform=_make_transform_status(state, output_topic) if output_topic else None,
@@ -160,6 +162,7 @@ def _find_phase(state: MemberState, now: float, working: Phase) -> Phase:
 
 
 def _make_partition_status(partition: PartitionState) -> PartitionStatus:
+    """Return the status of one partition; of a worker, with the counts of its fold."""
     fold = partition.fold
     if fold is None:  # transform learns nothing, and a worker nothing yet
         return PartitionStatus(position=partition.position, lag=partition.lag)
@@ -169,7 +172,7 @@ def _make_partition_status(partition: PartitionState) -> PartitionStatus:
         learned=fold.stats.learned,
         rejected=sum(fold.stats.rejected.values()),
         loss_ewma=fold.stats.recent_loss,
-        clipped=fold.state.clipped,
+        clipped=fold.state.clipped,  # number of vectors that were moved towards the mean before they were learned
     )
 
 

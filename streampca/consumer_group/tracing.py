@@ -29,22 +29,24 @@ class BatchSpans(Observer):
             "messaging.destination.name": topic,
             "messaging.consumer.group.name": group,
         }
-        self._open_spans: dict[tuple[int, int], Span] = {}  # by partition, and the offset after the batch
+        self._open_spans: dict[tuple[int, int], Span] = {}  # by partition, and the offset behind the batch
 
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
         """Return a function that decodes a batch like `decode`, and begins its span.
 
-        The span begins here because its links come from the records, which transform drops later.
+        The span has links to the traces that are named in the headers of the records. It begins here, since transform
+        drops the records when it has projected them.
         """
 
-        def decode_and_begin_span(event: Records) -> Vectors | Undecoded:
+        def decode_and_begin_span(batch: Records) -> Vectors | Undecoded:
             began_ns = time.time_ns()
-            decoded = decode(event)
+            decoded = decode(batch)
             if isinstance(decoded, Vectors):
-                records = event.records[: len(decoded.records)]  # perhaps only the first records were decoded
+                records = batch.records[: len(decoded.records)]  # perhaps only the first records were decoded
                 if records:
-                    span = self._begin_span(event.partition, records, began_ns)
-                    self._open_spans[event.partition, decoded.next] = span
+                    span = self._begin_span(batch.partition, records, began_ns)
+                    offset_behind_batch = decoded.next  # by which `observe` finds the span when the batch has ended
+                    self._open_spans[batch.partition, offset_behind_batch] = span
             return decoded
 
         return decode_and_begin_span
@@ -62,6 +64,7 @@ class BatchSpans(Observer):
                     span.end()  # a span that does not end is not recorded
 
     def _begin_span(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":
+        """Begin a span for these records of a partition, with links to at most 100 spans that have written them."""
         from opentelemetry.trace import SpanKind
 
         attributes = self._attributes | {

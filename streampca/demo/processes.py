@@ -20,10 +20,11 @@ _MAX_PRINTED_CHARACTERS = 110  # of a record's value
 # Systems give outgoing connections ports above these. If `free_port` returned such a port, a connection could take it
 # before a process listens on it.
 _PORTS = range(10_000, 20_000)
-_STOP_WITHIN_S = 10.0
+_STOP_TIMEOUT_S = 10.0
 
-# kafka-python cannot negotiate a version with librdkafka's mock cluster, so it is told the one that the cluster speaks.
-_PROGRAM = """
+# The program `streampca`. kafka-python cannot negotiate a version of the protocol with librdkafka's mock cluster, so
+# the program sets the version that the cluster speaks.
+_STREAMPCA_PROGRAM = """
 from streampca.cli.app import main
 from streampca.sources.kafka_python import connection
 connection.api_version = (2, 1)
@@ -39,10 +40,11 @@ class EmbeddedBroker:
     """
 
     def __init__(self, *topics: str) -> None:
+        """Start the broker, and create these topics."""
         with explain_missing_extra("worker", needed_by="the demo"):
             from confluent_kafka import Producer
         client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
-        _assign_at_once(client)
+        _remove_rebalance_delay(client)
         broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"
         self.partitions: dict[str, list[int]] = {}
@@ -52,21 +54,23 @@ class EmbeddedBroker:
         self._client = client
 
 
-def _assign_at_once(client: Any) -> None:
-    """Assign partitions to the first member of a group at once.
+def _remove_rebalance_delay(client: Any) -> None:
+    """Let the mock broker of this client assign partitions as soon as the first member joins a group.
 
-    By default, the broker waits 3 s for further members. The Python package cannot change that, so functions of
-    librdkafka, the C library below it, are called.
+    By default, the broker waits 3 s for further members. Python has no function to change this delay, so functions of
+    librdkafka, the C library below confluent-kafka, are called.
     """
     from confluent_kafka import cimpl
 
     with contextlib.suppress(AttributeError):  # an older librdkafka
         library = ctypes.CDLL(cimpl.__file__)  # also finds the functions of librdkafka
-        # librdkafka's handle is the first field of the Python object, after the fields that all objects have.
+        # In CPython, `id` is the address of the object in memory. The object begins with the fields of all objects.
+        # The next field is librdkafka's handle, a pointer.
         handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
         library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
         cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(handle))
-        library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, ctypes.c_int32(0))
+        delay_ms = ctypes.c_int32(0)
+        library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, delay_ms)
 
 
 def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str | None, None, None]:
@@ -97,13 +101,18 @@ class ChildProcess(subprocess.Popen[bytes]):
     """
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, object], log: Path) -> None:
+        """Start the command, `["produce", "--rate", "100"]` for example, with these settings.
+
+        Its output goes to the file `log`.
+        """
+        # A setting is an environment variable that begins with this prefix, such as STREAMPCA_TOPIC.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
         self.command = command[0]
         self.log = log
         with log.open("wb") as output:
             super().__init__(
-                [sys.executable, "-c", _PROGRAM, *command],
+                [sys.executable, "-c", _STREAMPCA_PROGRAM, *command],
                 env={**inherited, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -141,7 +150,7 @@ def stop(children: list[ChildProcess]) -> None:
     """Terminate all children, and kill those that have not ended after ten seconds."""
     for child in children:
         child.terminate()
-    deadline = time.monotonic() + _STOP_WITHIN_S
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
     for child in children:
         try:
             child.wait(max(deadline - time.monotonic(), 0.1))

@@ -32,8 +32,8 @@ PROJECTED = "readings-projected"
 _COMPONENTS = 8
 _UPDATE_EVERY_S = 0.5
 _PRINT_EVERY_S = 2.0
-_RATE_OVER_UPDATES = 11  # the printed rate is a mean over the last five seconds
-_FIRST_PROJECTION_WITHIN_S = 180.0  # the first start compiles, on a busy machine for minutes
+_UPDATES_OF_RATE = 11  # the printed rate is a mean over the last five seconds
+_FIRST_PROJECTION_TIMEOUT_S = 180.0  # the first start compiles, on a busy machine for minutes
 _VECTORS_PER_REQUEST = 8  # the page displays each vector of a request
 _REQUEST_TIMEOUT_S = 2.0
 
@@ -49,7 +49,7 @@ class Stream(NamedTuple):
 
 
 def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: bool) -> Stream:
-    """Return the rows of a file, readings of sensors, or synthetic vectors without either of these options.
+    """Return the rows of `file` if it is given, readings of sensors with `sensors`, and otherwise synthetic vectors.
 
     `field` and `standardize` belong to the file. Raises `InputError` if options exclude each other, or if the file
     cannot be read.
@@ -64,11 +64,11 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
         readings = Sensors().rows()
         return Stream(
             rows=readings,
-            produce_arguments=["--synthetic"],
+            produce_arguments=["--synthetic"],  # with the format json, it sends readings of sensors
             record_settings={"format": "json", "field": ",".join(readings.names or ())},
             model_settings={"dimensions": readings.dimensions, "components": 3, "standardize": True},
         )
-    truth = LowRank()
+    truth = LowRank()  # the distribution from which the vectors are drawn; the demo compares models with it
     vectors = truth.rows()
     return Stream(
         rows=vectors,
@@ -85,12 +85,14 @@ def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
     first_chunk = next(rows.chunks(skip_nulls=True))  # raises if its rows are bad
     record_settings: dict[str, object]
     if rows.names:
+        # A record is a JSON object with these names. `spell_path` quotes a name with a dot, which would mean a path.
         record_settings = {"format": "json", "field": ",".join(spell_path([name]) for name in rows.names)}
     else:
         is_float32 = first_chunk.vectors.dtype == np.float32
         record_settings = {"format": "float32" if is_float32 else "float64"}
     return Stream(
         rows=rows,
+        # With --repeat, the file is sent again and again. `field` is where the numbers are in the file's rows.
         produce_arguments=[str(file.absolute()), "--repeat", "--field", field],
         record_settings=record_settings,
         model_settings={
@@ -224,9 +226,9 @@ class _Demo:
         self._start_producer = start_producer
         self._has_producer = False
         self._models = models
-        self._first_output = first_output  # yields None until transform has written a record
+        self._first_output = first_output  # yields None until transform has written a record, then its text
         self._stream = stream
-        self._learned: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER_UPDATES)  # elapsed seconds, messages
+        self._learned: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)  # elapsed seconds, messages
         self._next_line_s = 0.0  # seconds from the start
         self._newest = models.newest()  # the model that the last update has read
         self._has_warned = False  # of a dimension with nearly all of the variance
@@ -235,22 +237,21 @@ class _Demo:
         """Run until the end. Raises `StreampcaError` if a process fails or no vector is projected in time."""
         started = time.monotonic()
         first_projection_s = None  # when a vector was first projected, in seconds from the start
-        for body in _create_request_bodies(self._stream.rows):
+        for body in _create_request_bodies(self._stream.rows):  # without end: after the last row, the first one again
             if ended.wait(_UPDATE_EVERY_S):
                 return
             elapsed_s = time.monotonic() - started
             self._update(elapsed_s)
             answer = _project(url, body)
-            # After the first projection, only the end is awaited. Before it, the demo waits for one, but not for ever.
             if first_projection_s is not None:
                 if seconds is not None and elapsed_s >= first_projection_s + seconds:
                     return
-            elif answer is not None:
+            elif answer is not None:  # this is the first projection
                 first_projection_s = elapsed_s
                 request_file.write_text(body, encoding="utf-8")
                 _print(_describe_projection(url, answer, request_file, elapsed_s))
-            elif elapsed_s > _FIRST_PROJECTION_WITHIN_S:
-                raise StreampcaError(f"no projection within {_FIRST_PROJECTION_WITHIN_S:.0f} s")
+            elif elapsed_s > _FIRST_PROJECTION_TIMEOUT_S:
+                raise StreampcaError(f"no projection within {_FIRST_PROJECTION_TIMEOUT_S:.0f} s")
 
     def _update(self, elapsed_s: float) -> None:
         """Check all processes, and print what is new. Raises `StreampcaError` if a process has exited."""
@@ -261,17 +262,17 @@ class _Demo:
             self._start_producer()
             self._has_producer = True
         self._newest = self._models.newest()
-        self._warn_of_dominance()
+        self._warn_of_dominant_dimension()
         learned = self._newest.version if self._newest else 0  # the version is the number of messages
         self._learned.append((elapsed_s, learned))
-        output = next(self._first_output, None)
+        output = next(self._first_output, None)  # None: there is no record yet, or the first one was printed already
         if output is not None:
             _print(f"first output in topic {PROJECTED}:\n{output}")
         if elapsed_s >= self._next_line_s:
             self._next_line_s = elapsed_s + _PRINT_EVERY_S
             _print(f"{elapsed_s:5.1f} s  {self._describe_progress()}")
 
-    def _warn_of_dominance(self) -> None:
+    def _warn_of_dominant_dimension(self) -> None:
         """Print once that one dimension has nearly all of the variance."""
         if self._newest is None or self._has_warned:
             return
@@ -296,9 +297,11 @@ class _Demo:
             is_compiling = "compiling kernels" in log and "worker started" not in log
             return "compiling, once on this machine …" if is_compiling else "starting …"
         model = self._newest.model
-        loss_text = "–" if self._newest.stats.loss_ewma is None else f"{self._newest.stats.loss_ewma:.4f}"
-        truth = self._stream.truth
-        if truth is not None and self._newest.stats.loss_ewma is not None:
+        # The mean loss of recent messages divided by their mean squared length. None: no message was scored yet.
+        loss_ratio = self._newest.stats.loss_ewma
+        loss_text = "–" if loss_ratio is None else f"{loss_ratio:.4f}"
+        truth = self._stream.truth  # the distribution of synthetic vectors; None for other rows
+        if truth is not None and loss_ratio is not None:
             loss_text += f" (optimum: {truth.loss_ratio:.4f})"
         figures = {
             "learned": f"{self._newest.version:,} ({self._compute_messages_per_second():,.0f} per second)",
@@ -306,8 +309,9 @@ class _Demo:
             "explained variance": f"{model.explained_variance_ratio.sum():.2%}",
         }
         if truth is not None:
-            angle = truth.largest_angle(model.components)
-            figures["subspace found"] = f"{truth.coverage(model.components):.3%} (largest angle {angle:.2f}°)"
+            share_found = truth.coverage(model.components)  # of the subspace in which the vectors vary
+            angle = truth.largest_angle(model.components)  # between this subspace and the model's, in degrees
+            figures["subspace found"] = f"{share_found:.3%} (largest angle {angle:.2f}°)"
         return "  ".join(f"{name}: {value}" for name, value in figures.items())
 
 

@@ -41,9 +41,18 @@ class OnlineFit:
     def learn(self, V: Array) -> "OnlineFit":
         """Return a new fit that has also learned the rows V (n, d). This fit does not change."""
         past_scores = copy(self.past_scores)  # scoring changes the copy
-        position = self.fold.stats.learned + len(V)  # of an estimator's fold, this is the number of its rows
-        fold, _ = self.fold.take(batch_of_rows(V, position), self.config, past_scores.score_block)
+        next_position = self.fold.stats.learned + len(V)  # an estimator's position is the number of its rows
+        batch = batch_of_rows(V, end=next_position)
+        fold, _ = self.fold.take(batch, self.config, before_block=past_scores.score_block)
         return replace(self, fold=fold, past_scores=past_scores, loaded=None)
+
+    @property
+    def _asked_components(self) -> int | float:
+        """What `n_components` asks for: a number, or a share of the variance; all features for None and "mle".
+
+        `past_scores` keeps this number, since each row is scored by a model with so many components.
+        """
+        return self.past_scores.components
 
     @property
     @one_thread
@@ -54,14 +63,13 @@ class OnlineFit:
     @cached_property
     @one_thread
     def model(self) -> Model:
-        """The model of all rows. The parameter `n_components` decides how many components it has."""
+        """The model of all rows. The parameter `n_components` decides how many components the model has."""
         if self.loaded:
             return self.loaded.model
         state = self.state
         row_count = state.count
         n_components = self.parameters["n_components"]
-        # `past_scores.components` is the number or share in `n_components`, or all features for None and "mle".
-        k = choose_number_of_components(state, self.past_scores.components)
+        k = choose_number_of_components(state, self._asked_components)
         if n_components in (None, "mle"):
             k = min(k, row_count)  # as in scikit-learn, not more components than rows
         if n_components == "mle":  # a number by Minka's rule
@@ -72,7 +80,7 @@ class OnlineFit:
         return make_model(state, k)
 
     @cached_property
-    def unbiased(self) -> Model:
+    def unbiased_model(self) -> Model:
         """The model with variances that were divided by its weight − 1, as scikit-learn divides by n − 1.
 
         All other models here divide by the weight. With a weight of at most 1, the variances are 0.
@@ -112,7 +120,7 @@ class FittedAttributes:
     @property
     def explained_variance_(self) -> Array:
         """Variance along each component, with ddof=1."""
-        return self._fitted.unbiased.explained_variance
+        return self._fitted.unbiased_model.explained_variance
 
     @property
     def explained_variance_ratio_(self) -> Array:
@@ -146,22 +154,24 @@ class FittedAttributes:
         most_directions = min(self.n_samples_seen_, self.model_.seen_dimensions)
         if self.n_components_ >= most_directions:
             return 0.0
-        return self._fitted.unbiased.noise_variance
+        return self._fitted.unbiased_model.noise_variance
 
     def get_covariance(self) -> F64:
         """Return the covariance of the features by probabilistic PCA, (n_features, n_features)."""
-        return self._compute_covariance(self._fitted.unbiased)
+        return self._compute_covariance(self._fitted.unbiased_model)
 
     @one_thread
     def _compute_covariance(self, model: Model) -> F64:
         """Compute the covariance of the features by probabilistic PCA, with the variances of this model.
 
-        It is D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹, where C has the components as rows: Λ along the components, σ² elsewhere.
+        The covariance is D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹ = (CD⁻¹)ᵀ(Λ − σ²)(CD⁻¹) + σ²D⁻². The rows of C are the components,
+        the diagonal matrix Λ has the variances along them, and σ² is the noise variance in all other directions. The
+        diagonal of D⁻¹ is the unit of each feature, `_units`.
         """
-        C_units = model.components * self._units  # CD⁻¹
-        noise = model.noise_variance  # σ²
-        along_components = (C_units.T * (model.explained_variance - noise)) @ C_units
-        return np.asarray(along_components + noise * np.diag(self._units**2), np.float64)
+        C_with_units = model.components * self._units  # CD⁻¹
+        noise_variance = model.noise_variance  # σ²
+        along_components = (C_with_units.T * (model.explained_variance - noise_variance)) @ C_with_units
+        return np.asarray(along_components + noise_variance * np.diag(self._units**2), np.float64)
 
     @one_thread
     def get_precision(self) -> F64:

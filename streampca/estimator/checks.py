@@ -150,10 +150,11 @@ def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
 
     `first` says that V holds the first rows.
     """
-    judge = Judge.of(config)
+    judge = Judge.of(config)  # says which vectors can be learned
     if config.impute and config.components == config.dimensions:
-        # With as many components as dimensions, the judge would refuse every row with a missing entry, since the row
-        # has too few others. scikit-learn's checks of estimators have such rows.
+        # The judge asks for at least 2k known entries, or for all d if these are fewer. With k = d components it would
+        # refuse every row with a missing entry. scikit-learn's checks of estimators fit such rows, so here one known
+        # entry is enough.
         judge = replace(judge, min_observed=1)
     bad = judge.first_bad(V)
     if bad:

@@ -141,11 +141,11 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     @classmethod
     @one_thread
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Return the estimator in a file that `save` has written: it continues without a break, to the last bit.
+        """Return the estimator in a file that `save` has written. Learning on gives the same bits as without the file.
 
-        A file of `streampca fit` is continued to rounding. The model of a worker, such as a version in a store, gives
-        the same coordinates, but cannot learn on. Raises `StreampcaError` if the file is damaged, of another kind, or
-        of a release whose files this one cannot read.
+        After a file of `streampca fit`, learning gives the same numbers up to rounding. A worker's model, such as a
+        version in a store, gives the same coordinates, but cannot learn on. Raises `StreampcaError` if the file is
+        damaged, of another kind, or of a release whose files this release cannot read.
         """
         published = model_file.decode_file(Path(path).read_bytes(), str(path))
         estimator = cls(**saved.find_parameters(published))
@@ -156,7 +156,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return estimator
 
     def _restore_fit(self, published: PublishedModel) -> OnlineFit:
-        """Return what has learned the rows of a model in a file."""
+        """Return the fit that continues after the model of a file."""
         fit = self._create_fit(saved.find_config(published))
         past_scores = fit.past_scores
         if published.past_scores:
@@ -166,6 +166,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             fit,
             fold=restore_fold(published, fit.config),
             past_scores=past_scores,
+            # Without a fold in the file, `fold` is estimated from the model, and projections still use the model.
             loaded=None if has_fold else published,
         )
 
@@ -174,9 +175,11 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         fit = self._fitted
 
         def project(V: Array) -> Array:
+            """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # With whiten=True, scikit-learn divides by standard deviations with ddof=1. The unbiased model has these.
-            projected = replace(projected, model=fit.unbiased)
+            # With whiten=True, `in_basis` divides the coordinates by the standard deviations of the model here. Those
+            # of scikit-learn have ddof=1, so the unbiased model takes the model's place. The coordinates stay the same.
+            projected = replace(projected, model=fit.unbiased_model)
             return projected.in_basis(self._basis).astype(V.dtype, copy=False)
 
         return self._compute_by_slab(X, project)
@@ -187,7 +190,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         The lower it is, the more unusual is the row. It is -(T2 + SPE / `noise_variance_`) / 2 plus a constant; see
         docs/mathematics.md.
         """
-        model = self._fitted.unbiased
+        model = self._fitted.unbiased_model  # its variances have ddof=1, as in scikit-learn
         return self._compute_by_slab(X, lambda V: model.project(V).log_likelihood)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
@@ -223,15 +226,16 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return the vectors (n_samples, n_features) whose coordinates are X (n_samples, n_components).
 
-        They have the dtype of X.
+        The vectors have the dtype of X. With whiten=True, X are coordinates divided by their standard deviations.
         """
-        model = self._fitted.unbiased
+        model = self._fitted.unbiased_model  # its deviations have ddof=1, like those by which `transform` divides
         coordinates: Array = check_array(fill_masked(X), dtype=[np.float64, np.float32])
         vectors = model.reconstruct(coordinates.astype(np.float64), self._basis)
         return vectors.astype(coordinates.dtype, copy=False)
 
     @property
     def _basis(self) -> Basis:
+        """The basis of the coordinates: whitened ones are divided by their standard deviations."""
         return "whitened" if self.whiten else "principal"
 
     def __sklearn_tags__(self) -> Any:
@@ -264,9 +268,9 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.
 
-    The merged estimator can continue with `partial_fit`. Another order of the parts changes only the rounding, unless
-    rows have missing entries: then each pair of features is weighted by the rows that hold both, and the order matters.
-    Raises `ValueError` if there are no parts, or if their parameters or features differ.
+    The merged estimator can continue with `partial_fit`. The order of the parts changes only the rounding, unless rows
+    have missing entries: then each part is pooled with the sum of the parts before it, and another order may give
+    another sum. Raises `ValueError` if there are no parts, or if their parameters or features differ.
     """
     if not parts:
         raise ValueError("nothing to merge")
@@ -279,7 +283,7 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     # Only estimators that were fitted to a table with names have feature names.
     names_of_parts = [part.feature_names_in_ for part in parts if hasattr(part, "feature_names_in_")]
     if any(not np.array_equal(names, names_of_parts[0]) for names in names_of_parts):
-        raise ValueError("only estimators with the same feature names, in one order, can be merged")
+        raise ValueError("only estimators with the same feature names, in the same order, can be merged")
     merger = FoldMerger(first.config)
     for fit in fits:
         merger.add(fit.fold)

@@ -41,13 +41,13 @@ def encode(estimator: Any) -> bytes:
 
 
 def _make_published_model(fit: OnlineFit) -> PublishedModel:
-    """Return the model of a fit, with the fold."""
-    # The settings of the model say how many components it has; those of the checkpoint, how many were learned.
-    learning = replace(fit.config.learning, components=fit.model.n_components)
+    """Return the model of a fit, together with the bytes of a checkpoint that holds the fold."""
+    # With n_components=None, "mle" or a share of the variance, the model may have fewer components than were learned.
+    # The model's settings say how many components the model has; the checkpoint's settings, how many were learned.
+    model_learning = replace(fit.config.learning, components=fit.model.n_components)
+    model_config = replace(fit.config, learning=model_learning)
     merged = MergedFold.from_fold(fit.fold, fit.config)
-    published = merged.make_published_model(
-        replace(fit.config, learning=learning), fit.past_scores.histograms, published_at=time.time()
-    )
+    published = merged.make_published_model(model_config, fit.past_scores.histograms, published_at=time.time())
     kept = Checkpoint(topic="", topic_id="", partition=0, fold=fit.fold, settings=fit.config.as_dict())
     return replace(published, checkpoint=checkpoint.encode(kept))
 
@@ -55,7 +55,7 @@ def _make_published_model(fit: OnlineFit) -> PublishedModel:
 def find_parameters(published: PublishedModel) -> dict[str, Any]:
     """Return the parameters of the estimator in a file.
 
-    For another model, they are the parameters with which an estimator learns such a model.
+    If no estimator has written the file, the settings of the model give the parameters that would learn such a model.
     """
     config = FoldConfig.from_dict(published.settings)
     learning = config.learning
@@ -70,7 +70,8 @@ def find_parameters(published: PublishedModel) -> dict[str, Any]:
         "missing": published.settings["missing"],
         "missing_values": list(published.missing_values.numbers) or None,
     }
-    return parameters | (published.estimator or {})
+    saved_parameters = published.estimator or {}  # empty for the model of a worker or of `streampca fit`
+    return parameters | saved_parameters
 
 
 def find_config(published: PublishedModel) -> FoldConfig:

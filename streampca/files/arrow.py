@@ -1,7 +1,7 @@
 """Reads the rows of Parquet and Arrow IPC files, and of record batches."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,7 @@ from streampca.formats.fields import NumberFields
 _BATCH_NUMBERS = 2**21  # how many numbers of a Parquet file are read at a time
 _BUFFER_BYTES = 2**20  # how many bytes of each column are read at a time
 _FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format; a file in the stream format has others
-# The footer of such a file says where its dictionaries and record batches are: in these fields of its table.
-_BLOCK_FIELDS = (2, 3)
+_BLOCK_FIELDS = (2, 3)  # of the table in the footer: the fields with the places of the dictionaries and record batches
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata_bytes", "<i4"), ("padding", "<i4"), ("body_bytes", "<i8")])
 _PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
 _SEVERAL_FILES = "it is several files, one behind the other: keep each of them, or write one file with all rows"
@@ -42,20 +41,21 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
         columns = columns_of(schema, options, path)
         d = options.dimensions
         if d is None:  # find it out from the first vector
-            batches = (batch for batch, _ in read_batches(columns.needed, None))  # None: of the whole file
+            batches = (batch for batch, _ in read_batches(columns.needed, None))  # None: all row groups
             d = _find_dimensions(batches, columns, path)
             # With d known, columns are chosen again: if there are d columns, they name the dimensions.
             columns = columns_of(schema, options._replace(dimensions=d), path)
 
-    fields = columns.create_fields(d, "record batch")
+    fields = columns.create_fields(dimensions=d, value_name="record batch")
 
     def read() -> Iterator[FileBatch]:
+        """Open the file again, and yield its rows in batches of bounded size."""
         names = list(dict.fromkeys([*columns.needed, *columns.others]))
         step = batch_rows(d)
         with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
-            for batch, share in read_batches(names, part):
+            for batch, share_read in read_batches(names, part):
                 for start in range(0, len(batch), step):
-                    yield batch_of(batch.slice(start, step), columns, fields, share)
+                    yield batch_of(batch.slice(start, step), columns, fields, share_read)
 
     return Rows(
         path=path,
@@ -71,12 +71,14 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
 
 def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int:
     """Return how many numbers the first vector in record batches has. Raises `InputError` if there is none."""
-    names = columns.create_fields(0, "record batch").names  # 0 dimensions, because they are not known yet
+    # The names of all fields that are read. They do not depend on the number of dimensions, which is not known yet.
+    read_names = columns.create_fields(dimensions=0, value_name="record batch").names
     for batch in batches:
         for i in range(len(batch)):
-            row = with_bytes(batch.slice(i, 1), names)
-            d = columns.count_dimensions(row_to_dict(row), path)
-            if d:
+            # Texts that are not read become bytes, since a text that is not UTF-8 would be an error.
+            one_row = with_bytes(batch.slice(i, 1), read_names)
+            d = columns.count_dimensions(row_to_dict(one_row), path)
+            if d:  # the row holds a vector
                 return d
     raise no_vectors_error(path, columns.where)
 
@@ -91,13 +93,17 @@ def columns_of(schema: Any, options: FileOptions, path: str) -> Columns:
     return columns
 
 
-def batch_of(batch: Any, columns: Columns, fields: NumberFields, share: float) -> FileBatch:
-    """Return the rows of a record batch, with the share of the file that has been read.
+def batch_of(batch: Any, columns: Columns, fields: NumberFields, share_read: float) -> FileBatch:
+    """Return the rows of a record batch: their vectors, the other columns, and the share of the file that was read.
 
     Raises `VectorError` if the columns cannot hold vectors.
     """
-    found = vectors_in(batch, fields)
-    return FileBatch(found, share, {name: batch.column(name) for name in columns.others}, fields.places)
+    return FileBatch(
+        found=vectors_in(batch, fields),
+        share=share_read,
+        columns={name: batch.column(name) for name in columns.others},
+        places=fields.places,  # warns the user if elements that are read by position change their places
+    )
 
 
 def _example(kind: Any) -> Any:
@@ -113,39 +119,52 @@ def _example(kind: Any) -> Any:
     return 0.0 if are_numbers(kind) else str(kind)
 
 
-@contextmanager
-def _open_source(path: str) -> Iterator[Any]:
-    """Open a file. Yields its schema, and a function that reads record batches.
+def _open_source(path: str) -> AbstractContextManager[Any]:
+    """Return a context that opens a file of Parquet, or of Arrow's stream or file format.
 
-    The function takes the names of the columns to read, and a part of the file. It yields record batches, each with the
-    share of the file that has been read.
+    The context yields the file's schema, and a function that reads record batches. The function takes the names of the
+    columns to read, and a range of the row groups of Parquet, by start and end; None: all. For each record batch, the
+    function also yields the share of the file that has been read.
     """
     kind, _ = require_kind(path)
     if kind == "parquet":
-        # With `pre_buffer`, a whole row group would be read at once.
-        with (
-            open_seekable(path) as file,
-            pa.OSFile(file) if isinstance(file, str) else file as source,
-            parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
-        ):
-            if table.num_row_groups:
-                _refuse_joined_parquet(source, table.metadata)
-            yield table.schema_arrow, partial(_read_parquet, table)
-        return
-    with open_stream(path) as (file, share_read):
-        is_stream = not file.peek(len(_FILE_MAGIC)).startswith(_FILE_MAGIC)
-        if is_stream:
-            with pa.ipc.open_stream(_MarkedStream(file)) as stream:
-                yield stream.schema, partial(_read_stream, stream, file, share_read)
-    # The IPC file format: its batches are read from any position, so the file is opened again, after it was closed.
-    if not is_stream:
-        with (
-            open_seekable(path) as file,
-            pa.OSFile(file) if isinstance(file, str) else file as source,
-            pa.ipc.open_file(source) as batches,
-        ):
-            _refuse_joined_arrow(source)
-            yield batches.schema, partial(_read_file, batches)
+        return _open_parquet(path)
+    with open_stream(path) as (file, _):
+        is_file_format = file.peek(len(_FILE_MAGIC)).startswith(_FILE_MAGIC)
+    return _open_arrow_file(path) if is_file_format else _open_arrow_stream(path)
+
+
+@contextmanager
+def _open_parquet(path: str) -> Iterator[Any]:
+    """Open a Parquet file. Yields its schema, and the function that reads record batches."""
+    # With `pre_buffer`, a whole row group would be read at once.
+    with (
+        open_seekable(path) as file,
+        pa.OSFile(file) if isinstance(file, str) else file as source,
+        parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
+    ):
+        if table.num_row_groups:
+            _refuse_joined_parquet(source, table.metadata)
+        yield table.schema_arrow, partial(_read_parquet, table)
+
+
+@contextmanager
+def _open_arrow_stream(path: str) -> Iterator[Any]:
+    """Open a file in Arrow's stream format. Yields its schema, and the function that reads record batches."""
+    with open_stream(path) as (file, share_read), pa.ipc.open_stream(_MarkedStream(file)) as stream:
+        yield stream.schema, partial(_read_stream, stream, file, share_read)
+
+
+@contextmanager
+def _open_arrow_file(path: str) -> Iterator[Any]:
+    """Open a file in Arrow's file format. Yields its schema, and the function that reads record batches."""
+    with (
+        open_seekable(path) as file,
+        pa.OSFile(file) if isinstance(file, str) else file as source,
+        pa.ipc.open_file(source) as batches,
+    ):
+        _refuse_joined_arrow(source)
+        yield batches.schema, partial(_read_file, batches)
 
 
 def _read_parquet(table: Any, names: list[str], part: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
@@ -235,28 +254,34 @@ def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
 
 
 def _find_end_of_batches(footer: bytes) -> int:
-    """Return where the last batch of a file ends, which its footer says; 0 if it has none.
+    """Return where the last batch of a file ends, by the file's footer; 0 if the file has no batch.
 
-    The footer is a table of FlatBuffers. pyarrow has verified it, but does not show where the batches are.
+    The footer is a table of FlatBuffers. pyarrow has verified it, but does not show where the batches are:
+
+        footer:  place of the table (u4)
+        table:   distance back to the vtable (i4), fields
+        vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
+        field:   distance to the blocks (u4)
+        blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the place and the sizes of a batch
     """
 
     def number_at(position: int, kind: str = "<u4") -> int:
         return int(np.frombuffer(footer, kind, count=1, offset=position)[0])
 
-    # The footer begins with the place of the table, and the table with the distance back to its list of field offsets.
     table = number_at(0)
-    field_offsets = table - number_at(table, "<i4")  # two sizes of two bytes, then the offset of each field
+    vtable = table - number_at(table, "<i4")
+    vtable_size = number_at(vtable, "<u2")
     end = 0
     for field in _BLOCK_FIELDS:
-        place = 2 * (2 + field)  # in the list, after the two sizes
-        is_in_list = place < number_at(field_offsets, "<u2")  # the first size is that of the list
-        offset = number_at(field_offsets + place, "<u2") if is_in_list else 0
-        if not offset:  # the field is not set
+        entry = 2 + 2 + 2 * field  # place in the vtable of the field's offset, behind the two sizes
+        has_entry = entry < vtable_size  # the vtable may end before fields that are not set
+        field_offset = number_at(vtable + entry, "<u2") if has_entry else 0
+        if not field_offset:  # the field is not set
             continue
-        blocks_start = table + offset
-        # Here is the field. It holds the distance to its blocks, and before the blocks comes their number.
-        blocks_start += number_at(blocks_start)
-        blocks = np.frombuffer(footer, _BLOCK, count=number_at(blocks_start), offset=blocks_start + 4)
+        field_place = table + field_offset
+        blocks_place = field_place + number_at(field_place)
+        block_count = number_at(blocks_place)
+        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_place + 4)
         ends = blocks["offset"] + blocks["metadata_bytes"] + blocks["body_bytes"]
         end = max(end, int(ends.max(initial=0)))
     return end

@@ -46,16 +46,20 @@ class Columns(NamedTuple):
     """Where the numbers of a row are."""
 
     paths: tuple[Path, ...]
-    needed: Sequence[str] = ()  # the columns of the table with which the paths and the conditions begin
+    needed: Sequence[str] = ()  # the columns that must be read, to find the numbers and to test the conditions
     names: list[str] | None = None  # of the dimensions, if each path leads to one of the d numbers
     notes: Sequence[str] = ()  # for the user, on how the columns are read
     others: Sequence[str] = ()  # the further columns
-    is_null: bool = False  # the row has null in place of all numbers
+    are_all_null: bool = False  # in the row by which the columns were chosen, null is in place of all numbers
     where: Sequence[Condition] = ()
 
     def create_fields(self, dimensions: int, value_name: str) -> NumberFields:
         """Create the object that finds the numbers in rows, with NaN for missing numbers."""
         return NumberFields(self.paths, dimensions, impute=True, value_name=value_name, where=self.where)
+
+    def create_row_filter(self) -> NumberFields:
+        """Create the object that only tests whether rows meet the conditions, and finds no numbers."""
+        return self.create_fields(dimensions=0, value_name="row")
 
     def count_dimensions(self, row: Any, path: str) -> int:
         """Return how many numbers the vectors in this row have; 0 if it holds no vector. Raises `InputError`."""
@@ -68,44 +72,48 @@ class Columns(NamedTuple):
 def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = True) -> Columns:
     """Choose which columns of a file hold the numbers, by one row of the file, or by an example of its rows.
 
-    If the file does not name its columns, `named` must be False: the names in `row` are only the columns' numbers.
-    Raises `InputError`.
+    If the file does not name its columns, `named` must be False: the names in `row` are then the positions 0, 1, 2, …
+    of the columns. Raises `InputError`.
     """
-    row, _ = open_texts(row, MAX_TEXTS)
+    row = open_text(row)  # a whole row of JSON Lines may be a text that holds JSON
     try:
         asked_paths = parse_paths(options.field)
     except ValueError as error:
         raise InputError(f"--field {options.field}: {error}") from None
     columns = _find_columns(row)
     _refuse_unknown_columns(columns, options, path, has_field=bool(asked_paths))
-    value_by_path = (
-        _find_asked_values(asked_paths, row, options, path) if asked_paths else _choose_by_default(row, options, path)
-    )
-    paths = tuple(value_by_path)
+    if asked_paths:
+        value_by_path = _find_asked_values(asked_paths, row, options, path)
+    else:
+        value_by_path = _choose_by_default(row, options, path)
+    number_paths = tuple(value_by_path)
     names = _name_dimensions(value_by_path, options) if named else None
     notes = []
     if names and not asked_paths:
         notes = [f"the dimensions are its columns {list_names(names)}"]
-    if names and options.names:  # the dimensions have names already: read the columns in their order
-        if list(options.names) != names:
+    learned_names = options.names
+    if learned_names and not names:
+        notes = ["its columns have no names, so they are read in their order"]
+    elif learned_names and names:
+        if list(learned_names) != names:
             notes = ["columns are read by their names"]
-        paths = _order_by_names(paths, names, options.names, path)
-        names = list(options.names)
-    elif options.names:
-        notes.append("its columns have no names, so they are read in their order")
+        number_paths = _order_by_names(number_paths, names, learned_names, path)
+        names = list(learned_names)
 
-    first_steps = [get_steps(path)[0] for path in paths]
-    others = options.others or ()
-    if others is True:
-        others = [name for name in columns if name not in first_steps]
-    needed = {*first_steps, *names_beside(first_steps), *(condition.steps[0] for condition in options.where)}
+    number_columns = [get_steps(number_path)[0] for number_path in number_paths]
+    other_columns = options.others or ()
+    if other_columns is True:  # all further columns are asked for
+        other_columns = [name for name in columns if name not in number_columns]
+    columns_beside = names_beside(number_columns)  # such as `shape` beside `data`: says how the numbers are read
+    condition_columns = {condition.steps[0] for condition in options.where}
+    needed_columns = {*number_columns, *columns_beside, *condition_columns}
     return Columns(
-        paths=paths,
-        needed=[name for name in columns if name in needed],
+        paths=number_paths,
+        needed=[name for name in columns if name in needed_columns],
         names=names,
         notes=notes,
-        others=others,
-        is_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
+        others=other_columns,
+        are_all_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
         where=options.where,
     )
 
@@ -120,23 +128,25 @@ def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, pa
         raise InputError(f"{path}: there is no column {min(unknown)}; there are {_quote(columns)}")
 
 
-def _find_asked_values(asked: Sequence[Path], row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
+def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
     """Return the paths that `--field` asks for, with the value at each in the row. Raises `InputError`.
 
     With gaps allowed, some columns may be missing, but not all. The value at the path of a missing column is None.
     """
     value_by_path: dict[Path, Any] = {}
     missing_count = 0
-    for pattern in asked:
+    for asked_path in asked_paths:
         try:
-            value_by_path |= _expand(pattern, row, path)
-        except InputError as error:
+            value_by_path |= _expand(asked_path, row, path)
+        except InputError as error:  # the file has no such column
             missing_count += 1
-            value_by_path[pattern] = None
-            # A pattern without a match names no dimension that could be missing.
-            may_be_gap = options.impute and not any(map(_is_pattern, pattern))
-            if not may_be_gap or missing_count == len(asked):
-                raise InputError(f"{error}{NULL_HINT if len(asked) > 1 else ''}") from None
+            value_by_path[asked_path] = None
+            # A column with a plain name is a dimension, whose numbers are all missing in this file. A pattern that
+            # matches no column does not say which dimensions are missing.
+            has_pattern = any(map(_is_pattern, asked_path))
+            may_be_gap = options.impute and not has_pattern
+            if not may_be_gap or missing_count == len(asked_paths):
+                raise InputError(f"{error}{NULL_HINT if len(asked_paths) > 1 else ''}") from None
     return value_by_path
 
 
@@ -153,15 +163,17 @@ def _order_by_names(
 
 
 def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
-    """Return a name for each dimension, if there is a path to each; otherwise None."""
+    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each."""
     path_count = len(value_by_path)
-    # There may be more columns than a model with names has learned: only the columns with these names are read.
-    may_be_dimensions = options.names or options.dimensions in (None, path_count)
-    if not path_count or not may_be_dimensions:
+    if not path_count:
         return None
-    are_numbers = all(map(_is_number, value_by_path.values()))
-    has_path_to_each = path_count > 1 and options.dimensions == path_count  # to a number, or to an array of them
-    if are_numbers or has_path_to_each:
+    # Even if the paths lead to arrays, each array holds the numbers of one dimension if there are as many dimensions as
+    # paths: with two dimensions, `x,y` in {"x": [1, 2, 3], "y": [4, 5, 6]} are three vectors of two numbers, x and y.
+    has_path_to_each = path_count > 1 and options.dimensions == path_count
+    # With learned names, there may be more columns than dimensions: only the columns with learned names are read.
+    may_be_dimensions = options.names or options.dimensions in (None, path_count)
+    lead_to_numbers = all(map(_is_number, value_by_path.values()))
+    if has_path_to_each or (may_be_dimensions and lead_to_numbers):
         return list(name_paths(list(value_by_path)))
     return None
 
@@ -173,13 +185,20 @@ def _choose_by_default(row: Any, options: FileOptions, path: str) -> dict[Path, 
         raise InputError(f"{path} holds no vectors: neither arrays nor columns")
     learned_names = options.names or ()
     present = columns.keys() & set(learned_names)
-    # The file has all columns with learned names, or may lack some of them: all further columns are ignored.
-    if present and (options.impute or len(present) == len(learned_names)):
+    has_all_learned = len(present) == len(learned_names)
+    # All columns with learned names are there, or gaps are allowed: read exactly these columns, whatever else there is.
+    if present and (options.impute or has_all_learned):
         return {(Part(name),): columns.get(name) for name in learned_names}
+    _refuse_columns_without_numbers(columns, options, path)
+    return {(Part(name),): value for name, value in columns.items()}
+
+
+def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOptions, path: str) -> None:
+    """Raise `InputError` unless all columns hold numbers, one for each dimension, or the only column holds arrays."""
     hint = f"name by --field where the numbers are, of {_quote(columns)}"
+    # If a name is empty or a number, the first line of CSV may be a row whose cells were taken for names.
     has_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
     has_number_name = any(parse_cell(name) is not None for name in columns)
-    # The cells of a first row of CSV may have been taken for names: an empty cell, or numbers.
     if options.header is None and (has_index or has_number_name):
         hint += ", or say --no-header if the first line of CSV is a row"
     if has_index:
@@ -191,7 +210,6 @@ def _choose_by_default(row: Any, options: FileOptions, path: str) -> dict[Path, 
             raise InputError(f"{path}: column {list_names(not_numbers[:1])} holds no numbers: {hint}")
         if options.dimensions not in (None, len(columns)):
             raise InputError(f"{path} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
-    return {(Part(name),): value for name, value in columns.items()}
 
 
 def _expand(pattern: Path, value: Any, file: str, max_texts: int = MAX_TEXTS) -> dict[Path, Any]:
@@ -215,10 +233,12 @@ def _expand(pattern: Path, value: Any, file: str, max_texts: int = MAX_TEXTS) ->
     return value_by_path
 
 
-def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Any, Any]:
-    """Return each step into the value that matches one step of a pattern, with the value to which it leads.
+def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choice, Any]:
+    """Expand one step of a pattern: return the steps that lead into this value, each with the inner value there.
 
-    Raises `InputError` if no column matches.
+    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` becomes {Part("x1"): 1, Part("x2"): 2}. A `Choice` such as `[id=temp]`
+    has the key `id` and the word `temp`. It stays as it is, and leads to the first object whose `id` is `temp`, or to
+    None. Raises `InputError` if no column matches.
     """
     if isinstance(step, Choice):
         chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
@@ -226,8 +246,8 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Any, Any]:
     columns = _find_columns(value)
     if step.name in columns:
         return {Part(step.name): columns[step.name]}
-    matches = {}
-    if not step.quoted:
+    matches: dict[Part | Choice, Any] = {}
+    if not step.quoted:  # a name in backticks is not a pattern
         matches = {Part(name): inner for name, inner in columns.items() if name and fnmatchcase(name, step.name)}
     if not matches:
         raise InputError(f"{file} has no column {spell_path([step.name])}; there are {_quote(columns)}")
@@ -235,15 +255,22 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Any, Any]:
 
 
 def refuse_patterns(columns: Columns, path: str) -> None:
-    """Raise `InputError` if a path is still a pattern.
+    """Raise `InputError` if a path is still a pattern, such as `labels.x*`.
 
-    So it is if the pattern is for names in maps or texts, and the example of a row does not tell these names.
+    Patterns are expanded by an example of a row. If a column holds maps or JSON texts, the example does not have the
+    names in them, so a pattern for these names cannot be expanded.
     """
     for columns_path in columns.paths:
         for part in columns_path[1:]:  # the first part is the name of a column
             if isinstance(part, Part) and not part.quoted and {"*", "?"} & set(part.name):
                 pattern = spell_path(get_steps(columns_path))
                 raise InputError(f"{path}: which names fit the pattern {pattern} is not known: write each name")
+
+
+def open_text(value: Any) -> Any:
+    """Return the value that a text holds as JSON, perhaps as JSON in a text within it; any other value as it is."""
+    opened, _ = open_texts(value, MAX_TEXTS)
+    return opened
 
 
 def _is_pattern(part: Part | Choice) -> bool:

@@ -88,8 +88,8 @@ def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: in
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
     """Return the options that skip the lines before the rows or the header, if cells have this separator.
 
-    Returns "" if the separator does not fit, or if there is nothing to skip. The last line of the head is taken for a
-    row, and so are the lines directly before it that have numbers in the same cells.
+    Returns "" if the separator does not fit, or if there is nothing to skip. The rows are the last line of the head and
+    all lines directly before it with numbers in the same cells.
     """
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
     patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]  # which cells are numbers
@@ -104,15 +104,18 @@ def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) ->
     if row_pattern in patterns_before:  # there are rows before and after a bad line
         return ""
     skip_all_before = f"--skip-lines {skipped + first_row} --no-header"
-    above = patterns_before[-1]
-    if len(above) != len(row_pattern):  # text such as "Device 7", so the file has no header
+    header_index = first_row - 1  # of the line directly before the rows, which may be the header
+    header_pattern = patterns_before[header_index]
+    if len(header_pattern) != len(row_pattern):  # text such as "Device 7", so the file has no header
         return skip_all_before
-    if any(is_number and in_row for is_number, in_row in zip(above, row_pattern, strict=True)):
-        return ""  # the line above is a row with a wrong cell
-    if first_row == 1:  # the line above is the header, and the first line
+    if any(in_header and in_row for in_header, in_row in zip(header_pattern, row_pattern, strict=True)):
+        return ""  # the line is a row with a wrong cell
+    if header_index == 0:  # nothing is above the header
         return ""
-    is_excel_line = head[first_row - 2].startswith("sep=")  # Excel reads the separator from such a line
-    has_two_headers = len(patterns_before[-2]) == len(row_pattern) and not is_excel_line
+    line_above = head[header_index - 1]
+    pattern_above = patterns_before[header_index - 1]
+    is_excel_line = line_above.startswith("sep=")  # Excel reads the separator from such a line
+    has_two_headers = len(pattern_above) == len(row_pattern) and not is_excel_line
     if has_two_headers:  # such as names, and below them units like "m,s": neither line serves as the header
         return skip_all_before
-    return f"--skip-lines {skipped + first_row - 1}"
+    return f"--skip-lines {skipped + header_index}"

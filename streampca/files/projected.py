@@ -64,7 +64,8 @@ def _headings(k: int) -> list[str]:
 def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     """Write only the coordinates, as an array (n, k)."""
     dtype = np.dtype("<f8")
-    # The number of rows is not known yet. Its header will replace this one, and is as long, because NumPy pads headers.
+    # The number of rows is not known yet, so the header says 0. The right header overwrites these bytes at the end: it
+    # has the same size, because NumPy pads headers.
     header_size = file.write(npy.encode_header(dtype, (0, k)))
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
@@ -79,18 +80,22 @@ def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Wr
 @contextmanager
 def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     """Write a JSON object on each line: all other fields of the row, then the coordinates and the residual."""
-    writer = writer_of("json")
+    json_writer = writer_of("json")
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        values = writer.write({"coordinates": coordinates, "residual": residual})
-        all_fields = columns.get(ALL_FIELDS, [{}] * len(values))
-        for fields, value in zip(all_fields, values, strict=True):
+        """Write an object for each row: the fields that the input has beside the vector, coordinates and residual."""
+        results = json_writer.write({"coordinates": coordinates, "residual": residual})  # the bytes of an object each
+        # For JSON Lines, the column ALL_FIELDS has the fields of each row without the vector. Other inputs lack it.
+        fields_of_rows = columns.get(ALL_FIELDS, [{}] * len(results))
+        for fields, result in zip(fields_of_rows, results, strict=True):
             clashes = fields.keys() & {"coordinates", "residual"}
             if clashes:
                 raise InputError(f"a field {min(clashes)} would be written, but the file that is read has that field")
             # The two objects are joined into one: `{"id":1}` and `{"residual":0}` to `{"id":1,"residual":0}`.
-            beginning = _encode(fields)[:-1] + b"," if fields else b"{"
-            file.write(beginning + value[1:] + b"\n")
+            line = result
+            if fields:
+                line = _encode(fields).removesuffix(b"}") + b"," + result.removeprefix(b"{")
+            file.write(line + b"\n")
 
     yield write
 
@@ -137,6 +142,7 @@ def _write_parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterato
     schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
+        """Write a record batch. Raises `InputError` if a value does not have the type of its column."""
         arrays = [*(columns[name] for name in others), column_of(coordinates), residual]
         try:
             batch = pa.record_batch(arrays, schema=schema)

@@ -34,7 +34,7 @@ KINDS = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow",
 }  # fmt: skip
 READABLE = f"can be read: {', '.join(KINDS)}, and these with .gz or .zst behind"
-ALL_FIELDS = "\0"  # name of the column that holds all other fields of a row of JSON Lines; no field has this name
+ALL_FIELDS = "\0"  # name of the column with all fields of a JSON Lines row except the vector; no field has this name
 _COMPRESSIONS = (".gz", ".zst")
 _MAX_READ = 2**28  # largest number of decompressed bytes that are read at a time
 _BATCH_BYTES = 1 << 22
@@ -178,7 +178,9 @@ class Rows(NamedTuple):
         Rows that do not meet the conditions are skipped and, with `skip_nulls`, also rows that are null. Any other row
         without a vector of finite numbers raises `InputError` with the number of the row.
         """
-        skipped_reasons = {UNMET, NO_VALUE} if skip_nulls else {UNMET}
+        skipped_reasons = {UNMET}  # the row does not meet the conditions
+        if skip_nulls:
+            skipped_reasons.add(NO_VALUE)  # null is in place of the row or of its vector
         rows_before = 0
         for batch in self.batches():
             found = batch.found
@@ -191,7 +193,7 @@ class Rows(NamedTuple):
             row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
             row_numbers = rows_before + row_of_vector + 1
             vectors = self.missing_values.to_nan(found.vectors)
-            self._refuse_unusable(vectors, found.vectors, row_numbers)
+            self._refuse_not_finite(vectors, as_read=found.vectors, row_numbers=row_numbers)
             yield RowChunk(
                 vectors=vectors,
                 share=batch.share,
@@ -207,18 +209,18 @@ class Rows(NamedTuple):
         """Return a warning if elements of arrays that were read by position have changed their positions; else ""."""
         return self.fields.places.warning if self.fields else ""
 
-    def _refuse_unusable(self, vectors: Array, given: Array, row_numbers: NDArray[np.int64]) -> None:
-        """Raise `InputError` if an entry of the vectors (n, d) can be neither learned nor projected.
+    def _refuse_not_finite(self, vectors: Array, as_read: Array, row_numbers: NDArray[np.int64]) -> None:
+        """Raise `InputError` if an entry of the vectors (n, d) is infinite or, unless gaps are allowed, NaN.
 
-        `given` (n, d) are the vectors as the file has them: where `vectors` have NaN, they may have a number that means
-        "missing".
+        `as_read` (n, d) are the vectors as the file has them: a number that means "missing" is NaN in `vectors`, but
+        still this number in `as_read`, so that the error can name it.
         """
         bad_entry = first_not_finite(vectors, impute=self.impute)
         if bad_entry is None:
             return
         i, column = bad_entry
         name = f" ({self.names[column]})" if self.names else ""
-        number = given[i, column]
+        number = as_read[i, column]
         hint = missing_hint(number) if np.isnan(vectors[i, column]) else ""
         raise InputError(f"{self.path}, row {row_numbers[i]}: number {column + 1}{name} is {number}{hint}")
 
@@ -254,6 +256,7 @@ def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -
     step = batch_rows(d)
 
     def batches() -> Iterator[FileBatch]:
+        """Yield the rows of the array in batches; integers and truth values become float64."""
         for first in range(0, n, step):
             vectors = np.asarray(array[first : first + step])
             if vectors.dtype.kind != "f":

@@ -14,7 +14,8 @@ _NOISE = 0.5  # standard deviation of the noise in every direction
 _FAULT = 5.0  # by how many standard deviations a faulty reading is too high
 _FAULT_EVERY = 101  # one of so many readings is a fault; a prime number, so that every partition has faults
 
-# Of each sensor: mean, standard deviation, and correlations with three causes: load, heat and demand.
+# Of each sensor: mean, standard deviation, and correlations with the three causes that move all sensors: load, heat and
+# demand.
 MACHINE = {
     "temperature": (62.0, 6.0, (0.75, 0.6, 0.0)),  # °C
     "humidity": (45.0, 8.0, (-0.2, -0.9, 0.0)),  # %
@@ -34,6 +35,7 @@ class LowRank:
     """
 
     def __init__(self, dimensions: int = 128, components: int = 8, seed: int = 0) -> None:
+        """Draw the directions uᵢ and the mean at random. The deviations σᵢ fall from 4 to 1."""
         self._random = np.random.default_rng(seed)
         Q, _ = np.linalg.qr(self._random.standard_normal((dimensions, components)))
         self.basis: F64 = Q.T  # (k, d), orthonormal rows
@@ -91,13 +93,19 @@ class Sensors:
     """
 
     def __init__(self, names: Sequence[str] = tuple(MACHINE)) -> None:
+        """Prepare to draw readings of sensors with these names.
+
+        `MACHINE` says how a sensor behaves: its mean, its deviation, and its correlations with three hidden causes that
+        move all sensors. If a name is not in `MACHINE`, its sensor behaves like a sensor there: the first name like the
+        first sensor, and so on, beginning again after the last one.
+        """
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        names_and_defaults = zip(names, itertools.cycle(MACHINE.values()))
-        sensors = [MACHINE.get(name, default) for name, default in names_and_defaults]
-        self._mean = np.array([mean for mean, _, _ in sensors])
-        self._deviation = np.array([deviation for _, deviation, _ in sensors])
-        self._correlations = np.array([correlations for _, _, correlations in sensors])  # with the causes, (d, 3)
+        behaviours_in_turn = itertools.cycle(MACHINE.values())
+        behaviours = [MACHINE.get(name, next_one) for name, next_one in zip(names, behaviours_in_turn, strict=False)]
+        self._mean = np.array([mean for mean, _, _ in behaviours])
+        self._deviation = np.array([deviation for _, deviation, _ in behaviours])
+        self._correlations = np.array([correlations for _, _, correlations in behaviours])  # with the causes, (d, 3)
 
     def draw(self, n: int) -> F64:
         """Return readings (n, d); the last one has a fault."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import InputError
-from streampca.files.columns import Columns, FileOptions, choose_columns, refuse_patterns
+from streampca.files.columns import Columns, FileOptions, choose_columns, open_text, refuse_patterns
 from streampca.files.csv_lines import lines, read_head, suggest_skipping
 from streampca.files.rows import (
     ALL_FIELDS,
@@ -28,7 +28,6 @@ from streampca.formats.json import loads
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, pack_rows
 from streampca.formats.tensors import names_beside
 from streampca.formats.text import MISSING_HINT, begins_as_array, is_missing, parse_cell, parse_value
-from streampca.formats.walk import MAX_TEXTS, open_texts
 from streampca.settings.field_paths import Path, get_steps, parse_paths
 
 _MAX_LINE = 2**24  # bytes of a line
@@ -48,15 +47,20 @@ def text_batches(
     """Read the vectors of d numbers in a file of text, in batches.
 
     `records` yields the records of the opened file, and `pack` returns the numbers of a record. `others` are the names
-    of further columns, each with the function that returns the column's value in a record. `fields` find the numbers
-    for `pack`, unless each number is in a column of its own.
+    of further columns, each with the function that returns the column's value in a record. `fields` find the numbers of
+    a record for `pack`; None: each number is in a cell of its own.
     """
     rows_per_batch = min(batch_rows(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, share_read):
         remaining = records(file)
         while batch := list(islice(remaining, rows_per_batch)):
-            columns = {name: _make_column(get_value, batch) for name, get_value in others.items()}
-            yield FileBatch(pack_rows(batch, pack, d), share_read(), columns, fields.places if fields else None)
+            yield FileBatch(
+                found=pack_rows(batch, pack, d),
+                share=share_read(),
+                columns={name: _make_column(get_value, batch) for name, get_value in others.items()},
+                # Warns the user if elements that are read by position change their places in an array.
+                places=fields.places if fields else None,
+            )
 
 
 def _make_column(get_value: Callable[[Any], Any], records: Sequence[Any]) -> NDArray[Any]:
@@ -89,23 +93,30 @@ class _CsvReader:
     """Finds the numbers in the records of a CSV file. A record is a list of cells."""
 
     def __init__(self, layout: _CsvLayout, columns: Columns, options: FileOptions) -> None:
+        """Prepare to read records in which `columns` say where the numbers are.
+
+        Conditions are about whole cells, such as site=north, or lead into cells that hold JSON, such as
+        `readings.ok=true`. If each number has a cell of its own, `_row_filter` tests all conditions. If cells hold
+        JSON, `_cell_filter` tests only those about whole cells: `_inner_conditions` are left to the fields that find
+        the numbers, since these conditions may be about the elements of an array that hold the numbers.
+        """
         self._layout = layout
         self._options = options
+        self._row_filter = columns.create_row_filter()
+        cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
+        self._cell_filter = columns._replace(where=cell_conditions).create_row_filter()
+        self._inner_conditions = [condition for condition in options.where if len(condition.steps) > 1]
+
         self.number_columns = [str(get_steps(path)[0]) for path in columns.paths]
         index_by_name = {name: index for index, name in enumerate(layout.names)}
         # The cell of each number in a record. None for a column that the file does not have: with gaps allowed, its
         # numbers are missing in all records.
-        self._indices = [index_by_name.get(name) for name in self.number_columns]
-        self._conditions = columns.create_fields(0, "row")  # with 0 dimensions, it only tests conditions
-        # If cells are texts of JSON, conditions that lead into them may be about the elements that hold the numbers.
-        self._inner_conditions = [condition for condition in options.where if len(condition.steps) > 1]
-        cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
-        self._cell_conditions = columns._replace(where=cell_conditions).create_fields(0, "row")
-        self._names_beside = names_beside(self.number_columns)
-        # The columns that `values` reads: those with numbers, those that say how to read them, and those in conditions.
+        self._number_indices = [index_by_name.get(name) for name in self.number_columns]
+        # Columns that say how numbers are read, such as `shape` and `indices` beside the arrays in `data` or `values`.
+        self._columns_beside = names_beside(self.number_columns)
         inner_columns = [condition.steps[0] for condition in self._inner_conditions]
-        names = dict.fromkeys([*self.number_columns, *self._names_beside, *inner_columns])
-        self._index_by_name = {name: index_by_name[name] for name in names if name in index_by_name}
+        columns_to_parse = dict.fromkeys([*self.number_columns, *self._columns_beside, *inner_columns])
+        self._parsed_index_by_name = {name: index_by_name[name] for name in columns_to_parse if name in index_by_name}
 
     def records(self, file: Any) -> Iterator[list[str]]:
         """Yield the records of an opened file, without the header."""
@@ -115,13 +126,13 @@ class _CsvReader:
 
     def pack_numbers(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a record, one in each column. Raises `VectorError`."""
-        self._refuse_record(cells, self._conditions)
-        number_cells = ["" if index is None else cells[index] for index in self._indices]
+        self._refuse_record(cells, self._row_filter)
+        number_cells = ["" if index is None else cells[index] for index in self._number_indices]
         return pack_cells(number_cells, describe=self._describe_cell)
 
     def pack_texts(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the vectors of a record whose cells are texts that hold vectors or JSON. Raises `VectorError`."""
-        self._refuse_record(cells, self._cell_conditions)  # `fields` test the conditions that lead into cells
+        self._refuse_record(cells, self._cell_filter)  # `fields` test the conditions that lead into cells
         return fields.pack(self.values(cells))
 
     def create_fields(self, paths: Sequence[Path], dimensions: int) -> NumberFields:
@@ -132,28 +143,30 @@ class _CsvReader:
 
     def values(self, cells: list[str]) -> dict[str, Any]:
         """Return the values of the columns that numbers and conditions lead into, by the names of the columns."""
-        values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_by_name.items()}
-        if self._names_beside:  # a column such as `shape` may say how an array is read, so texts are parsed
-            values = {name: open_texts(value, MAX_TEXTS)[0] for name, value in values.items()}
+        values = {name: parse_value(_get_cell(index, cells)) for name, index in self._parsed_index_by_name.items()}
+        if self._columns_beside:
+            # [1,2,3,4] in `data` with [2,2] in `shape` beside it are two vectors of two numbers. To be read together,
+            # the two cells must be arrays, not texts.
+            values = {name: open_text(value) for name, value in values.items()}
         return values
 
-    def _refuse_record(self, cells: list[str], conditions: NumberFields) -> None:
+    def _refuse_record(self, cells: list[str], row_filter: NumberFields) -> None:
         """Raise `VectorError` if a record has another number of cells than columns, or does not meet the conditions."""
         layout = self._layout
         if len(cells) != len(layout.names):
             text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
             raise VectorError("wrong_length", text)
-        if conditions.where:
+        if row_filter.where:
             cell_by_name = dict(zip(layout.names, map(str.strip, cells), strict=True))
-            if not conditions.accepts(cell_by_name):
+            if not row_filter.accepts(cell_by_name):
                 raise VectorError(UNMET, "it does not meet the conditions of where")
 
     def _describe_cell(self, i: int, cell: str) -> str:
         """Say what is wrong with the cell of the i-th number."""
         layout = self._layout
-        column = self._indices[i] or 0  # never None: the numbers of an absent column are empty cells, which are right
-        name = layout.names[column]
-        text = f"column {column + 1} ({name}) is not a number: {cell!r} {layout.describe_separator()}"
+        name = self.number_columns[i]
+        position = layout.names.index(name) + 1
+        text = f"column {position} ({name}) is not a number: {cell!r} {layout.describe_separator()}"
         return f"{text}; {MISSING_HINT}{layout.advice}"
 
 
@@ -168,17 +181,19 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     except InputError as error:
         raise InputError(f"{error}{layout.advice}") from None
     reader = _CsvReader(layout, columns, options)
-    d = len(columns.paths)  # unless the columns hold texts of vectors
-    pack: Callable[[list[str]], VectorBytes | GuessedNumbers] = reader.pack_numbers
-    fields = None
     first_values = _find_first_values(path, reader)
-    if _are_in_texts(columns.paths, [first_values.get(name) for name in reader.number_columns]):
+    pack: Callable[[list[str]], VectorBytes | GuessedNumbers]
+    if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in reader.number_columns]):
         # The conditions are left out: the first values tell the dimensions even if their row does not meet them.
         d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
-        # Columns give the dimensions their names only if there are d of them, so they are chosen again.
+        # With d known, columns are chosen again: if there are d columns, they name the dimensions.
         columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
         fields = reader.create_fields(columns.paths, d)
         pack = partial(reader.pack_texts, fields)
+    else:
+        d = len(columns.paths)
+        fields = None
+        pack = reader.pack_numbers
     others = {name: partial(_get_cell, layout.names.index(name)) for name in columns.others}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"
     return Rows(
@@ -189,7 +204,7 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         names=columns.names,
         fields=fields,
         notes="; ".join([about_header, *columns.notes]),
-        others=dict.fromkeys(others),  # the type None: text
+        others=dict.fromkeys(others, None),  # None in place of an Arrow type: text
     )
 
 
@@ -203,14 +218,14 @@ def _find_first_values(path: str, reader: _CsvReader) -> dict[str, Any]:
     return {}
 
 
-def _are_in_texts(paths: Sequence[Path], values: Sequence[Any]) -> bool:
-    """Return whether the numbers are in texts: in JSON that a path leads into, or in the texts of arrays."""
-    if any(len(path) > 1 for path in paths):
-        return True
+def _may_hold_several_numbers(paths: Sequence[Path], values: Sequence[Any]) -> bool:
+    """Return whether a cell may hold several numbers, by the paths to the numbers and by the first values there."""
+    lead_into_cells = any(len(path) > 1 for path in paths)  # such as `reading.temp`, into {"temp": 20.5, "hum": 40}
     texts = [value for value in values if isinstance(value, str)]
-    may_be_base64 = len(paths) == 1 and bool(texts)  # one text may hold all numbers
-    are_arrays = any(isinstance(value, list) for value in values) or any(map(begins_as_array, texts))
-    return may_be_base64 or are_arrays
+    may_be_base64 = len(paths) == 1 and bool(texts)  # such as AACAPwAAAEA=
+    are_arrays = any(map(begins_as_array, texts))  # such as [1, 2]
+    are_parsed_arrays = any(isinstance(value, list) for value in values)  # `_CsvReader.values` parses some texts
+    return lead_into_cells or may_be_base64 or are_arrays or are_parsed_arrays
 
 
 def _find_csv_layout(path: str, options: FileOptions) -> _CsvLayout:
@@ -287,6 +302,7 @@ def _csv_records(text: Iterable[str], separator: str, *, strict: bool = False) -
     size = 0  # number of characters of the current record so far
 
     def bounded_lines() -> Iterator[str]:
+        """Yield the lines. Raises `ValueError` if the current record becomes too long."""
         nonlocal size
         for line in text:
             size += len(line)
@@ -349,12 +365,11 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         return fields.pack(value)
 
     others: dict[str, Callable[[Any], Any]] = {name: partial(_get_entry, name) for name in columns.others}
-    types: dict[str, str | None] = {}  # Arrow types of the other columns whose type a table can hold
-    if options.others is True:
-        fields_of_vector = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
-        others[ALL_FIELDS] = partial(_other_fields, fields_of_vector)
-        first_fields = _other_fields(fields_of_vector, layout.first_row)
-        types = {name: _TYPES[type(value)] for name, value in first_fields.items() if type(value) in _TYPES}
+    types: dict[str, str | None] = {}
+    if options.others is True:  # keep all other fields of each row: rows may have fields that the first row lacks
+        vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
+        others[ALL_FIELDS] = partial(_other_fields, vector_fields)
+        types = _find_types(_other_fields(vector_fields, layout.first_row))
     return Rows(
         path=path,
         dimensions=d,
@@ -365,6 +380,11 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         fields=fields,
         others=types,
     )
+
+
+def _find_types(fields: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the Arrow type of each field that holds a number or a text; None stands for text."""
+    return {name: _TYPES[type(value)] for name, value in fields.items() if type(value) in _TYPES}
 
 
 class _JsonLayout(NamedTuple):
@@ -380,7 +400,7 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
 
     If no row holds a vector, the options must say how many dimensions there are; otherwise raises `InputError`.
     """
-    row_filter = Columns((), where=options.where).create_fields(0, "row")  # without paths, it only tests conditions
+    row_filter = Columns(paths=(), where=options.where).create_row_filter()
     with open_stream(path) as (file, _):
         for row, value in enumerate(_json_values(file), 1):
             if isinstance(value, VectorError):
@@ -392,11 +412,11 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
             if not is_read:
                 continue
             columns = choose_columns(value, options, path)
-            if columns.is_null:
+            if columns.are_all_null:
                 continue
             d = options.dimensions or columns.count_dimensions(value, path)
-            if d:
-                # Now d is known. Columns are chosen again, because d columns give the dimensions their names.
+            if d:  # the row holds a vector
+                # With d known, columns are chosen again: if there are d columns, they name the dimensions.
                 columns = choose_columns(value, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=value)
     if options.dimensions is None:
@@ -421,16 +441,16 @@ def _get_entry(name: str, value: Any) -> Any:
 
     The object may be in a text that holds JSON.
     """
-    opened, _ = open_texts(value, MAX_TEXTS)
+    opened = open_text(value)
     return opened.get(name) if isinstance(opened, dict) else None
 
 
-def _other_fields(fields_of_vector: Collection[str], value: Any) -> dict[str, Any]:
+def _other_fields(vector_fields: Collection[str], value: Any) -> dict[str, Any]:
     """Return the fields of a JSON object that do not hold the vector; {} if the value is not an object.
 
     The object may be in a text that holds JSON.
     """
-    opened, _ = open_texts(value, MAX_TEXTS)
+    opened = open_text(value)
     if not isinstance(opened, dict):
         return {}
-    return {name: entry for name, entry in opened.items() if name not in fields_of_vector}
+    return {name: entry for name, entry in opened.items() if name not in vector_fields}

@@ -3,18 +3,22 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# What was learned keeps its meaning if one of these changes. `start` follows from `components`.
-_ADOPTABLE = (
+from streampca.pca.learning_config import LARGEST_COVARIANCE
+
+# Learning can continue if one of these changes: what was learned keeps its meaning. `start` follows from `components`.
+_ADOPTABLE_SETTINGS = (
     "components", "start", "oversampling", "half_life_messages", "half_life_seconds", "where", "missing_values",
     "field",
 )  # fmt: skip
-_REASONS = {
+# Why learning cannot continue if one of these changes.
+_REFUSALS = {
     "dimensions": "vectors of another length have other axes",
     "names": "each number was learned as the dimension of its name",
     "standardize": "variances were learned in other units",
     "center": "variances were learned about another point",
     "dtype": "what was learned was rounded to the former type",
 }
+_DEFAULT_REFUSAL = "the same records would be learned as other vectors"  # such as for another `format`
 
 
 class Change(NamedTuple):
@@ -36,9 +40,8 @@ def explain_refusal(changes: Sequence[Change], *, knows_all_axes: bool) -> str:
     reasons = []
     for change in changes:
         needs_more_axes = change.setting == "components" and change.now > change.then
-        if needs_more_axes and not knows_all_axes:
-            reasons.append(f"{change}: beyond 768 dimensions, no more components were learned")
-        elif change.setting not in _ADOPTABLE:
-            reason = _REASONS.get(change.setting, "the same records would be learned as other vectors")
-            reasons.append(f"{change}: {reason}")
+        if needs_more_axes and not knows_all_axes:  # the covariance, which has all axes, was not kept
+            reasons.append(f"{change}: beyond {LARGEST_COVARIANCE} dimensions, no more components were learned")
+        elif change.setting not in _ADOPTABLE_SETTINGS:
+            reasons.append(f"{change}: {_REFUSALS.get(change.setting, _DEFAULT_REFUSAL)}")
     return "; ".join(reasons)

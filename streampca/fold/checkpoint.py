@@ -115,11 +115,18 @@ class Checkpoint:
         fold = self.fold
         settings = fold_config.as_dict()
         has_learned = fold.stats.learned > 0
-        if has_learned or self.settings == settings:  # with equal settings, the names may still differ
+        if has_learned or self.settings == settings:
+            # Equal settings are compared as well: names of dimensions are not part of them, but must be the same, too.
             self.refuse_other_settings(fold_config)
             return self
         empty = Fold.empty(fold_config.learning)
-        stats = replace(empty.stats, rejected=fold.stats.rejected, skipped=fold.stats.skipped, gap=fold.stats.gap)
+        stats = replace(
+            empty.stats,
+            rejected=fold.stats.rejected,
+            skipped=fold.stats.skipped,  # deletes
+            gap=fold.stats.gap,  # offsets that were lost before they were read
+        )
+        # `last` is the record before the position, by which the source notices a log that was replaced.
         fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
@@ -129,7 +136,10 @@ class Checkpoint:
         Raises `SettingsError` if both have names that differ.
         """
         return agree_on_names(
-            names, self.names, "others", f"the checkpoint of partition {partition_name(self.partition)}"
+            names,
+            self.names,
+            named_by="others",  # the settings, the records, or the checkpoint of another partition
+            others_named_by=f"the checkpoint of partition {partition_name(self.partition)}",
         )
 
     def refuse_other_topic(self, topic_id: str) -> None:
@@ -219,7 +229,7 @@ def decode(data: bytes) -> Checkpoint:
     """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.upgrade_checkpoint)
     header = npz.validate(CheckpointHeader, fields)
-    refuse_wrong_arrays(arrays, header.settings, is_empty=not header.count)
+    refuse_wrong_arrays(arrays, header.settings, has_learned=header.count > 0)
     d = header.settings["dimensions"]
     if not npz.are_valid_names(header.names, d):
         raise DamagedFileError(f"the names of the dimensions are not {d} different names")

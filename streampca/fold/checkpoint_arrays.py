@@ -17,13 +17,13 @@ Arrays = Mapping[str, NDArray[Any]]
 Settings = Mapping[str, Any]  # those in the header of the checkpoint
 
 
-def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, is_empty: bool) -> None:
+def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool) -> None:
     """Raise `DamagedFileError` for arrays that no release with this format can have written.
 
-    `is_empty` says that the state has learned no message.
+    `has_learned` says that the state has learned a message.
     """
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    expected = _expect_types(arrays, settings, is_empty=is_empty)
+    expected = _expect_types(arrays, settings, has_learned=has_learned)
     have_plain_memory = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
     if actual != expected or not have_plain_memory:
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
@@ -34,15 +34,15 @@ def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, is_empty: bool) -
     _refuse_values_out_of_range(arrays)
 
 
-def _expect_types(arrays: Arrays, settings: Settings, *, is_empty: bool) -> dict[str, Any]:
+def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> dict[str, Any]:
     """Return the shape and type that each array must have, by the settings and by which optional arrays there are.
 
-    No setting says how many columns C has, or how many vectors are pending: any number is right.
+    No setting says how many columns C has, or how many vectors are pending: any number is right. `has_learned` says
+    that the state has learned a message.
     """
-    # If an array is missing or has no axis, 0 stands for its length. The caller refuses these arrays all the same,
-    # since the result names every array that must be there.
     d = settings.get("dimensions")
     dtype = settings.get("dtype")
+    # In a damaged file, a length may be unknown. Then 0 stands for it, and the arrays do not fit the result anyway.
     pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
     columns = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
@@ -62,7 +62,7 @@ def _expect_types(arrays: Arrays, settings: Settings, *, is_empty: bool) -> dict
         expected["covariance"] = of_pairs
     if "known" in arrays:
         expected["known"] = of_pairs if keeps_covariance else of_dimensions
-    if settings.get("standardize") and not is_empty:
+    if settings.get("standardize") and has_learned:
         expected["scale"] = of_dimensions
         if not keeps_covariance:
             expected["variances"] = of_dimensions
@@ -72,28 +72,28 @@ def _expect_types(arrays: Arrays, settings: Settings, *, is_empty: bool) -> dict
 def _refuse_values_out_of_range(arrays: Arrays) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned: shares outside 0 … 1, or too large numbers.
 
-    The limits are far above what can be learned: a vector is rejected if an entry exceeds √max/(128 √d), where max is
-    the type's largest number.
+    A vector is rejected if an entry exceeds √max/(128 √d), where max is the type's largest number. So vectors are at
+    most √max/128 long. An entry in a checkpoint may be 16 times as large, √max/8, and a covariance (√max/8)² = max/64.
     """
-    largest_square = float(np.finfo(arrays["C"].dtype).max)
-    largest = np.sqrt(largest_square) / 8
-    largest_variance = 0.0  # not used without Σ
+    largest_number = float(np.finfo(arrays["C"].dtype).max)
+    largest_entry = np.sqrt(largest_number) / 8
+    largest_covariance = 0.0  # not used without Σ
     covariance = arrays.get("covariance")
     if covariance is not None:
         # Correlations are at most 1, so a covariance exceeds the largest variance only by rounding.
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
-        largest_variance = min(1.01 * float(variances.max()), largest_square / 64)  # at most largest²
+        largest_covariance = min(1.01 * float(variances.max()), largest_number / 64)
     ranges = {
-        "C": (-largest, largest),
+        "C": (-largest_entry, largest_entry),
         "C_pinv": (-np.inf, np.inf),
-        "mean": (-largest, largest),
-        "pending": (-largest, largest),
+        "mean": (-largest_entry, largest_entry),
+        "pending": (-largest_entry, largest_entry),
         "pending_retention": (0.0, 1.0),
         "missing": (0.0, 1.0 + 1e-6),
         "known": (0.0, 1.0 + 1e-6),
         "scale": (np.nextafter(0.0, 1.0), np.inf),  # from the smallest positive number
         "variances": (0.0, np.inf),
-        "covariance": (-largest_variance, largest_variance),
+        "covariance": (-largest_covariance, largest_covariance),
     }
     for name, array in arrays.items():
         low, high = ranges[name]

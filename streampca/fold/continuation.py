@@ -18,8 +18,8 @@ def restore_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     if published.checkpoint is None:
         return _restore_by_model(published, config)
     kept = checkpoint.decode(published.checkpoint)
-    # The two differ if the estimator chose the number of components by the variance. Then the fold has learned all
-    # components, but the model has the chosen number, and learning continues with this number.
+    # The settings of the fold and of the model differ if the estimator chose the number of components by the variance.
+    # Then the fold has learned all components, but learning continues with the chosen number, which the model has.
     has_same_settings = FoldConfig.from_dict(kept.settings).learning == config.learning
     return kept.fold if has_same_settings else kept.fold.adapt_to(config.learning)
 

@@ -24,22 +24,29 @@ from streampca.pca.arrays import limit_correlations
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
-_NEVER_SEEN = 1e-12  # an entry that is known for a smaller share of the weight was never seen
-_ALL_KNOWN = 1.0 - 1e-9  # a share of the weight from here on counts as 1, despite rounding
+_ROUNDED_ZERO = 1e-12  # a smaller share of the weight is 0, but for rounding
+_ROUNDED_ONE = 1.0 - 1e-9  # a larger share of the weight is 1, but for rounding
 _ROUNDING = 1e-12  # an entry of an axis up to this is 0
 
 
 @np.errstate(all="ignore")  # a damaged file may hold any numbers; they are refused later
 def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`."""
+    """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`.
+
+    In format 3, `unseen` (d,) is the share u_i of the weight that belongs to messages before entry i was first seen. In
+    these messages, the entry counts as 0 in covariances and variances. Format 4 divides a variance by the share for
+    which the entry was known, N_i = 1 − u_i, and a covariance by N_ij, the smaller of N_i and N_j: both entries are
+    known only after the later one was first seen. Format 4 keeps N as `known`.
+    """
     header = {name: value for name, value in header.items() if name != "incomplete"}  # format 4 lacks this field
     arrays = dict(arrays)
     unseen = arrays.pop("unseen", None)
     if unseen is None:  # every message was complete
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
-    known = np.where(unseen > 1.0 - _NEVER_SEEN, 0.0, 1.0 - unseen)  # for each entry, (d,)
-    divisor = np.where(known > 0, known, 1.0)  # the sums of an entry that was never seen are 0, and stay 0
+    was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
+    known = np.where(was_never_seen, 0.0, 1.0 - unseen)  # N_i of each entry, (d,)
+    divisor = np.where(was_never_seen, 1.0, known)  # never seen: the covariances are 0, and stay 0
     if "covariance" in arrays:
         d = len(unseen)
         lower = np.tril_indices(d)
@@ -48,10 +55,10 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         covariance /= np.minimum.outer(divisor, divisor)
         # If entries were missing, the previous release could keep correlations above 1.
         arrays["covariance"] = limit_correlations(covariance)[lower]
-        known = np.minimum.outer(known, known)[lower]  # for each pair, packed
+        known = np.minimum.outer(known, known)[lower]  # N_ij of each pair, packed
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
-    if known.min(initial=1.0) < _ALL_KNOWN:
+    if known.min(initial=1.0) < _ROUNDED_ONE:  # some entry was not always known
         arrays["known"] = known
     return header, arrays
 
@@ -61,7 +68,9 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a model from format 2 to format 3.
 
     A model of format 2 does not say which dimensions were never seen. If vectors may lack entries, a dimension counts
-    as never seen if its mean is exactly 0 and its entry in each axis is 0. Then its N is 0. The N of all others is 1.
+    as never seen if its mean is exactly 0 and its entry in each axis is 0. Format 3 has the array `seen` and, if
+    learning can continue from the file, the share of the weight for which each dimension was known: `known` is 0 for
+    dimensions that were never seen, and 1 for all other dimensions.
     """
     mean = arrays.get("mean")
     components = arrays.get("components")
@@ -78,9 +87,12 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
-    if "learned" in arrays:
-        is_covariance = arrays["learned"].ndim == 1
-        known = np.minimum.outer(seen, seen)[np.tril_indices(len(seen))] if is_covariance else seen
+    continuation = arrays.get("learned")  # the packed covariance or the axes, from which learning continues
+    if continuation is not None:
+        known = seen  # for each dimension
+        is_covariance = continuation.ndim == 1
+        if is_covariance:  # for each pair of dimensions: known if both were seen
+            known = np.minimum.outer(seen, seen)[np.tril_indices(len(seen))]
         arrays["known"] = known.astype(np.float64)
     return header, arrays
 

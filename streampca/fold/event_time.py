@@ -35,20 +35,21 @@ class EventTime:
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
         # 62 earlier timestamps precede the new ones, so that each new timestamp ends a window of 63. At the start of a
-        # stream fewer are known, and −1 stands for the rest.
-        earlier = np.full(_WINDOW - 1, _UNKNOWN, np.int64)
-        earlier[len(earlier) - len(self.recent) :] = self.recent
-        known_ms = np.concatenate([earlier, timestamps[has_time]])
-        # The event time before the first new timestamp, and after each new timestamp: the greatest median so far.
+        # stream fewer are known, and −1 stands for the timestamps before them.
+        recent = np.asarray(self.recent, np.int64)
+        unknown = np.full(_WINDOW - 1 - len(recent), _UNKNOWN)
+        known_ms = np.concatenate([unknown, recent, timestamps[has_time]])
+        # The event time before the first new timestamp and after each new timestamp, one value more than there are new
+        # timestamps. It is the greatest median so far.
         times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], _compute_medians(known_ms)]))
-        before_ms = times_ms[:-1]
+        before_ms = times_ms[:-1]  # for each new timestamp, the event time before it
         steps_ms = np.zeros(len(timestamps), np.int64)
         steps_ms[has_time] = np.where(before_ms >= 0, np.diff(times_ms), 0)  # the first event time is not a step
-        recent_ms = known_ms[len(known_ms) - _WINDOW + 1 :]
+        last_ms = known_ms[-(_WINDOW - 1) :]
         event_time = EventTime(
             now_ms=int(times_ms[-1]),
-            recent=tuple(recent_ms[recent_ms >= 0].tolist()),  # without the −1 of the start
-            ahead=self.ahead + _count_ahead(known_ms, before_ms),
+            recent=tuple(last_ms[last_ms >= 0].tolist()),  # without the −1 of the start
+            ahead=self.ahead + _count_ahead(known_ms, before_ms),  # records more than a day ahead of the event time
         )
         return event_time, steps_ms
 
@@ -73,16 +74,17 @@ def _count_ahead(known_ms: NDArray[np.int64], before_ms: NDArray[np.int64]) -> i
     """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
 
     A timestamp is ahead if it is more than a day after the event time, and more than a day after the earlier one of the
-    two timestamps just before it. The second condition is for a pause of a day. After the pause, the event time lags
-    for some records. They are near each other, so from the third record on they do not count.
+    two timestamps just before it. The second condition matters after a pause, of two days for example. The event time
+    is a median, so it lags behind the first 31 records after the pause. Of these records, only two are counted: from
+    the third record on, both timestamps just before are from after the pause.
 
     The last n of `known_ms` are the new timestamps; at least two older ones, or −1, precede them. `before_ms` (n,) is
     the event time before each new timestamp, −1 if unknown.
     """
-    n = len(before_ms)
-    first_new = len(known_ms) - n
-    one_before = known_ms[first_new - 1 : first_new - 1 + n]
-    two_before = known_ms[first_new - 2 : first_new - 2 + n]
-    reference_ms = np.maximum(before_ms, np.minimum(one_before, two_before))  # later than this by a day is ahead
-    is_ahead = (before_ms >= 0) & (known_ms[first_new:] - reference_ms > _DAY_MS)
+    first_new = len(known_ms) - len(before_ms)
+    new_ms = known_ms[first_new:]
+    one_before_ms = known_ms[first_new - 1 : -1]
+    two_before_ms = known_ms[first_new - 2 : -2]
+    reference_ms = np.maximum(before_ms, np.minimum(one_before_ms, two_before_ms))
+    is_ahead = (before_ms >= 0) & (new_ms - reference_ms > _DAY_MS)
     return int(np.count_nonzero(is_ahead))

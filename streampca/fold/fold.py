@@ -78,14 +78,16 @@ class Fold:
             new=Messages(V, config.compute_retention(vector_steps_ms)),
             before_block=before_block,
         )
+        last_record = batch.last if len(batch.records) else self.last  # the vectors of a file come without records
+        next_offset = batch.next
         fold = Fold(
-            position=max(batch.next, self.position),
+            position=max(next_offset, self.position),
             state=learned.state,
             pending=learned.pending.V,
             retention=learned.pending.retention,
             event_time=event_time,
             stats=self.stats.with_messages(batch.timestamps, len(V)).with_losses(learned.losses),
-            last=batch.last if len(batch.records) else self.last,
+            last=last_record,
         )
         reasons = [reject.reason for reject in decoded.rejects]
         return fold.reject(reasons, skipped=len(decoded.skipped)), learned.losses
@@ -107,8 +109,8 @@ class Fold:
             lost_from = self.position
         has_read = self.position >= 0
         lost_count = max(position - lost_from, 0) if has_read else 0
-        stats = replace(self.stats, gap=self.stats.gap + lost_count)
-        return replace(self, position=position, last=None, stats=stats)
+        stats = replace(self.stats, gap=self.stats.gap + lost_count)  # `gap` counts the lost offsets
+        return replace(self, position=position, last=None, stats=stats)  # the record before the position was not read
 
     def adapt_to(self, learning_config: LearningConfig) -> "Fold":
         """Return the fold from which learning continues with another configuration, of the same dimensions.
@@ -135,7 +137,10 @@ class Fold:
         return replace(self, pending=self.pending[:0], retention=self.retention[:0])
 
     def provisional(self, learning_config: LearningConfig) -> State:
-        """Return the state after the pending messages, for a model. The fold itself does not learn them yet."""
+        """Return the state after the pending messages, for a model.
+
+        The fold itself does not learn the pending messages until they fill a block.
+        """
         state, _ = learn(self.state, self.pending, self.retention, learning_config)
         return state
 
@@ -158,10 +163,16 @@ class FoldConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in the form that a checkpoint keeps."""
         settings = vars(self.learning) | vars(self)
-        settings["start"] = self.learning.start  # a property, so it is not in `vars`
+        settings["start"] = self.learning.first_block_size  # a property, so it is not in `vars`
         settings["missing"] = "impute" if self.learning.impute else "refuse"  # as users set it
-        left_out = ["names", "learning", "impute", "factor"]  # `factor` is set only by tests
-        # Files of earlier releases do not have these two settings, and neither do files in which they are empty.
+        left_out = [
+            "names",  # a checkpoint keeps them beside its settings
+            "learning",  # its settings are here one by one
+            "impute",  # "missing" says it
+            "factor",  # set only by tests
+        ]
+        # Earlier releases did not have these two settings. They are left out if they are empty, so that settings are
+        # equal to those in the files of these releases.
         left_out += [name for name in ("missing_values", "where") if not settings[name]]
         return {name: value for name, value in settings.items() if name not in left_out}
 
@@ -204,7 +215,7 @@ class FoldConfig:
 def _assign_steps(steps_ms: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the time step of each vector: the first vector of a record has the record's step, its other vectors 0.
 
-    `steps_ms` are the steps of the records, and `counts` the numbers of their vectors.
+    `steps_ms` are the steps of the records, and `counts` the numbers of their vectors, at least 1 each.
     """
     vector_count = int(counts.sum())
     if len(steps_ms) == vector_count:  # each record has one vector

@@ -8,6 +8,7 @@ weight of all other partitions. A fold without an event time keeps its weight.
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.event_time import EventTime
@@ -17,7 +18,7 @@ from streampca.fold.names import Names
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
 from streampca.pca.jackknife import SamplingError, estimate_sampling_error
-from streampca.pca.learning_config import SPARE_WITH_COVARIANCE
+from streampca.pca.learning_config import SPARE_WITH_COVARIANCE, LearningConfig
 from streampca.pca.merge import StateMerger
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
@@ -79,8 +80,8 @@ class FoldMerger:
     def __init__(self, config: FoldConfig, now_ms: int | None = None) -> None:
         """Prepare to merge. `now_ms` is the time by the clock, which limits event times; None: no limit."""
         self._config = config
-        self._now_ms = now_ms
-        self._time_ms = _NO_TIME  # the latest event time so far: all merged folds have decayed until then
+        self._clock_ms = now_ms
+        self._merged_time_ms = _NO_TIME  # the latest event time so far: all merged folds have decayed until then
         self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
         self._topic = ""
@@ -123,16 +124,19 @@ class FoldMerger:
         The earlier folds and this fold both lose weight until the later of their event times.
         """
         time_ms = fold.event_time.now_ms
-        if self._now_ms is not None:
-            time_ms = min(time_ms, self._now_ms)  # a time in the future would take the weight of all other folds
-        earlier_ms = self._time_ms
-        self._time_ms = max(time_ms, earlier_ms)
-        share = 1.0  # how much of its weight the fold keeps: all of it, if it has no event time
+        if self._clock_ms is not None:
+            # With an event time in the future, one fold would make all other folds lose their weight.
+            time_ms = min(time_ms, self._clock_ms)
+        earlier_ms = self._merged_time_ms
+        later_ms = max(time_ms, earlier_ms)
+        kept_share = 1.0  # of the fold's weight: a fold without an event time keeps all of it
         if time_ms != _NO_TIME:
-            share = self._config.compute_decay(self._time_ms - time_ms)
+            kept_share = self._config.compute_decay(later_ms - time_ms)
             if earlier_ms != _NO_TIME:
-                self._merger.fade(self._config.compute_decay(self._time_ms - earlier_ms))
-        self._merger.add(fold.provisional(self._config.learning), share)
+                self._merger.fade(self._config.compute_decay(later_ms - earlier_ms))
+        state = fold.provisional(self._config.learning)  # after the pending messages, which the fold has not learned
+        self._merger.add(state, kept_share)
+        self._merged_time_ms = later_ms
         self._stats.append(fold.stats)
 
     def state(self, columns: int) -> State | None:
@@ -144,13 +148,14 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        state = self.state(components + SPARE_WITH_COVARIANCE)
+        state = self.state(components + SPARE_WITH_COVARIANCE)  # like a learned state, it has spare directions
         if state is None:
             return None
+        groups = self._merger.groups()  # of the folds; how far their states differ shows the sampling error
         return MergedFold(
             state=state,
             stats=FoldStats.total(self._stats),
-            error=estimate_sampling_error(self._merger.groups(), state, components),
+            error=estimate_sampling_error(groups, state, components),
             topic=self._topic,
             topic_id=self._topic_id,
             positions=self._positions,
@@ -163,15 +168,20 @@ class FoldMerger:
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
         state = self.state(learning_config.columns) or empty.state
-        # Columns of C that are too short are dropped, since (CᵀC)⁻¹ would overflow. `select` takes ascending variances
-        # and returns indices into them, but C begins with the longest column. So its indices count from C's end.
-        ascending_variance = state.variance[::-1]
-        kept_from_end = learning_config.limits.select(ascending_variance)
-        kept_columns = state.rank - 1 - kept_from_end
+        long_columns = _find_long_columns(state, learning_config)  # with shorter ones, (CᵀC)⁻¹ would overflow
         return replace(
             empty,
             position=position,
-            state=replace(state, C=np.ascontiguousarray(state.C[:, kept_columns])),
-            event_time=EventTime(self._time_ms),
+            state=replace(state, C=np.ascontiguousarray(state.C[:, long_columns])),
+            event_time=EventTime(self._merged_time_ms),
             stats=FoldStats.total(self._stats),
         )
+
+
+def _find_long_columns(state: State, learning_config: LearningConfig) -> NDArray[np.intp]:
+    """Return the indices of the columns of C that are longer than rounding errors, the longest column first."""
+    # The columns of C are ordered by falling variance, but `select` takes ascending variances: it gets the columns in
+    # reverse order, so the indices that it returns count from the last column.
+    from_last_column = learning_config.limits.select(state.variance[::-1])
+    last_column = state.rank - 1
+    return last_column - from_last_column

@@ -17,7 +17,7 @@ from streampca.pca.past_scores import PastScores
 
 KIND = "model"
 FORMAT_VERSION = 3
-_ARRAYS = {"components", "explained_variance", "mean"}  # every file has these
+_REQUIRED_ARRAYS = {"components", "explained_variance", "mean"}
 _ROUNDING = 1e-6  # by how much a share may exceed 1 after merges
 
 
@@ -118,7 +118,8 @@ def encode(published: PublishedModel) -> bytes:
     optional = {
         "scale": model.scale,
         "seen": model.seen,
-        "calibration": None if published.past_scores is None else published.past_scores.table(),  # the name in files
+        # In files, the past scores are called `calibration`, and the continuation is called `learned`.
+        "calibration": None if published.past_scores is None else published.past_scores.table(),
         "learned": published.continuation,
         "known": published.known,
         "checkpoint": None if published.checkpoint is None else np.frombuffer(published.checkpoint, np.uint8),
@@ -145,13 +146,15 @@ def decode(data: bytes) -> PublishedModel:
     """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.upgrade_model)
     header = npz.validate(ModelHeader, fields)
+    # In files, the past scores are called `calibration`, and the continuation is called `learned`.
     past_scores = None
     try:
         if "calibration" in arrays:
             past_scores = PastScores.from_table(arrays.pop("calibration"))
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
-    if not arrays.keys() >= _ARRAYS:
+    has_required_arrays = arrays.keys() >= _REQUIRED_ARRAYS
+    if not has_required_arrays:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(
         components=arrays["components"],
@@ -216,14 +219,15 @@ def _find_problem(published: PublishedModel) -> str | None:
         values = getattr(model, name)
         if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
             return f"{name} holds values that are not finite numbers"
-    scale = model.D
-    if scale.shape != (d,) or scale.dtype != np.float64 or not (np.isfinite(scale) & (scale > 0)).all():
+    scale_or_ones = model.D
+    fits = scale_or_ones.shape == (d,) and scale_or_ones.dtype == np.float64
+    if not fits or not (np.isfinite(scale_or_ones) & (scale_or_ones > 0)).all():
         return "the scale is not one positive number for each dimension"
     if model.seen is not None and (model.seen.shape != (d,) or model.seen.dtype != np.bool_):
-        return "which dimensions were seen is not one truth value for each"
+        return "`seen` does not hold one truth value for each dimension"
     if not npz.are_valid_names(published.names, d):
         return f"the names of the dimensions are not {d} different names of 1 to {npz.MAX_NAME} characters"
-    if not _can_continue(published.continuation, published.known, d):
+    if not _is_valid_continuation(published.continuation, published.known, d):
         return "what continuing needs does not fit the model"
     return _find_wrong_number(published)
 
@@ -246,18 +250,19 @@ def _find_wrong_number(published: PublishedModel) -> str | None:
     return None if deviation <= 1e-3 else "the components are not orthonormal"
 
 
-def _can_continue(continuation: Array | None, known: Array | None, d: int) -> bool:
+def _is_valid_continuation(continuation: Array | None, known: Array | None, d: int) -> bool:
     """Return whether `continuation` and `known`, which learning needs to continue after a model, fit d dimensions.
 
-    `continuation` is the packed covariance or, if no covariance is kept, the axes (d, r). `known` is the share of the
-    weight for which each pair of entries, or each entry, has been known; None means that all shares are 1.
+    `continuation` is the packed covariance, with a number for each pair of entries. If no covariance is kept, it has
+    the axes (d, r), with a row for each entry. `known` is the share of the weight for which each pair, or each entry,
+    has been known; None: all shares are 1.
     """
-    if continuation is None:  # the model of a worker
+    if continuation is None:  # a worker's model keeps neither: learning that starts from it estimates both
         return known is None
     if continuation.ndim not in (1, 2):
         return False
     is_covariance = continuation.ndim == 1
-    length = d * (d + 1) // 2 if is_covariance else d
+    length = d * (d + 1) // 2 if is_covariance else d  # the number of pairs, or of entries
     if len(continuation) != length or continuation.dtype != np.float32:
         return False
     if not np.isfinite(continuation).all():

@@ -59,7 +59,7 @@ class Header(Strict):
 
 H = TypeVar("H", bound=Header)
 # NumPy parses headers with `ast`, which Python 3.11 cannot always do in several threads: python/cpython#106905.
-_PARSING = threading.Lock()
+_PARSER_LOCK = threading.Lock()
 
 Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]  # header and arrays
 
@@ -93,7 +93,7 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
-        with _PARSING, np.load(io.BytesIO(data), allow_pickle=False) as members:
+        with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as members:
             # A small compressed member might need any amount of memory.
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
                 raise ValueError("a member is compressed")

@@ -32,13 +32,12 @@ class PastScoresBuilder:
         return self.histograms.p_values(self._join_new()).score  # the p-values of T² and SPE are not needed
 
     def enter(self, messages: int, model_weight: float) -> None:
-        """Enter the new scores into the histograms. Older scores keep e^(−messages/model_weight) of their weight.
+        """Enter the new scores into the histograms. Older scores keep e^(−n/w) of their weight.
 
-        So with a half-life, old scores are forgotten as fast as old messages. Without a half-life, scores by early
-        models count little, because these models had learned little.
-
-        `messages` is the number of messages that were learned since scores were last entered. Not all of them need
-        have been scored.
+        n is `messages`, the number of messages that were learned since scores were last entered; some of them may have
+        no score. w is the weight of the model. With a half-life of h messages, w is about h/ln 2, so older scores keep
+        2^(−n/h): they are forgotten as fast as old messages. Without a half-life, w is the number of messages that the
+        model has learned. So scores by early models, which have learned little, are soon forgotten.
         """
         kept = math.exp(-messages / max(model_weight, 1.0))
         self.histograms = self.histograms.with_scores(self._join_new(), kept)
@@ -58,8 +57,8 @@ class PastScoresBuilder:
         if not state.count:
             return  # nothing was learned, so there is no model to score with
         model = make_model(state, choose_number_of_components(state, self.components))
-        self.score(model, V)
-        self.enter(len(V), state.weight)
+        self.score(model, V)  # keeps the scores, until they are entered into the histograms
+        self.enter(messages=len(V), model_weight=state.weight)
 
 
 def choose_number_of_components(state: State, components: int | float) -> int:

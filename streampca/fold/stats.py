@@ -11,11 +11,11 @@ from pydantic import ConfigDict
 
 from streampca.fold import npz
 from streampca.fold.model_file import ModelStats
-from streampca.pca.learning_config import LEARN_BLOCK
 from streampca.pca.state import Losses
 
 _NO_TIME = -1  # no timestamp is known
 _EWMA_MESSAGES = 1000  # about how many messages the exponentially weighted means remember
+_LOSS_GROUP = 256  # messages whose losses are summed together; another number would change the last bits of the sums
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FoldStats:
 
     @property
     def recent_loss(self) -> float | None:
-        """‖r‖²/‖y‖² over about the last 1000 messages; None before there is a message with a loss."""
+        """‖r‖²/‖y‖² over about the last 1000 messages; None if they have ‖y‖² = 0, or if no message has a loss yet."""
         return self.loss_ewma / self.norm_ewma if self.norm_ewma > 0 else None
 
     def summarise_for_model(self) -> ModelStats:
@@ -59,7 +59,7 @@ class FoldStats:
         loss_ewma = None
         if self.with_loss:
             loss = self.loss
-            loss_ewma = self.recent_loss or 0.0
+            loss_ewma = self.recent_loss or 0.0  # None if all recent vectors equalled the mean: nothing was lost
         return ModelStats(
             rejected=sum(self.rejected.values()),
             loss=loss,
@@ -98,32 +98,38 @@ class FoldStats:
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
         """Return the stats after whole blocks with these losses.
 
-        Losses are summed in groups of 256 messages, which never reach beyond a block. So the sums, to their last bits,
-        do not depend on how many blocks are added at a time.
+        Losses are summed in groups of 256 messages; the last group of a block may have fewer. So the sums, to their
+        last bits, do not depend on how many blocks are added at a time.
         """
         stats = self
         for block in losses:
-            for start in range(0, len(block.residual), LEARN_BLOCK):
-                group = slice(start, start + LEARN_BLOCK)
+            for start in range(0, len(block.residual), _LOSS_GROUP):
+                group = slice(start, start + _LOSS_GROUP)
                 stats = stats._with_group(block.residual[group], block.norm[group])
         return stats
 
     def _with_group(self, residual: NDArray[Any], norm: NDArray[Any]) -> "FoldStats":
-        """Return the stats after n more messages with these ‖r‖² and ‖y‖², (n,) each."""
+        """Return the stats after n more messages.
+
+        `residual` (n,) are the squared lengths ‖r‖² of the messages' residuals, and `norm` (n,) the squared lengths
+        ‖y‖² of their centred vectors.
+        """
         n = len(norm)
         mean_residual = float(np.add.reduce(residual)) / n
         mean_norm = float(np.add.reduce(norm)) / n
         with_loss = self.with_loss + n
-        new_share = n / with_loss  # of the new messages in a plain mean
-        # The share of the past in an exponentially weighted mean; 0 for the first group, which has no past.
-        kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
+        # `loss` and `norm` are plain means over all messages: the new messages have this share.
+        new_share = n / with_loss
+        # `loss_ewma` and `norm_ewma` are exponentially weighted: earlier messages keep this share. The first group has
+        # no earlier messages.
+        kept_share = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
         return replace(
             self,
             with_loss=with_loss,
             loss=self.loss + (mean_residual - self.loss) * new_share,
             norm=self.norm + (mean_norm - self.norm) * new_share,
-            loss_ewma=kept * self.loss_ewma + (1 - kept) * mean_residual,
-            norm_ewma=kept * self.norm_ewma + (1 - kept) * mean_norm,
+            loss_ewma=kept_share * self.loss_ewma + (1 - kept_share) * mean_residual,
+            norm_ewma=kept_share * self.norm_ewma + (1 - kept_share) * mean_norm,
         )
 
     def with_messages(self, timestamps: NDArray[np.int64], vector_count: int) -> "FoldStats":

@@ -30,37 +30,41 @@ def reader_of(
 
     If the format needs an optional package that is not installed, raises `SettingsError`.
     """
-    reader = _find(format, "{}Reader")
-    return cast(Reader, reader(format, dimensions, field, schemas, impute, parse_conditions(where), label))
+    reader_class = _find_class(format, suffix="Reader")
+    return cast(Reader, reader_class(format, dimensions, field, schemas, impute, parse_conditions(where), label))
 
 
 def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
     """Create the writer of a format. Raises as `reader_of` does.
 
     `around` are the names of the objects that the fields are inside of, from the outermost. In Avro and Protobuf,
-    `frame` comes before each value, and names its schema (`schema_of`).
+    `frame` comes before each value: it holds the registry's id of the schema that `schema_of` returns.
     """
-    writer = _find(format, "{}Writer")
-    return cast(Writer, writer(format, tuple(around), frame))
+    writer_class = _find_class(format, suffix="Writer")
+    return cast(Writer, writer_class(format, tuple(around), frame))
 
 
 def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
     """Create the schema of values with this layout; None if the format has no schemas. Raises as `reader_of` does."""
     if format not in ("avro", "protobuf"):
         return None
-    return cast(WriterSchema, _find(format, "schema_of")(layout))
+    return cast(WriterSchema, _import_format(format).schema_of(layout))
 
 
-def _find(format: str, name: str) -> Any:  # noqa: A002
-    """Return a class or a function of a format's module. `name` has {} for the format: "{}Reader" is `JsonReader`."""
+def _find_class(format: str, suffix: str) -> Any:  # noqa: A002
+    """Return a class of a format's module: for the format json and the suffix Reader, `JsonReader`."""
+    module = _import_format(format)
+    if module is None:  # the format is the NumPy type of raw numbers, such as float32
+        return getattr(import_module(f"{__name__}.npy"), f"Raw{suffix}")
+    return getattr(module, f"{format.title()}{suffix}")
+
+
+def _import_format(format: str) -> Any:  # noqa: A002
+    """Import the module of a format, from this package or another one; None if no package has this format."""
     if format in BUILT_IN_FORMATS:
         with explain_missing_extra(format, needed_by=f"format {format}"):
-            module = import_module(f"{__name__}.{format}")
-        return getattr(module, name.format(format.title()))
+            return import_module(f"{__name__}.{format}")
     try:
-        module = load_format(format)
+        return load_format(format)
     except ValueError as error:
         raise SettingsError(f"format: {error}") from None
-    if module is None:  # the format is the NumPy type of raw numbers
-        return getattr(import_module(f"{__name__}.npy"), name.format("Raw"))
-    return getattr(module, name.format(format.title()))

@@ -44,6 +44,10 @@ class ArrowReader(Reader):
     value_name = "record batch"
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of all rows, one vector after the other. Raises `VectorError`.
+
+        If the type of all numbers had to be guessed, because they are bytes or base64, returns it with the numbers.
+        """
         try:
             # Arrow's own memory pools keep what they have freed: with them, a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
@@ -341,6 +345,7 @@ def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
 
 class ArrowWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        """Return a stream for each row or, with `counts`, for each group of `counts[i]` rows."""
         first_field = next(iter(fields.values()))
         values = list[bytes]()
         for start, end in row_bounds(counts, len(first_field)):
@@ -369,7 +374,9 @@ def column_of(values: NDArray[Any]) -> Column:
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     are_texts = len(values) > 0 and isinstance(values[0], str)
-    are_bytes = values.dtype.kind == "O" and not are_texts  # also if there are none, or if the first is None
+    # Arrow cannot tell the type of an array without objects, or with None only. Such arrays are bytes that are missing:
+    # no text is None.
+    are_bytes = values.dtype.kind == "O" and not are_texts
     return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)
 
 

@@ -72,6 +72,7 @@ class AvroReader(Reader):
         one_block_schema = self._create_one_block_schema(original, referenced_types)
 
         def decode(value: bytes) -> VectorBytes | GuessedNumbers:
+            """Return the numbers of a value's vectors. First tries the faster way, if there is one."""
             if one_block_schema is not None:
                 numbers = self._read_one_block(value, one_block_schema)
                 if numbers is not None:
@@ -90,8 +91,8 @@ class AvroReader(Reader):
 
         If the only path does not lead to such an array, returns None.
         """
-        # Debezium's placeholder for an array may be a list of so many numbers. With as many dimensions, the faster way
-        # would take it for a vector.
+        # In place of an array that an update left alone, Debezium may send a list of `PLACEHOLDER_LENGTH` numbers. The
+        # faster way would take it for a vector of this length.
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
         if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None
@@ -117,6 +118,7 @@ class AvroWriter(Writer):
     """Writes an array as one block and the empty block that ends it. A record adds no bytes to those of its fields."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        """Return a value for each row: the frame, then the fields one after the other. `counts` are not used."""
         parts: list[Any] = [self.frame]
         for values in fields.values():
             is_array = values.ndim == 2
@@ -127,7 +129,7 @@ class AvroWriter(Writer):
                     parts.append(values)
                 case "O":  # texts or bytes
                     parts.append(encode_items(values, _encode_bytes))
-                case _:  # whole numbers
+                case _:  # whole numbers, which always come in arrays
                     parts.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
                 parts.append(_END_OF_ARRAY)
@@ -183,9 +185,9 @@ def _resolve(schema: Any, named_types: Mapping[str, Any]) -> Any:
 def _refuse_times(schema: Any, named_types: Mapping[str, Any], steps: Sequence[Step], path: str) -> None:
     """Raise `VectorError` if a path ends at a date, a time or a UUID.
 
-    `_load_schema` has put a prefix before the names of these types. `steps` lead from this schema to the end of the
-    path, whose text is `path`. A `Choice` is a step from an array to one of its elements; without it, all elements are
-    meant.
+    These types have names with a prefix, which `_load_schema` has added so that fastavro does not convert their values.
+    `steps` lead from this schema to the end of the path, whose text is `path`. A `Choice` is a step from an array to
+    one of its elements; without it, all elements are meant.
     """
     match _resolve(schema, named_types):
         case list() as branches:  # a union
@@ -224,14 +226,15 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
     Deeply nested values of a recursive schema overflow fastavro's C stack. An array whose items take no bytes may claim
     to have any number of them.
     """
-    type_numbers = count(1)  # a type that is used twice counts twice
+    checked_types = count(1)  # a type that is used twice counts twice
 
     def check(schema: Any, around: tuple[str, ...]) -> bool:
         """Check a type and all types in it. Return whether each value of the type takes at least a byte.
 
-        `around` are the names of the records that the type is inside of.
+        `schema` is the type, or its name in `named_types`. `around` are the names of the records that the type is
+        inside of.
         """
-        if next(type_numbers) > _MAX_TYPES:
+        if next(checked_types) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         match _resolve(schema, named_types):
             case list() as branches:  # a union: the number of the branch takes a byte
@@ -247,22 +250,25 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
                 items_take_bytes = check(items, around)
                 if not items_take_bytes:
                     raise VectorError("undecodable", "arrays of items without bytes are not supported")
+                return True  # even an empty array has a byte that ends it
             case {"type": "map", "values": values}:
                 check(values, around)
+                return True  # even an empty map has a byte that ends it
             case {"type": "fixed", "size": size}:
                 return bool(size > 0)
             case "null" | {"type": "null"}:
                 return False
-        return True
+        return True  # a number, a text, bytes or an enum
 
     check(schema, around=())
 
 
 def _with_one_block(schema: Any, steps: Sequence[Step], dimensions: int, block_numbers: Iterator[int]) -> Any:
-    """Return a schema with a record in place of the array of floats to which the steps lead, see `_block_type`.
+    """Return a schema that reads the array of floats at the end of the steps as bytes, all numbers at once.
 
-    If there is no such array, returns None, also if it is in a type that the schema only names. In a union there may be
-    several arrays: `block_numbers` give their records different names.
+    In place of the array, the schema has a record of fixed bytes (`_block_type`). If the steps do not lead to an array
+    of floats, or lead through a type that is defined elsewhere, returns None. In a union there may be several arrays:
+    `block_numbers` give their records different names.
     """
     match schema:
         case list() as branches:  # a union
@@ -276,19 +282,28 @@ def _with_one_block(schema: Any, steps: Sequence[Step], dimensions: int, block_n
             if may_be_special:
                 return None
             return _with_one_block_in_record(schema, steps, dimensions, block_numbers)
-        case {"type": "array", "items": ("float" | "double" as item) | {"type": "float" | "double" as item}} if (
-            not steps
-        ):
-            return _block_type(_FLOAT_SIZES[item] * dimensions, next(block_numbers))
+        case {"type": "array", "items": item_type} if not steps:
+            float_size = _find_float_size(item_type)
+            if float_size is not None:
+                return _block_type(float_size * dimensions, next(block_numbers))
     return None
+
+
+def _find_float_size(item_type: Any) -> int | None:
+    """Return how many bytes a number of a type takes, if the type is float or double; else return None.
+
+    A type is written as "float" or as {"type": "float"}.
+    """
+    name = item_type.get("type") if isinstance(item_type, dict) else item_type
+    return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 
 
 def _with_one_block_in_record(
     schema: dict[str, Any], steps: Sequence[Step], dimensions: int, block_numbers: Iterator[int]
 ) -> Any:
-    """Return the schema of a record with another record in place of the array of floats to which the steps lead.
+    """Return the schema of a record with the changes of `_with_one_block` in the field that the first step names.
 
-    The first step is the name of a field. If the steps do not lead to such an array, returns None.
+    If the steps do not lead to an array of floats, returns None.
     """
     name = steps[0]
     new_type = None
@@ -302,9 +317,9 @@ def _with_one_block_in_record(
 
 
 def _block_type(size: int, number: int) -> dict[str, Any]:
-    """Return a type of record that has the same bytes as an array with one block of items, of `size` bytes in all.
+    """Return a record type whose values have the same bytes as an array of items that take `size` bytes in all.
 
-    Avro writes such an array as a count, the items, and a 0 at the end. If it is read as this record, all items come as
+    Avro writes a short array as a count, the items, and a 0 at the end. If it is read as this record, all items come as
     bytes at once, which is faster. The `number` is part of the name, so that several such types have different names.
     """
     fields = [

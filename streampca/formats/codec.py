@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from streampca.errors import StreampcaError
 from streampca.formats import plausible, reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
-from streampca.formats.errors import NO_VALUE, VectorError, check_size
+from streampca.formats.errors import NO_VALUE, VectorError, size_error
 from streampca.formats.judge import Judge
 from streampca.formats.labels import NO_LABEL, LabelFinder
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
@@ -35,8 +35,8 @@ REASONS = (
 
 LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
 _NO_LIMIT = sys.maxsize  # bytes of vectors, which no batch reaches
-# A value with an unknown schema costs a request to the registry, which may take seconds. It counts as if its vectors
-# had so many bytes: a batch ends after 100 of them, so that the worker can report and save.
+# A value with an unknown schema costs a request to the registry, which may take seconds. The value counts as if its
+# vectors had so many bytes: a batch ends after 100 such values, so that the worker can report and save.
 _UNKNOWN_SCHEMA_BYTES = LARGE_BATCH // 100
 _NUMBER_BYTES = 32  # that each of a vector's numbers may take in a value; topics take 1 MiB by default
 
@@ -197,12 +197,13 @@ class Codec:
         floats = numbers.astype(float_type, copy=False)
         decoded = self.judge.reject_bad(
             vectors=floats.reshape(-1, self.judge.dimensions),
-            indices=np.asarray(read.indices, np.int64),
-            counts=np.asarray(read.counts, np.int64),
+            indices=np.asarray(read.indices, np.int64),  # of the values that hold vectors
+            counts=np.asarray(read.counts, np.int64),  # of the vectors in each of these values
             rejects=read.rejects,
         )
         is_parsed = self._reader.raw_size is None
         if is_parsed:
+            # The warning says that elements of an array change their places, although they are read by position.
             decoded = decoded._replace(warning=self._reader.numbers.places.warning)
         return decoded, read.value_count
 
@@ -229,11 +230,12 @@ class Codec:
                 if value is None:
                     raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
                 if len(value) > max_value_bytes:
-                    check_size(len(value), max_value_bytes)
+                    raise size_error(len(value), max_value_bytes)
                 read = read_value(value)
             except VectorError as error:
                 rejects.append(_create_reject(index, error))
                 if error.reason == "unknown_schema":
+                    # Asking the registry may take seconds. So the value counts as many bytes: the batch ends earlier.
                     total_bytes += _UNKNOWN_SCHEMA_BYTES
                 continue
             except (StreampcaError, TimeoutError):  # the schema registry does not answer: not the value's fault
@@ -241,16 +243,18 @@ class Codec:
             except Exception as error:  # no value may end the worker
                 rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
                 continue
-            vectors = read.numbers if isinstance(read, GuessedNumbers) else read
+            # The type that a reader guesses for the numbers is checked elsewhere (`explain_wrong_type`).
+            numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
             # The length of a memoryview is its number of items, not of bytes.
-            value_bytes = len(vectors) if type(vectors) is bytes else memoryview(vectors).nbytes
-            total_bytes += value_bytes
-            count = value_bytes // vector_bytes
-            if count > 1 and not self.allows_several:
-                rejects.append(Reject(index, "wrong_length", f"{count} vectors, where outputs hold one"))
+            is_bytes = type(numbers_of_value) is bytes
+            byte_count = len(numbers_of_value) if is_bytes else memoryview(numbers_of_value).nbytes
+            total_bytes += byte_count
+            vector_count = byte_count // vector_bytes
+            if vector_count > 1 and not self.allows_several:
+                rejects.append(Reject(index, "wrong_length", f"{vector_count} vectors, where outputs hold one"))
                 continue
-            numbers.append(vectors)
-            counts.append(count)
+            numbers.append(numbers_of_value)
+            counts.append(vector_count)
             indices.append(index)
         return _ReadValues(numbers, indices, counts, rejects, value_count=len(indices) + len(rejects))
 

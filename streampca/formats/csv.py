@@ -29,28 +29,36 @@ class CsvReader(Reader):
     value_name = "line"
 
     def __post_init__(self) -> None:
-        self._positions = [int(str(get_steps(path)[0])) for path in self.paths]
+        """Find the columns that `field` names, and divide the conditions.
+
+        A condition of one step is about a cell. A condition of more steps leads into a cell that is a text of JSON.
+        """
+        self._column_numbers = [_column_number(path) for path in self.paths]
         self._leads_into_cells = any(len(path) > 1 for path in self.paths)  # then the cells are texts that hold JSON
+        about_cells = [condition for condition in self.where if len(condition.steps) == 1]
+        about_values_in_cells = [condition for condition in self.where if len(condition.steps) > 1]
         # Without paths, `NumberFields` only test conditions.
-        self._cell_conditions = self._create_fields((), [each for each in self.where if len(each.steps) == 1])
-        # If cells are texts of JSON, conditions that lead into them may be about the elements that hold the numbers.
-        self._inner_conditions = self._create_fields((), [each for each in self.where if len(each.steps) > 1])
+        self._cell_conditions = self._create_fields(paths=(), where=about_cells)
+        self._inner_conditions = self._create_fields(paths=(), where=about_values_in_cells)
 
     @cached_property
     def numbers(self) -> NumberFields:
-        """Finds the numbers in an object of cells that are texts."""
+        """Finds the numbers in a line if its cells are texts of vectors or JSON: an object of cells by their columns.
+
+        Conditions on the values in cells are tested here, since they may be about the elements that hold the numbers.
+        """
         return self._create_fields(self.paths, self._inner_conditions.where)
 
     def _create_fields(self, paths: Sequence[Path], where: Sequence[Condition]) -> NumberFields:
         return NumberFields(paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=where)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of a line. Raises `VectorError`, with a hint if the line seems compressed, for example."""
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         unquoted = _QUOTED.sub("", text)
         try:
-            # With positions, cells of the first line would be read, and the other lines would be lost. Without
-            # positions, all cells are read.
-            if self._positions and "\n" in unquoted:
+            # If `field` names columns, they would be read from the first line, and further lines would be lost.
+            if self._column_numbers and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
         except (VectorError, csv.Error) as error:
@@ -58,21 +66,24 @@ class CsvReader(Reader):
             raise VectorError(reason, f"{error}{hint_at_encoding(value)}") from None
 
     def read_tree(self, value: bytes) -> Any:
-        """Return the cells of a line by their positions."""
+        """Return the cells of a line by the numbers of their columns, from "0"."""
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         return {str(index): cell.strip() for index, cell in enumerate(_split(text, _QUOTED.sub("", text)))}
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a line. The cells that `field` names may be texts that hold vectors or JSON."""
+        """Return the numbers of a line. The cells that `field` names may be texts that hold vectors or JSON.
+
+        First tests the conditions on whole cells. The conditions that lead into cells are tested by `self.numbers` if
+        it reads the numbers, and otherwise before they are read.
+        """
         self._require(self._cell_conditions, cells)
-        if self._positions:
-            last_position = max(self._positions)
-            if last_position >= len(cells):
-                raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_position}")
-            chosen = [cells[position] for position in self._positions]
+        if self._column_numbers:
+            last_column = max(self._column_numbers)
+            if last_column >= len(cells):
+                raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_column}")
+            chosen = [cells[column] for column in self._column_numbers]
             if self._leads_into_cells or self._hold_vectors(chosen):
-                # Also tests the conditions that lead into cells.
-                return self.numbers.pack({str(index): parse_value(cell) for index, cell in enumerate(cells)})
+                return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         else:
             has_one_more = len(cells) == self.dimensions + 1
             # If a separator ends the line, there is no cell after it.
@@ -82,8 +93,11 @@ class CsvReader(Reader):
         return pack_cells(chosen, describe=_describe_cell)
 
     def _require(self, conditions: NumberFields, cells: Sequence[str]) -> None:
-        """Raise `VectorError` if a line does not meet conditions, which name cells by their positions."""
-        if conditions.where and not conditions.accepts({str(i): cell.strip() for i, cell in enumerate(cells)}):
+        """Raise `VectorError` if a line does not meet conditions, which name cells by their columns."""
+        if not conditions.where:
+            return
+        cell_by_column = {str(column): cell.strip() for column, cell in enumerate(cells)}
+        if not conditions.accepts(cell_by_column):
             raise VectorError(UNMET, "it does not meet the conditions of where")
 
     def _hold_vectors(self, cells: Sequence[str]) -> bool:
@@ -92,6 +106,11 @@ class CsvReader(Reader):
         # A cell alone may be the base64 of a vector if it should hold several numbers, or is no number.
         may_be_base64 = is_only_cell and (self.dimensions > 1 or parse_cell(cells[0]) is None)
         return may_be_base64 or any(map(begins_as_array, cells))
+
+
+def _column_number(path: Path) -> int:
+    """Return the number of the column that a path names, from 0."""
+    return int(str(get_steps(path)[0]))
 
 
 def _split(line: str, unquoted: str) -> list[str]:
@@ -115,6 +134,7 @@ class CsvWriter(Writer):
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
         rows = stack_fields(fields).tolist()
         lines = [",".join("" if math.isnan(number) else repr(number) for number in row) for row in rows]
         return ["\n".join(lines[start:end]).encode() for start, end in row_bounds(counts, len(lines))]

@@ -19,7 +19,8 @@ _COMPRESSIONS = {  # how a compressed value begins
     b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4",
     b"x\x01": "zlib", b"x^": "zlib", b"x\x9c": "zlib", b"x\xda": "zlib",
 }  # fmt: skip
-_MESSAGE_PACK = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}  # first byte of an array or object → bytes of its length
+# First byte of an array or object of MessagePack → how many bytes follow that hold its number of entries.
+_LENGTH_SIZE_BY_FIRST_BYTE = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 
 _TYPE_NAMES = {
     dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
@@ -81,7 +82,11 @@ def wrong_length_error(length: int, dimensions: int) -> VectorError:
 def check_size(size: int, limit: int) -> None:
     """Raise `VectorError` if a value has more bytes than the limit."""
     if size > limit:
-        raise VectorError("too_many_bytes", f"{size} bytes, more than the limit of {limit}")
+        raise size_error(size, limit)
+
+
+def size_error(size: int, limit: int) -> VectorError:
+    return VectorError("too_many_bytes", f"{size} bytes, more than the limit of {limit}")
 
 
 def type_name(value: Any) -> str:
@@ -109,16 +114,25 @@ def hint_at_encoding(value: bytes) -> str:
 
 
 def _has_zero_in_each_pair(value: bytes) -> bool:
-    """Return whether either the first or the second byte of each pair is zero, as those of ASCII in UTF-16 are."""
+    """Return whether one byte of each pair is zero, always the first or always the second.
+
+    So is ASCII text in UTF-16, big-endian or little-endian.
+    """
     pairs = len(value) // 2
-    zero_counts = {value[: 2 * pairs : 2].count(0), value[1::2].count(0)}  # of the first bytes, of the second bytes
-    return pairs > 0 and zero_counts == {0, pairs}
+    zeros_at_first = value[: 2 * pairs : 2].count(0)
+    zeros_at_second = value[1::2].count(0)
+    return pairs > 0 and {zeros_at_first, zeros_at_second} == {0, pairs}
 
 
 def _may_be_message_pack(value: bytes) -> bool:
-    """Return whether a value begins as an array or an object of MessagePack does, of no more entries than bytes."""
-    first = value[0] if value else 0
-    if 0x80 <= first < 0xA0:  # an array or an object of at most 15 entries, whose number is in this byte
+    """Return whether a value begins as an array or an object of MessagePack does.
+
+    Each entry takes at least a byte, so the array or object must not claim to have more entries than the value has
+    bytes.
+    """
+    first_byte = value[0] if value else 0
+    if 0x80 <= first_byte < 0xA0:  # an array or an object of at most 15 entries, whose number is in this byte
         return True
-    length_bytes = value[1 : 1 + _MESSAGE_PACK.get(first, 0)]
+    length_size = _LENGTH_SIZE_BY_FIRST_BYTE.get(first_byte, 0)
+    length_bytes = value[1 : 1 + length_size]
     return length_bytes != b"" and int.from_bytes(length_bytes, "big") <= len(value)

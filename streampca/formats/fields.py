@@ -61,8 +61,8 @@ class NumberFields:
     ) -> None:
         """Without paths, the numbers are the value itself. Messages call a value `value_name`.
 
-        A name in a path is never a pattern here. If `dimensions` is 0, only `count_dimensions` may be called. A value
-        that does not meet the conditions `where` holds no vector.
+        A path names entries, and is never a pattern: `*` is the name `*`. If `dimensions` is 0, only `count_dimensions`
+        may be called. A value that does not meet the conditions `where` holds no vector.
         """
         self.paths = paths
         self.dimensions = dimensions
@@ -74,33 +74,31 @@ class NumberFields:
         self.names_beside = names_beside({path[-1] for path in self._paths if path})
         """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
         self._walk = Walk(self._paths, where)
-        self._conditions = Walk([()], where)  # finds nothing, and only tests the conditions
+        self._conditions = Walk([()], where)  # its only path leads to the value itself: it only tests the conditions
         self._value_name = value_name
-        self._packer = NumberPacker(dimensions, impute=impute)
+        self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
-        self._labels: list[str] | None = None  # names of the d entries in messages, if each path leads to one of them
-        if len(paths) == dimensions > 1:
-            self._labels = [f"{name!r}" for name in name_paths(paths)]
+        self._has_path_per_entry = len(paths) == dimensions > 1
+        entry_names = [f"{name!r}" for name in name_paths(paths)] if self._has_path_per_entry else None
+        self._entry_names = entry_names  # in messages; None: entries are named by their index
         self._prepare_fast_way()
 
     def _prepare_fast_way(self) -> None:
-        """Decide whether most values can be read without the walk, which is slower, and by which steps.
-
-        The steps lead to the array of d numbers at the only path or, if each number has a path, to the object that has
-        all numbers.
-        """
-        self._fast_steps: Sequence[Step] = self._paths[0]
-        self._get_numbers = None  # the steps lead to an array, unless each number has a path
-        has_one_parent = len(self._paths) == 1
-        if self._labels:
-            parent_steps = self._paths[0][:-1]
-            self._fast_steps = parent_steps
-            self._get_numbers = itemgetter(*(path[-1] for path in self._paths))
-            has_one_parent = all(path[:-1] == parent_steps for path in self._paths)
-        # Debezium's placeholder for an array may be a list of so many numbers. With as many dimensions, the faster way
-        # would take it for a vector.
+        """Decide whether `_pack_fast` can read most values, without the slower walk, and by which steps."""
+        if self._has_path_per_entry:
+            # The steps lead to the object that has all numbers.
+            self._fast_steps: Sequence[Step] = self._paths[0][:-1]
+            self._get_numbers: Callable[[Any], Sequence[Any]] | None = itemgetter(*(path[-1] for path in self._paths))
+            has_one_place = all(path[:-1] == self._fast_steps for path in self._paths)
+        else:
+            # The steps lead to the array of d numbers.
+            self._fast_steps = self._paths[0]
+            self._get_numbers = None
+            has_one_place = len(self._paths) == 1
+        # In place of an array that an update left alone, Debezium may send a list of `PLACEHOLDER_LENGTH` numbers. The
+        # faster way would take it for a vector of this length.
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
-        self._has_fast_way = has_one_parent and not self.where and not may_be_placeholder
+        self._has_fast_way = has_one_place and not self.where and not may_be_placeholder
 
     @property
     def names(self) -> set[str]:
@@ -118,21 +116,9 @@ class NumberFields:
         `VectorError`. Its reason is "no_value" for null in place of a vector, and "where" if a condition is not met.
         """
         if self._has_fast_way:
-            # An optimisation: most values are an array of d numbers at the only path, or have a number at each path.
-            # If anything is otherwise, `_pack_any` looks at the value again.
-            try:
-                row = value
-                for name in self._fast_steps:
-                    parent = row
-                    row = row[name]
-                if self._get_numbers is not None:
-                    return self._pack_numbers(*self._get_numbers(row))
-                # A field such as `shape` beside the array may make it a sparse vector or a tensor.
-                may_be_special = self.names_beside and any(name in parent for name in self.names_beside)
-                if type(row) is list and not may_be_special:
-                    return self._pack_numbers(*row)
-            except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
-                pass
+            packed = self._pack_fast(value)
+            if packed is not None:
+                return packed
         try:
             return self._pack_any(value)
         except VectorError as error:
@@ -144,10 +130,32 @@ class NumberFields:
             text = f"{error}; field={better_field} reads {self.dimensions} numbers"
             raise VectorError(error.reason, text) from None
 
+    def _pack_fast(self, value: Any) -> bytes | None:
+        """If `_fast_steps` lead to plain numbers, return them as float64; else return None.
+
+        An optimisation: most values are an array of d numbers at the only path, or have a number at each of d paths.
+        `_pack_any` reads these, too, but more slowly.
+        """
+        try:
+            parent: Any = None  # not used if there are no steps: then no name is beside the array
+            end = value
+            for name in self._fast_steps:
+                parent = end
+                end = end[name]
+            if self._get_numbers is not None:
+                return self._pack_numbers(*self._get_numbers(end))
+            # A field such as `shape` beside the array may make it a sparse vector or a tensor.
+            may_be_special = self.names_beside and any(name in parent for name in self.names_beside)
+            if type(end) is list and not may_be_special:
+                return self._pack_numbers(*end)
+        except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
+            pass
+        return None
+
     def _make_packer_for_search(self, value: Any) -> Callable[[Sequence[Path]], object]:
         """Return a function that packs the numbers of the value at any paths.
 
-        `suggest_field` calls it with other paths than those of `field`, which lead to no vector, to find better ones.
+        The paths of `field` lead to no vector, so `suggest_field` tries other paths with this function.
         """
 
         def pack(paths: Sequence[Path]) -> object:
@@ -189,8 +197,7 @@ class NumberFields:
     def _pack_any(self, value: Any) -> bytes | GuessedNumbers:
         """Return the numbers of the vectors of any value. Slower than the optimisation in `pack`."""
         found = self._walk.find(value)
-        # There are labels if each of the d numbers has a path.
-        rows = self._rows_of_entries(found) if self._labels else self._rows_of_arrays(found)
+        rows = self._rows_of_entries(found) if self._has_path_per_entry else self._rows_of_arrays(found)
         packed_rows = list[bytes]()
         guessed_dtypes = set[str | None]()
         reasons = set[NotFound]()  # of rows without a vector
@@ -199,7 +206,7 @@ class NumberFields:
             if isinstance(row, NotFound):
                 reasons.add(row)
                 continue
-            packed_rows.append(self._packer.pack(row, labels=self._labels))
+            packed_rows.append(self._packer.pack(row, labels=self._entry_names))
             guessed_dtypes.add(row.dtype if isinstance(row, _NumbersOfBytes) else None)
         if reasons and not packed_rows:
             raise self._no_vectors_error(reasons)
@@ -223,7 +230,10 @@ class NumberFields:
         """
         if isinstance(found, NotFound):
             yield found
-        elif len(found) == 1 and isinstance(found[0].value, Elements):
+            return
+        # Paths that share an array are a single item, with the array as its `Elements`.
+        share_an_array = len(found) == 1 and isinstance(found[0].value, Elements)
+        if share_an_array:
             for found_in_element in found[0].value.find_in_each():
                 yield from self._rows_of_entries(found_in_element)
         else:
@@ -233,20 +243,24 @@ class NumberFields:
     def _value_by_path(self, found: Found) -> dict[int, Any]:
         """Return what each path leads to, by the index of the path.
 
-        A path through an array leads to a list: what it leads to in each element.
+        Paths through an array are a single item of `found`, with the array as its `Elements`. Such a path leads to a
+        list: what it leads to in each element.
         """
-        values: dict[int, Any] = {}
+        value_by_path: dict[int, Any] = {}
         items = [] if isinstance(found, NotFound) else found
         for item in items:
-            if not isinstance(item.value, Elements):  # then the item is of a single path
-                values[item.path_indices[0]] = self._read_end(item.value, is_only_path=False)
+            if not isinstance(item.value, Elements):
+                [path_index] = item.path_indices
+                value_by_path[path_index] = self._read_end(item.value, is_only_path=False)
                 continue
-            check_size(8 * len(item.path_indices) * len(item.value.array), _MAX_BYTES)
-            elements = [self._value_by_path(found_in_element) for found_in_element in item.value.find_in_each()]
+            elements = item.value
+            check_size(8 * len(item.path_indices) * len(elements.array), _MAX_BYTES)
+            dict_of_each_element = [self._value_by_path(in_element) for in_element in elements.find_in_each()]
+            # Turn a dict for each element into a list for each path.
             for path_index in item.path_indices:
                 # An element that does not meet the conditions of `where` has no values.
-                values[path_index] = [value_by_path.get(path_index, NotFound.UNMET) for value_by_path in elements]
-        return values
+                value_by_path[path_index] = [values.get(path_index, NotFound.UNMET) for values in dict_of_each_element]
+        return value_by_path
 
     def _rows_of_columns(self, values: Sequence[Any]) -> Iterator[_Row]:
         """If d values are numbers, yield them as one vector. If they are arrays, yield a vector for each index.
@@ -268,10 +282,10 @@ class NumberFields:
             yield from self._rows_of_columns(values_at_index)
 
     def _entries_or_reason(self, values: Sequence[Any]) -> _Row:
-        """Return the entries of a vector, with None for missing ones. If there is no vector, return the reason.
+        """Return the entries of a vector, with None for missing entries. If there is no vector, return the reason.
 
-        `values` are what the paths lead to. If an entry must not be missing, or if all paths are wrong, raises
-        `VectorError`.
+        `values` are what the paths lead to: an entry, `NotFound` (null in its place, or an unmet condition), or
+        `Absent` (the path leads to nothing). If an entry must not be missing, raises `VectorError`.
         """
         missing = [value for value in values if isinstance(value, NotFound | Absent)]
         is_any_there = len(missing) < len(values)
@@ -280,19 +294,29 @@ class NumberFields:
                 return NotFound.UNMET
             if all(value is NotFound.NULL for value in missing):
                 return NotFound.NULL
-        # If the step to each entry leads to nothing, the paths are wrong, and no entry is a gap.
-        are_all_absent = not is_any_there and NotFound.NULL not in missing
-        allows_missing = self.impute and not are_all_absent
-        for absent in missing:
-            if isinstance(absent, Absent) and not (allows_missing and absent.may_be_missing):
-                # With missing=impute, this entry would be a gap.
-                hint = NULL_HINT if is_any_there and absent.may_be_missing else ""
-                raise self._missing_error(absent, hint)
-        if NotFound.UNMET in missing and not self.impute:
-            raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
+        self._check_missing(missing, is_any_there=is_any_there)
         return [None if isinstance(value, NotFound | Absent) else value for value in values]
 
+    def _check_missing(self, missing: Sequence[NotFound | Absent], *, is_any_there: bool) -> None:
+        """Raise `VectorError` if an entry of a vector must not be missing.
+
+        `missing` has the reason of each missing entry. `is_any_there` says whether the vector has at least one entry.
+        Null is always accepted here: without `impute`, the `NumberPacker` refuses it.
+        """
+        # If each path leads to nothing, no entry is a gap.
+        are_paths_wrong = all(isinstance(reason, Absent) for reason in missing) and not is_any_there
+        for reason in missing:
+            if not isinstance(reason, Absent):
+                continue
+            is_gap = self.impute and reason.may_be_missing and not are_paths_wrong
+            if not is_gap:
+                would_be_gap_with_impute = reason.may_be_missing and is_any_there
+                raise self._missing_error(reason, hint=NULL_HINT if would_be_gap_with_impute else "")
+        if NotFound.UNMET in missing and not self.impute:
+            raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
+
     def _missing_error(self, absent: Absent, hint: str = "") -> VectorError:
+        """Return the error for a path that leads to nothing."""
         path = spell_path(self._paths[absent.path_index])
         error = missing_field_error(path, spell_path([absent.step]), absent.parent, self._value_name)
         return VectorError(error.reason, f"{error}{hint}")
@@ -300,17 +324,23 @@ class NumberFields:
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
     def _rows_of_arrays(self, found: Found) -> Sequence[_Row]:
-        """Return the vectors of a value: all numbers that the paths lead to as one vector, or each innermost array."""
+        """Return the vectors of a value: all numbers that the paths lead to as one vector, or each innermost array.
+
+        If null is in place of a vector, or a condition is not met, there is `NotFound` instead of the vector: the
+        record may be skipped. If a path leads to nothing (`Absent`), raises `VectorError`: the path may be wrong.
+        """
         if isinstance(found, NotFound):
             return [found]
         values = [item.value for item in found]
-        is_single_number = self.dimensions == len(values) == 1  # then null is a missing entry, not a null vector
-        if NotFound.NULL in values or (None in values and not is_single_number):
+        is_single_number = self.dimensions == 1 and len(values) == 1
+        is_null_vector = None in values and not is_single_number  # instead of a single number, null is a missing entry
+        if NotFound.NULL in values or is_null_vector:
             return [NotFound.NULL]
         collected = self._collect(found)
         items = [item for item in collected if not isinstance(item, NotFound)]
-        if collected and not items:
-            return collected  # only reasons why there are no vectors
+        has_only_reasons = bool(collected) and not items
+        if has_only_reasons:
+            return collected
         for item in items:
             if isinstance(item, Absent):
                 raise self._missing_error(item)
@@ -369,35 +399,45 @@ class NumberFields:
             items = self._collect(found)
             entries = _flatten(items)
             has_several_paths = len(found) > 1
-            if has_several_paths and entries:  # their numbers in this element are one array
-                items = [self._entries_or_reason(entries)]
+            if has_several_paths and entries:
+                items = [self._entries_or_reason(entries)]  # the numbers at these paths are one array
             collected += items
         single_items = [item for item in collected if not isinstance(item, list)]
         arrays = [item for item in collected if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
         if not arrays or are_parts_of_vector:
-            # Elements give entries of one vector by their position. `places` notices if elements change places.
-            paths = [self._paths[index] for index in elements.branch.path_indices]
-            self.places.look_at(elements.array, paths, elements.find_depth(self._paths))
-        if all(item is None or isinstance(item, NotFound) for item in single_items):
-            # There are only arrays and nulls, so each null is in place of a vector.
+            self._watch_places(elements)
+        has_no_single_entries = all(isinstance(item, NotFound | None) for item in single_items)
+        if has_no_single_entries:
+            # Such as [1, 2], null and [3, 4]: beside arrays alone, null is in place of a vector.
             return [NotFound.NULL if item is None else item for item in collected]
         if arrays:
+            # Such as 1 and [2, 3]: together they may be one vector.
             return collected
-        # There are only single numbers: together they are one array.
+        # Such as 1, null and 3: together they are one array, with None for null. An element that is null itself is left
+        # out.
         return [self._entries_or_reason([item for item in single_items if item is not NotFound.NULL])]
+
+    def _watch_places(self, elements: Elements) -> None:
+        """Notice if elements of an array change their places, since their position says which entries they are."""
+        paths = [self._paths[index] for index in elements.branch.path_indices]
+        self.places.look_at(elements.array, paths, depth=elements.find_depth(self._paths))
 
     def _read_end(self, end: Any, *, is_only_path: bool) -> Any:
         """Return the array, the number or the null at the end of a path. Raises `VectorError` for an object.
 
-        A text that begins with a bracket is parsed as an array. Any other text is base64. Bytes and base64 hold all
-        numbers of a vector, so they are decoded only if there is one path; otherwise they are returned as they are.
+        A text that begins with a bracket is parsed as an array. Any other text is base64, except for words such as NaN.
+        Bytes and base64 hold all numbers of a vector, so they are decoded only if there is one path; otherwise they are
+        returned as they are.
         """
-        if isinstance(end, dict) and plain_number(end) is end:  # not a number as MongoDB writes it
+        # `plain_number` returns the object itself if it is not a number of MongoDB, such as {"$numberDouble": "1.5"}.
+        is_object = isinstance(end, dict) and plain_number(end) is end
+        if is_object:
             raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(end)}")
         if not isinstance(end, str | bytes) or is_number_word(end):
             return end
-        if not is_only_path and not begins_as_array(end):
+        may_hold_vector = is_only_path or begins_as_array(end)
+        if not may_hold_vector:
             return end
         decoded = end if isinstance(end, bytes) else decode_text(end)
         if not isinstance(decoded, bytes):

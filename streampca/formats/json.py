@@ -40,13 +40,13 @@ def _load_unusual(value: bytes) -> Any:
     writes.
     """
     # A text in big-endian UTF-16 begins with 0, too, but has no frame.
-    is_framed = _may_be_framed(value) and not hint_at_encoding(value)
+    is_framed = value != b"" and _may_be_framed(value) and not hint_at_encoding(value)
     text = value[frame_size(value) :] if is_framed else value
     try:
         return loads(text)
     except VectorError as error:
         frame = describe_foreign_frame(value)
-        if not frame and is_framed and value:  # an empty value is not framed
+        if not frame and is_framed:
             frame = "a schema registry's frame"
         hint = f"; it begins with {frame}" if frame else ""
         raise VectorError("undecodable", f"{error}{hint}") from None
@@ -59,7 +59,8 @@ class JsonWriter(Writer):
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        bounds = None if counts is None else row_bounds(counts, 0)  # 0: with counts, the number of rows is not used
+        """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
+        bounds = None if counts is None else row_bounds(counts, n=0)  # with counts, `n` is not used
         columns = [_field_in_values(rows, bounds) for rows in fields.values()]
         names = list(fields)
         is_whole_value = names == [""]
@@ -79,8 +80,9 @@ def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) 
     is written once instead of as a list.
     """
     rows: list[Any] = field.tolist()
-    are_bytes_or_texts = field.dtype.kind == "O" and field.ndim == 1
-    if are_bytes_or_texts and not isinstance(rows[0], str):
+    are_objects = field.dtype.kind == "O" and field.ndim == 1  # texts, or bytes and None
+    are_bytes = are_objects and not isinstance(rows[0], str)
+    if are_bytes:
         data_of_values = rows if bounds is None else [rows[start] for start, _ in bounds]
         return [None if data is None else _embed(data) for data in data_of_values]
     if bounds is None:

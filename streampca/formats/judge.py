@@ -68,8 +68,8 @@ class Judge:
         return self.min_observed is not None
 
     @property
-    def _needed_entries(self) -> int:
-        """Number of entries that must not be missing."""
+    def _min_observed_entries(self) -> int:
+        """Number of entries that must not be missing: all d without `min_observed`."""
         return self.dimensions if self.min_observed is None else self.min_observed
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
@@ -135,7 +135,7 @@ class Judge:
         """Return for each of the vectors (n, d) whether it has enough entries, all finite and small enough; (n,)."""
         is_missing = np.isnan(vectors)
         observed_entries = self.dimensions - is_missing.sum(axis=1)
-        has_enough = observed_entries >= self._needed_entries
+        has_enough = observed_entries >= self._min_observed_entries
         magnitudes = np.abs(vectors)
         magnitudes[is_missing] = 0.0
         limit = np.float64(self.largest_value)  # a Python float would be rounded to the type of the vectors
@@ -154,8 +154,9 @@ class Judge:
             hint = missing_hint(given[entry]) if np.isnan(vector[entry]) else ""
             return "not_finite", f"entry {entry} is {given[entry]}{hint}"
         observed = self.dimensions - int(np.isnan(vector).sum())
-        if observed < self._needed_entries:
-            text = f"{observed} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
+        needed = self._min_observed_entries
+        if observed < needed:
+            text = f"{observed} of {self.dimensions} entries are there, at least {needed} are needed"
             return "too_few_observed", text
         entry = int(np.nanargmax(np.abs(vector)))
         return "too_large", (

@@ -26,7 +26,7 @@ _HEADER_READERS = {
     (3, 0): np.lib.format.read_array_header_2_0,  # differs in the encoding of field names, and vectors have no fields
 }
 
-_WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
+_WARNINGS_LOCK = threading.Lock()  # warning filters are global: two threads must not change them at the same time
 
 
 def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
@@ -36,6 +36,7 @@ def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
 
 class RawReader(Reader):
     def __post_init__(self) -> None:
+        """Find out the type of the numbers, whether it may be wrong, and how many bytes a value has."""
         self.dtype = raw_type(self.format)
         # A setting without a byte order, such as float32, may be wrong: the first numbers are tested.
         names_byte_order = self.format[0] in "<>"
@@ -44,6 +45,7 @@ class RawReader(Reader):
         self.raw_size = self.dtype.itemsize * self.dimensions
 
     def read(self, value: bytes) -> bytes:
+        """Return the value as it is. If it has another number of bytes than d numbers, raises `VectorError`."""
         if len(value) != self.raw_size:
             raise VectorError(
                 "wrong_length",
@@ -61,6 +63,7 @@ class RawWriter(Writer):
 
     @np.errstate(invalid="ignore")  # NumPy would warn about numbers that an integer does not hold
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
         rows = stack_fields(fields)
         dtype = raw_type(self.format)
         numbers = rows.astype(dtype)
@@ -73,6 +76,7 @@ class RawWriter(Writer):
 
 class NpyReader(Reader):
     def read(self, value: bytes) -> VectorBytes:
+        """Return the numbers of an .npy file with one axis. Raises `VectorError`."""
         header = _parse_header(value)
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
@@ -90,6 +94,7 @@ class NpyWriter(Writer):
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        """Return a file for each row or, with `counts`, for each group of `counts[i]` rows."""
         rows = stack_fields(fields)
         row_shape = rows.shape[1:]
         values = encode_rows(rows, counts)
@@ -125,20 +130,21 @@ def _parse_numbers(data: bytes, header: Header) -> Array:
 
 
 def _parse_header(data: bytes) -> Header:
-    """Return the header of an array of real numbers. Raises `VectorError`."""
+    """Parse the header of an .npy file. Raises `VectorError`, also if the array is not of real numbers."""
     # A header is a magic string (6 bytes), the version (2), the length of the text (2 or 4 bytes), and the text.
     is_version_1 = data[6:7] == b"\x01"
     text_start = 8 + (2 if is_version_1 else 4)
     text_length = int.from_bytes(data[8:text_start], "little")
-    return _parse_header_alone(data[: text_start + text_length])
+    # The cached function gets only the bytes of the header: with the numbers behind it, each file would be different.
+    return _parse_header_bytes(data[: text_start + text_length])
 
 
 @lru_cache(maxsize=64)  # all messages of one producer have the same header, and parsing it is slow
-def _parse_header_alone(header: bytes) -> Header:
-    """Parse the bytes of a header, without the data that follow. Raises `VectorError`."""
+def _parse_header_bytes(header: bytes) -> Header:
+    """Parse the bytes of an .npy file that come before its numbers. Raises `VectorError`."""
     stream = io.BytesIO(header)
     try:
-        with _WARNINGS, warnings.catch_warnings(action="ignore"):  # NumPy warns about headers written by Python 2
+        with _WARNINGS_LOCK, warnings.catch_warnings(action="ignore"):  # NumPy warns about headers written by Python 2
             version = np.lib.format.read_magic(stream)
             claimed_shape, fortran_order, dtype = _HEADER_READERS[version](stream)
             # `intp` raises an error for a length that no array can have.

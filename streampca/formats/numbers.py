@@ -36,12 +36,12 @@ class GuessedNumbers(NamedTuple):
 class NumberPacker:
     """Packs lists of d entries: numbers, booleans as 1 and 0, decimals, and "NaN" and "Infinity" as Java writes JSON.
 
-    With `impute` an entry may also be None, which becomes NaN.
+    With `null_as_nan`, an entry may also be None, which becomes NaN.
     """
 
-    def __init__(self, dimensions: int, *, impute: bool = False) -> None:
+    def __init__(self, dimensions: int, *, null_as_nan: bool = False) -> None:
         self._dimensions = dimensions
-        self._impute = impute
+        self._null_as_nan = null_as_nan
         self.pack_numbers = struct.Struct(f"{dimensions}d").pack
         """Packs d numbers or booleans. Raises `struct.error` and `OverflowError` for anything else."""
 
@@ -63,7 +63,7 @@ class NumberPacker:
         value = plain_number(value)
         if isinstance(value, int | float | Decimal) or is_number_word(value):
             return float(value)
-        if value is None and self._impute:
+        if value is None and self._null_as_nan:
             return math.nan
         hint = ""
         if value is None:

@@ -15,7 +15,9 @@ from streampca.pca.arrays import Array
 
 _MAX_DECADES = 20
 _MIN_NUMBERS = 20  # of a dimension: the spread of fewer numbers says nothing
-_TINY = 2.0**16  # times the smallest normal number: big-endian prices, read as little-endian, are just below
+# A number is tiny below this factor times the smallest normal number of its type. Prices that were written big-endian
+# and are read little-endian are just below this limit.
+_TINY_FACTOR = 2.0**16
 _MAX_DIMENSIONS = 4096  # that are looked at
 _RUN = 8  # entries; their bytes are also whole numbers of any other type, as which they may be read
 
@@ -65,17 +67,19 @@ def find_problem(rows: Array) -> str:
     magnitudes[is_left_out] = np.inf  # these come last when the numbers of a dimension are sorted
     counts = (~is_left_out).sum(axis=0)  # of the numbers of each dimension
 
-    is_float16 = rows.dtype.itemsize == 2  # for which the limit would be 4, and many measured numbers are smaller
-    tiny = np.finfo(rows.dtype).tiny * (1.0 if is_float16 else _TINY)
+    is_float16 = rows.dtype.itemsize == 2
+    # float16 has a smallest normal number of 6e-5. Times the factor it would be 4, and many measured numbers are less.
+    tiny = np.finfo(rows.dtype).tiny * (1.0 if is_float16 else _TINY_FACTOR)
     if counts.any() and not (magnitudes[~is_left_out] >= tiny).any():
         return f"all numbers but zero are below {tiny:.0e}"
 
     has_enough = counts >= _MIN_NUMBERS
     ascending = np.sort(magnitudes[:, has_enough], axis=0)
-    last = counts[has_enough] - 1  # in each dimension, the index of the largest number
-    percentile_10 = -(-last // 10)  # its index, rounded up
-    percentile_90 = last * 9 // 10
-    low, high = np.log10(np.take_along_axis(ascending, np.stack([percentile_10, percentile_90]), axis=0))
+    last_index = counts[has_enough] - 1  # in each dimension, of the largest number
+    index_of_percentile_90 = last_index * 9 // 10
+    index_of_percentile_10 = last_index - index_of_percentile_90  # at the same distance from the other end
+    indices = np.stack([index_of_percentile_10, index_of_percentile_90])
+    low, high = np.log10(np.take_along_axis(ascending, indices, axis=0))
     decades = (high - low).max(initial=0.0)
     if decades > _MAX_DECADES:
         return f"the middle 80 % of the numbers of a dimension span {decades:.0f} decades"
@@ -83,12 +87,15 @@ def find_problem(rows: Array) -> str:
 
 
 def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
-    """Return the formats in which the bytes of vectors (n, d), or of samples of vectors, are plausible numbers.
+    """Return the formats in which the bytes of vectors are plausible numbers.
 
-    `dimensions` is the number of entries of whole vectors. Floats come first, since any bytes are plausible integers.
+    `rows` (n, d) are the vectors, or samples of their entries; `dimensions` is the number of entries of a whole vector.
+    If the same bytes are read as numbers of another size, a vector has another number of entries. Floats come first,
+    since any bytes are plausible integers.
     """
-    vector_size = rows.dtype.itemsize * dimensions
-    number_sizes = [size for size in (rows.dtype.itemsize, 8, 4, 2, 1) if vector_size % size == 0]  # bytes
+    vector_size = rows.dtype.itemsize * dimensions  # bytes
+    same_size_first = (rows.dtype.itemsize, 8, 4, 2, 1)
+    number_sizes = [size for size in same_size_first if vector_size % size == 0]
     floats = []
     for size in number_sizes:
         if size == 1:  # no float is so small
@@ -96,16 +103,16 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
         for order in "<>":
             numbers = rows.view(f"{order}f{size}")
             is_plausible = np.isfinite(numbers).all() and not find_problem(numbers)
-            if is_plausible and numbers.dtype != rows.dtype:  # the type of `rows` itself is no suggestion
+            if is_plausible and numbers.dtype != rows.dtype:  # the type of `rows` itself is not a suggestion
                 floats.append(numbers)
     signed = [_view_as_integers(rows, size) for size in number_sizes]
-    unsigned = [integers.view(integers.dtype.str.replace("i", "u")) for integers in signed]
+    unsigned = [_view_as_unsigned(integers) for integers in signed]
 
-    formats = dict[str, None]()  # a dict instead of a list, so that each is there once
+    formats = dict[str, None]()  # a dict instead of a list, so that each format is there once
     for numbers in (*floats, *signed, *unsigned):
         is_big_endian = numbers.dtype.str[0] == ">"
         name = numbers.dtype.str if is_big_endian else numbers.dtype.name
-        entries = vector_size // numbers.dtype.itemsize
+        entries = vector_size // numbers.dtype.itemsize  # of a vector in this format
         formats[name if entries == dimensions else f"{name} (dimensions={entries})"] = None
     return list(formats)
 
@@ -114,3 +121,8 @@ def _view_as_integers(rows: Array, size: int) -> NDArray[np.signedinteger[Any]]:
     """Return the bytes of vectors as integers of `size` bytes, in the byte order that makes their median smaller."""
     in_both_orders = [rows.view(f"{order}i{size}") for order in "<>"]
     return min(in_both_orders, key=lambda integers: np.median(np.abs(integers.astype(np.float64))))
+
+
+def _view_as_unsigned(integers: NDArray[np.signedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
+    """Return the bytes of signed integers as unsigned integers of the same size and byte order: <i4 becomes <u4."""
+    return integers.view(integers.dtype.str.replace("i", "u"))

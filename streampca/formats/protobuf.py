@@ -53,8 +53,8 @@ _NUMBERS = {
     FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64, FieldDescriptor.CPPTYPE_BOOL,
 }  # fmt: skip
 # How a field begins on the wire: its number in the upper bits, and how its bytes are laid out in the lower three.
-_WIRE_FIXED64, _WIRE_LENGTH = 1, 2
-_FIRST_FIELD = b"\x0a"  # the tag of the field 1 that holds a message
+_WIRE_FIXED64 = 1  # eight bytes
+_WIRE_LENGTH = 2  # a length, and as many bytes: of a text, of a message, or of packed numbers
 
 
 class ProtobufReader(Reader):
@@ -88,6 +88,10 @@ class _MessageReader:
     """Reads the vectors in one type of message."""
 
     def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
+        """Prepare the types with which vectors, packed vectors and labels are read from a message.
+
+        `indexes` name the type of the message in the schema `files` (`_find_message_type`).
+        """
         self._dimensions = reader.dimensions
         self._numbers = reader.numbers
         self._names = reader.numbers.names
@@ -112,8 +116,8 @@ class _MessageReader:
         is_repeated_float = field.is_repeated and field.type in _PACKED_SIZES
         # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
         may_be_special = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
-        # Debezium's placeholder for an array may be a list of so many numbers. With as many dimensions, the faster way
-        # would take it for a vector.
+        # In place of an array that an update left alone, Debezium may send a list of `PLACEHOLDER_LENGTH` numbers. The
+        # faster way would take it for a vector of this length.
         may_be_placeholder = self._dimensions == PLACEHOLDER_LENGTH
         return is_repeated_float and not may_be_special and not may_be_placeholder
 
@@ -133,17 +137,18 @@ class _MessageReader:
     def _read_packed(self, message: Message) -> VectorBytes | None:
         """If the field holds d packed numbers, return them; else return None.
 
-        `message` is of the type in which the field is `repeated bytes`: the bytes are runs of packed numbers.
+        `message` is of the type in which the field is `repeated bytes`: each of these bytes holds packed numbers.
         """
         *names_around, name = self._path
         parent = message
         for name_around in names_around:
             parent = getattr(parent, name_around)
-        runs = getattr(parent, name)  # one, unless the writer has packed the numbers in parts
+        runs = getattr(parent, name)  # of packed numbers: one run, unless the writer has packed the numbers in parts
         data = b"".join(runs)
-        # A single run has whole numbers if it is as long as d numbers, which is compared below.
-        has_whole_numbers = len(runs) <= 1 or all(len(run) % self._number_size == 0 for run in runs)
-        if len(data) != self._number_size * self._dimensions or not has_whole_numbers:
+        has_d_numbers = len(data) == self._number_size * self._dimensions
+        # A number that begins in one run and ends in the next one is an error, which the original type reports.
+        has_whole_numbers = all(len(run) % self._number_size == 0 for run in runs)
+        if not has_d_numbers or not has_whole_numbers:
             return None
         # Numbers that are not packed have another wire type than bytes. So Protobuf keeps them as unknown fields.
         unknown = unknown_fields.UnknownFieldSet(parent)
@@ -156,31 +161,41 @@ class ProtobufWriter(Writer):
     """Writes the fields with the numbers 1, 2, … Vectors are packed; each message around the fields is a field 1."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        parts = list[Any]()
-        # Messages around the fields begin with their size. They are only written around floats, which have the same
-        # size in all rows.
-        size = 0  # bytes of the floats and their tags
+        """Return a value for each row; `counts` are not used.
+
+        A value is the frame, the indexes of the message's type, the head of each message around the fields, and the
+        fields. The head of a message or of packed numbers is a tag and a size.
+        """
+        encoded_fields = list[Any]()
+        floats_size = 0  # bytes of the floats in a row, with their heads
         for number, values in enumerate(fields.values(), 1):
-            length_tag = bytes([number << 3 | _WIRE_LENGTH])
+            length_tag = _encode_tag(number, _WIRE_LENGTH)
             encode_item = partial(_encode_item, length_tag)
             match values.dtype.kind:
                 case "O":  # texts or bytes
-                    parts.append(encode_items(values, encode_item))
+                    encoded_fields.append(encode_items(values, encode_item))
                 case "f":
                     row_size = 8 * values[:1].size  # bytes of the numbers in one row
                     is_vector = values.ndim == 2
-                    tag = length_tag + varint(row_size) if is_vector else bytes([number << 3 | _WIRE_FIXED64])
-                    parts += [tag, values]
-                    size += len(tag) + row_size
+                    head = length_tag + varint(row_size) if is_vector else _encode_tag(number, _WIRE_FIXED64)
+                    encoded_fields += [head, values]
+                    floats_size += len(head) + row_size
                 case _:  # whole numbers, which are packed
-                    parts.append([encode_item(b"".join(map(varint, row))) for row in values.tolist()])
-        tags_around = b""
+                    encoded_fields.append([encode_item(b"".join(map(varint, row))) for row in values.tolist()])
+        # Messages are only written around floats. So the message inside has the same size in all rows.
+        heads_around = b""
+        inner_size = floats_size
         for _ in self.around:
-            tag = _FIRST_FIELD + varint(size)
-            tags_around = tag + tags_around
-            size += len(tag)
-        only_message = b"\0"  # the indexes of the message's type: the first one
-        return join_parts([self.frame + only_message + tags_around, *parts])
+            head = _encode_tag(1, _WIRE_LENGTH) + varint(inner_size)
+            heads_around = head + heads_around
+            inner_size += len(head)
+        first_type = b"\0"  # in place of the indexes of the message's type, which is the first one of the schema
+        return join_parts([self.frame + first_type + heads_around, *encoded_fields])
+
+
+def _encode_tag(number: int, wire_type: int) -> bytes:
+    """Encode how a field begins: the number of the field, at most 15, and how its bytes are laid out."""
+    return bytes([number << 3 | wire_type])
 
 
 def _encode_item(tag: bytes, data: bytes) -> bytes:
@@ -190,15 +205,16 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 def schema_of(layout: Layout) -> WriterSchema:
     """Return the schema of a message with these fields, inside of a message for each name of `around`.
 
-    A message that lies around another holds it as its field 1, and declares its type.
+    Each message around has one field, and declares its type. For example, with the field v inside of `after`:
+    `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
-    record = layout.record
+    outermost_type = layout.record
     for depth, name in enumerate(reversed(layout.around), 1):
-        inner_type = f"{record}{depth}"
+        inner_type = f"{outermost_type}{depth}"
         content = f"{inner_type} {name} = 1; message {inner_type} {{ {content} }}"
-    return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {record} {{ {content} }}')
+    return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {outermost_type} {{ {content} }}')
 
 
 def compiled(schema: WriterSchema) -> Files:
@@ -280,21 +296,20 @@ def _require_fields(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
 
 
 def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
-    """Return the field at a path from a message type.
+    """Return the field to which a path leads from a message type.
 
-    If the schema does not tell where the path ends, or if it leads through repeated fields, returns None. If there is
-    no such field, or if it cannot hold numbers, raises `VectorError`.
+    If the schema does not tell where the path ends, or if the path leads through repeated fields, returns None. If
+    there is no such field, or if it cannot hold numbers, raises `VectorError`.
     """
     dotted_path = spell_path(get_steps(path))
     message = root
     field = None
-    is_only_one = True  # False if the path leads through a repeated field: then a message may hold several fields
+    leads_through_repeated = False  # if True, a message may hold the field several times
     for part in path:
-        if field is not None:
+        if field is not None:  # the field of the part before, through which the path leads
             if _may_hold_any_names(field):
                 return None
-            if field.is_repeated:
-                is_only_one = False
+            leads_through_repeated = leads_through_repeated or field.is_repeated
         if isinstance(part, Choice):  # chooses an item of a repeated field: all items have the field's type
             continue
         siblings = message.fields_by_name if message else {}
@@ -308,7 +323,7 @@ def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
     if field.cpp_type not in _NUMBERS and field.type != FieldDescriptor.TYPE_BYTES:
         held = f", but {message.full_name}" if message else ""
         raise VectorError("undecodable", f"the field {dotted_path!r} holds neither numbers nor bytes{held}")
-    return field if is_only_one else None
+    return None if leads_through_repeated else field
 
 
 def _may_hold_any_names(field: FieldDescriptor) -> bool:

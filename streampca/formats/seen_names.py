@@ -27,16 +27,16 @@ class SeenNames:
         if self.has_unseen:
             self._is_seen |= ~np.isnan(V).all(axis=0)
 
-    def describe_unseen(self, records: str) -> str:
-        """Return the text of `describe_unseen` for the vectors so far, which are those of the `records`."""
-        return describe_unseen(self._names, self._is_seen, records)
+    def describe_unseen(self, what_was_read: str) -> str:
+        """Say at which names none of the vectors so far has a number. See the function `describe_unseen`."""
+        return describe_unseen(self._names, self._is_seen, what_was_read)
 
 
-def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[np.bool_], records: str) -> str:
+def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[np.bool_], what_was_read: str) -> str:
     """Say at which names no vector has a number. If there is no such name, or no vector, return "".
 
-    `is_seen_by_dimension` (d,) is True for each dimension that had a number in any vector. `records` are named in the
-    message as those that were looked at.
+    `is_seen_by_dimension` (d,) is True for each dimension that had a number in any vector. `what_was_read` is a part of
+    the message, such as "the first 100 records".
     """
     has_vectors = is_seen_by_dimension.any()  # since each vector has at least one number
     if not names or not has_vectors:
@@ -44,4 +44,4 @@ def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[n
     unseen = [name for name, seen in zip(names, is_seen_by_dimension, strict=True) if not seen]
     if not unseen:
         return ""
-    return f"none of {records} has a number at {list_names(unseen)}: correct field if a name is misspelt"
+    return f"none of {what_was_read} has a number at {list_names(unseen)}: correct field if a name is misspelt"

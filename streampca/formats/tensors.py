@@ -6,8 +6,8 @@ from typing import Any
 
 from streampca.formats.errors import VectorError, sparse_error
 
-_ARRAYS = {"values", "data"}
-_BESIDE = {"indices", "shape"}
+_ARRAY_NAMES = {"values", "data"}  # of arrays that may be the numbers of a sparse vector or of a tensor
+_NAMES_BESIDE = {"indices", "shape"}  # of the fields beside such an array that say what it is
 _MAX_AXES = 32
 
 
@@ -17,20 +17,22 @@ class TensorRow(list[Any]):
 
 def names_beside(names: Collection[object]) -> set[str]:
     """Return the names of the fields that say how the arrays with these names are read."""
-    return _BESIDE if _ARRAYS & set(names) else set()
+    return _NAMES_BESIDE if _ARRAY_NAMES & set(names) else set()
 
 
 def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
-    """Return the entry `name` of an object. If the object has a `shape` for an array, return the rows of the tensor.
+    """Return the entry `name` of an object. If the entry is the array of a tensor, return the rows of the tensor.
 
-    The first axis counts the rows. Raises `VectorError` for the values of a sparse vector, and for a wrong shape.
+    The object of a tensor has an entry `shape`, whose first length is the number of rows. Raises `VectorError` for the
+    values of a sparse vector, whose object has an entry `indices`, and for a wrong shape.
     """
     array = parent[name]
-    if name not in _ARRAYS:
+    if name not in _ARRAY_NAMES:
         return array
     indices = parent.get("indices")
-    is_unset = indices == [] and array  # as Protobuf reads a field that a dense vector does not set
-    if name == "values" and indices is not None and not is_unset:
+    # Protobuf reads a repeated field that is not set as []. A vector with numbers but without indices is dense.
+    are_indices_unset = indices == [] and array
+    if name == "values" and indices is not None and not are_indices_unset:
         raise sparse_error()
     shape = parent.get("shape")
     if not isinstance(array, list) or not isinstance(shape, list) or not _are_lengths(shape):
@@ -47,7 +49,7 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
 
 
 def _flatten_once(array: list[Any]) -> list[Any]:
-    """Return an array with the entries of the arrays in it in place of these arrays."""
+    """Flatten an array by one level: [1, [2, [3]]] becomes [1, 2, [3]]."""
     entries = list[Any]()
     for entry in array:
         entries += entry if isinstance(entry, list) else [entry]

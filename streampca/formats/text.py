@@ -85,9 +85,12 @@ def decode_text(text: str) -> Any:
 
 
 def _parse_array(text: str) -> Any:
-    """Return the array in a text that begins with a bracket. Raises `ValueError`."""
+    """Return the array in a text that begins with a bracket. Raises `ValueError`.
+
+    The text may be JSON, [1 2] as NumPy prints an array, or {1,2} as Postgres does.
+    """
     if text.startswith("["):
-        with suppress(ValueError):
+        with suppress(ValueError):  # it is not JSON
             return orjson.loads(text)
     brackets = text[:1] + text[-1:]
     if brackets not in ("[]", "{}"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -91,7 +91,10 @@ class _Branch:
         return 1 + following.count_steps_left(path_index)
 
     def items_without(self, step: Step, parent: Any) -> list[Item]:
-        """Return the items of the paths if the step that leads to this branch is missing in `parent`."""
+        """Return the items of the paths if the step to this branch leads to nothing in `parent`.
+
+        A step from null leads to null, and a step from any other value to a missing entry.
+        """
         if parent is None:
             return [Item((index,), NotFound.NULL) for index in self.path_indices]
         return [Item((index,), Absent(index, step, parent)) for index in self.path_indices]
@@ -109,9 +112,15 @@ class _Test(NamedTuple):
     condition: Condition
     branch: _Branch  # of this path alone
 
-    def after(self, step: Step | None) -> "_Test":
-        """Return the test after this step, with which its path goes on."""
-        return self._replace(branch=self.branch.next[cast(Step, step)])
+    @property
+    def next_step(self) -> Step | None:
+        """The step with which the path goes on; None if it ends here."""
+        return self.branch.common_step
+
+    def after_next_step(self) -> "_Test":
+        """Return the test with the rest of the path after its next step."""
+        [following] = self.branch.next.values()
+        return self._replace(branch=following)
 
 
 class Elements(NamedTuple):
@@ -166,15 +175,9 @@ def _find(value: Any, branch: _Branch, tests: Sequence[_Test], max_texts: int) -
     if isinstance(value, list) and branch.next:
         return _find_in_array(value, branch, tests, max_texts)
     entries = value if isinstance(value, dict) else {}
-    remaining_tests = []
-    for test in tests:
-        # While all paths go on with the same step as the test, it goes along with them. Otherwise it is tested here.
-        # If the paths have no common step, it is None, which is no step of a test.
-        goes_along = branch.common_step in test.branch.next and branch.common_step in entries
-        if goes_along:
-            remaining_tests.append(test.after(branch.common_step))
-        elif not _is_met(test, value, max_texts):
-            return NotFound.UNMET
+    tests_here, inner_tests = _divide_tests(tests, branch, entries)
+    if not all(_is_met(test, value, max_texts) for test in tests_here):
+        return NotFound.UNMET
     items = [Item((index,), value) for index in branch.ends]  # of the paths that end at this value
     for step, following in branch.next.items():
         if step not in entries:
@@ -182,11 +185,27 @@ def _find(value: Any, branch: _Branch, tests: Sequence[_Test], max_texts: int) -
             continue
         # An array at the end of a path may be a sparse vector or a tensor, which `read_array` finds out.
         inner = read_array(entries, step) if following.ends else entries[step]
-        found = _find(inner, following, remaining_tests, max_texts)
+        found = _find(inner, following, inner_tests, max_texts)
         if isinstance(found, NotFound):
             return found
         items += found
     return sorted(items, key=_first_path_index)
+
+
+def _divide_tests(
+    tests: Sequence[_Test], branch: _Branch, entries: Mapping[Step, Any]
+) -> tuple[Sequence[_Test], Sequence[_Test]]:
+    """Divide the tests of an object into those that are tested on the object, and those that go along with the paths.
+
+    If all paths of the branch go on with the same step, the tests that begin with this step go along. For example, with
+    the paths `a.x` and `a.y`, a condition on `a.id` goes along into the entry `a`, and a condition on `b` does not.
+    """
+    step = branch.common_step
+    if step is None or step not in entries:
+        return tests, ()
+    tests_here = [test for test in tests if test.next_step != step]
+    inner_tests = [test.after_next_step() for test in tests if test.next_step == step]
+    return tests_here, inner_tests
 
 
 def _first_path_index(item: Item) -> int:
@@ -198,33 +217,52 @@ def _find_in_array(array: list[Any], branch: _Branch, tests: Sequence[_Test], ma
 
     A path that begins with a choice, such as [id=temp], goes on in one element, and any other path in all elements.
     """
-    is_nested = any(isinstance(element, list) for element in array)
     # In an array of arrays, elements of the inner arrays are chosen.
-    choices = [] if is_nested else [step for step in branch.next if isinstance(step, Choice)]
-    tests_of_elements = []
-    tests_of_chosen = []
-    for test in tests:
-        begins_with_choice = isinstance(test.branch.common_step, Choice) and not is_nested
-        if branch.common_step in choices and branch.common_step in test.branch.next:
-            # All paths go on in the element that the test chooses, so the test goes along with them.
-            tests_of_chosen.append(test.after(branch.common_step))
-        elif test.branch.next and not begins_with_choice and not branch.ends:
-            # No path ends at the array, and the test names no single element: each element is tested by itself.
-            tests_of_elements.append(test)
-        elif not _is_met(test, array, max_texts):  # the test is about the array as a whole
-            return NotFound.UNMET
+    can_choose = not any(isinstance(element, list) for element in array)
+    choices = [step for step in branch.next if isinstance(step, Choice)] if can_choose else []
+    divided = _divide_tests_in_array(tests, branch, can_choose=can_choose)
+    if not all(_is_met(test, array, max_texts) for test in divided.of_array):
+        return NotFound.UNMET
     items = [Item((index,), array) for index in branch.ends]  # of the paths that end at this array
     for choice in choices:
-        elements = Elements(array, branch.next[choice], tests_of_elements, max_texts)
-        found = _find_in_chosen(elements, choice, tests_of_chosen)
+        elements = Elements(array, branch.next[choice], divided.of_elements, max_texts)
+        found = _find_in_chosen(elements, choice, divided.of_chosen)
         if isinstance(found, NotFound):
             return found
         items += found
-    in_all_elements = branch.leave_out(choices)
+    in_all_elements = branch.leave_out(choices)  # the paths that do not end here and do not choose an element
     if in_all_elements.path_indices:
-        elements = Elements(array, in_all_elements, tests_of_elements, max_texts)
+        elements = Elements(array, in_all_elements, divided.of_elements, max_texts)
         items.append(Item(in_all_elements.path_indices, elements))
     return sorted(items, key=_first_path_index)
+
+
+class _DividedTests(NamedTuple):
+    """The tests of an array, by what they are about. For example, with the path `[id=temp].v`:"""
+
+    of_chosen: list[_Test]  # `[id=temp].unit=C`: about the element that all paths choose
+    of_elements: list[_Test]  # `unit=C`: about each element
+    of_array: list[_Test]  # `[id=hum].v=1`: about the array, in which the test looks for an element of its own
+
+
+def _divide_tests_in_array(tests: Sequence[_Test], branch: _Branch, *, can_choose: bool) -> _DividedTests:
+    """Divide the tests of an array in which paths of the branch go on.
+
+    `can_choose` is False in an array of arrays: then a choice, such as [id=temp], is among the elements of the inner
+    arrays.
+    """
+    divided = _DividedTests(of_chosen=[], of_elements=[], of_array=[])
+    for test in tests:
+        chooses_here = can_choose and isinstance(test.next_step, Choice)
+        # A path that ends at the array reads all its elements. Then tests are about the array as a whole.
+        is_about_each_element = test.next_step is not None and not chooses_here and not branch.ends
+        if is_about_each_element:
+            divided.of_elements.append(test)
+        elif chooses_here and test.next_step == branch.common_step:
+            divided.of_chosen.append(test.after_next_step())
+        else:
+            divided.of_array.append(test)
+    return divided
 
 
 def _find_in_chosen(elements: Elements, choice: Choice, tests_of_chosen: Sequence[_Test]) -> Found:
@@ -273,9 +311,10 @@ def _fits(element: Any, choice: Choice, max_texts: int) -> bool:
 
 
 def open_texts(value: Any, max_texts: int) -> tuple[Any, int]:
-    """Return the value that a text holds as JSON, perhaps as a text within it; any other value as it is.
+    """If a value is a text of JSON, return what the text holds; return any other value as it is.
 
-    At most `max_texts` texts are parsed. Also returns how many more may be parsed.
+    If the text holds a text of JSON, this text is parsed, too. At most `max_texts` texts are parsed. Also returns how
+    many more may be parsed.
     """
     while max_texts and isinstance(value, str):
         max_texts -= 1

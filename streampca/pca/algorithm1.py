@@ -16,9 +16,9 @@ from streampca.pca.arrays import Array
 
 
 def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,): return the next C (d, k), the next C† (k, d), and ‖r‖² before the step.
+    """Learn a message y (d,) by Algorithm 1: return the next C (d, k), the next C† (k, d), and ‖r‖² before the step.
 
-    C† is updated by Meyer's formula.
+    The step is C ← C − h r xᵀ with x = C†y, r = Cx − y and h = η/(1 + η‖x‖²). Meyer's formula updates C†.
     """
     x = C_pinv @ y
     r = C @ x - y
@@ -31,7 +31,8 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
     """Return (C + w xᵀ)† from C†, where w ⟂ range(C) and C has full column rank.
 
-    Of the six cases of Meyer's formula only this one occurs here, because the residual is orthogonal to range(C).
+    By Meyer's formula it is C† + C†n (w − ‖w‖²n)ᵀ/(1 + ‖n‖²‖w‖²) with n = C†ᵀx. The formula has five more cases, which
+    cannot occur here, because w is a multiple of the residual, which is orthogonal to range(C).
     """
     ww = w @ w
     if ww == 0:  # the message lies in the span, so C does not change
@@ -44,13 +45,14 @@ def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
     """Learn a message y (d,) with S = (CᵀC)⁻¹ instead of C†: return the next C and S, and ‖r‖² before the step.
 
-    Since r ⟂ range(C), CᵀC grows by exactly h²‖r‖² x xᵀ. This has rank one; the paper's update has rank two.
+    The step of C is that of `meyer`. Since r ⟂ range(C), CᵀC grows by exactly g x xᵀ with g = h²‖r‖². So S becomes
+    S − g/(1 + g x·u) u uᵀ with u = Sx, by the formula of Sherman and Morrison.
     """
     x = S @ (C.T @ y)
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
-    growth = h**2 * (r @ r)
+    g = h**2 * (r @ r)
     u = S @ x
     next_C = C - h * np.outer(r, x)
-    next_S = S - growth / (1 + growth * (x @ u)) * np.outer(u, u)
+    next_S = S - g / (1 + g * (x @ u)) * np.outer(u, u)
     return next_C, next_S, float(r @ r)

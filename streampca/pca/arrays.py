@@ -33,18 +33,19 @@ def fill_masked(array: Any) -> Any:
 
 
 def is_null(value: Any) -> bool:
-    """Return whether a value is null, in the words of Python, NumPy's masked arrays, or pandas."""
+    """Return whether a value is null: None, NumPy's `masked`, or NA or NaT of pandas."""
     return value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType")
 
 
 def fill_nulls(rows: Any) -> Any:
     """Return rows of Python objects with NaN in place of null. Rows of numbers stay as they are.
 
-    Of the words for null, NumPy converts only None to a number.
+    Later, NumPy converts the rows to numbers. NumPy would convert None to NaN, but `pandas.NA` would be an error.
     """
     is_frame = hasattr(rows, "isna")  # of pandas
     if is_frame:
-        return rows.mask(rows.isna()) if object in list(rows.dtypes) else rows
+        has_objects = object in list(rows.dtypes)
+        return rows.mask(rows.isna()) if has_objects else rows  # `mask` puts NaN where an entry is null
     if isinstance(rows, list | tuple):
         rows = np.asarray(rows)
     if not (isinstance(rows, np.ndarray) and rows.dtype == object):

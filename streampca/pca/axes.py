@@ -23,7 +23,7 @@ def decompose(state: State, columns: int) -> State:
         return state
     smallest = float(np.sqrt(np.finfo(np.float64).tiny))
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
-    covariance = triangle.unpack(state.covariance, len(state.mean), state.scale)  # in the units of C
+    covariance = triangle.unpack(state.covariance, len(state.mean), state.scale)  # DΣD, in the units of C
     return replace(state, C=ritz.decompose_covariance(covariance, limits))
 
 
@@ -34,11 +34,12 @@ def adapt_columns(state: State, config: LearningConfig) -> State:
     """
     if state.covariance is None:
         return state
-    covariance = triangle.unpack(state.covariance, config.dimensions, state.scale)  # in the units of C
+    covariance = triangle.unpack(state.covariance, config.dimensions, state.scale)  # DΣD, in the units of C
     state = replace(state, C=ritz.decompose_covariance(covariance, config.limits).astype(config.dtype))
     if config.keeps_covariance:
         return state
-    # Variances and known shares were part of Σ and of N for pairs. Without Σ, a state keeps those of entries alone.
+    # Of Σ, only the diagonal remains. `known` also had a share for each pair of entries: the share of the weight for
+    # which both were known. Without Σ, it has only the diagonal: a share for each entry.
     return replace(
         state,
         covariance=None,
@@ -96,8 +97,9 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
     total_variance = state.total_variance
     if state.missing is not None:  # without missing entries, Σ cannot have negative eigenvalues
         dimensions = rows.shape[1] if seen is None else int(seen.sum())
-        corrected, total_variance = _make_definite(state, dimensions)
-        variance[: len(corrected)] = corrected[:components]  # there may be more or fewer than `components`
+        corrected, total_variance = _raise_small_variances(state, dimensions)
+        count = min(len(corrected), components)
+        variance[:count] = corrected[:count]
     return Model(
         components=rows,
         explained_variance=variance,
@@ -115,12 +117,13 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
     return None if known.min() > 0 else known > 0
 
 
-def _make_definite(state: State, dimensions: int) -> tuple[F64, float]:
-    """Correct the variances of a state whose Σ has negative eigenvalues; return variances (n,) and the total variance.
+def _raise_small_variances(state: State, dimensions: int) -> tuple[F64, float]:
+    """If Σ has negative eigenvalues, raise small variances of columns; return variances (n,) and the total variance.
 
     Σ may have negative eigenvalues if different pairs of entries were known for different messages. The variances of
-    the columns may then sum to more than the total variance. The excess, divided by the number of other directions,
-    says how far variances are off, so smaller variances are raised to it. Otherwise any new message would be very
+    the columns are the largest eigenvalues of Σ, and the total variance is the sum of all. If the columns have more
+    than this sum, the excess is made up by negative eigenvalues in the other directions. Their mean size there is about
+    the error of an eigenvalue, so smaller variances are raised to this error. Otherwise any new message would be very
     unusual along such axes. `dimensions` is the number of entries that were ever shown.
     """
     variance = state.variance[:dimensions]
@@ -129,9 +132,9 @@ def _make_definite(state: State, dimensions: int) -> tuple[F64, float]:
     if excess <= 0 or len(variance) == dimensions:
         return variance, total_variance
     error = excess / (dimensions - len(variance))
-    definite = np.full(dimensions, error)
-    definite[: len(variance)] = np.maximum(variance, error)
-    return definite, float(definite.sum())
+    raised = np.full(dimensions, error)
+    raised[: len(variance)] = np.maximum(variance, error)
+    return raised, float(raised.sum())
 
 
 def compute_continuation(state: State, total_variance: float) -> F32:
@@ -144,7 +147,7 @@ def compute_continuation(state: State, total_variance: float) -> F32:
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(total_variance), np.float32)
     d = len(state.mean)
-    covariance = triangle.unpack(state.covariance, d, state.scale)  # in the units of C
+    covariance = triangle.unpack(state.covariance, d, state.scale)  # DΣD, in the units of C
     packed = covariance[np.tril_indices(d)]
     return np.asarray(packed / total_variance, np.float32)
 
@@ -154,9 +157,10 @@ def restore_state(
 ) -> State:
     """Restore the state from which learning continues after a model of `count` messages.
 
-    `continuation` is what `compute_continuation` has returned for the model, and `known` is N of the model's state.
-    Both are None for a model that a worker has published. Then the covariance has only the axes of the model and,
-    if Σ is kept, its noise in all other directions. Every dimension that was ever seen counts as known.
+    `continuation` is Σ, packed, divided by the model's total variance; if Σ is not kept, [C | F], divided by its root.
+    `known` is the share of the weight for which each pair of entries was known; if Σ is not kept, each entry. Both are
+    None for a model that a worker has published. Then the covariance has only the axes of the model and, if Σ is kept,
+    its noise in all other directions. Every dimension that was ever seen counts as known.
     """
     d = model.dimensions
     seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
@@ -166,7 +170,7 @@ def restore_state(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),
         weight=model.weight,
-        total_variance=model.total_variance or 1.0,  # as in `compute_continuation`
+        total_variance=model.total_variance or 1.0,  # if it is 0, `compute_continuation` has divided by 1
         count=count,
         concentration=1 / max(model.weight, 1.0),
         scale=model.scale,
@@ -178,7 +182,10 @@ def restore_state(
 
 
 def _restore_factor(state: State, model: Model, continuation: Array | None, config: LearningConfig) -> State:
-    """If Σ is not kept, return the state with [C | F], from `continuation` or from the axes of the model."""
+    """If Σ is not kept, return the state with [C | F], from `continuation` or from the axes of the model.
+
+    `continuation` is [C | F] (d, r), divided by the root of the total variance.
+    """
     if continuation is None:
         C = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
     else:
@@ -194,25 +201,29 @@ def _restore_factor(state: State, model: Model, continuation: Array | None, conf
 def _restore_covariance(
     state: State, model: Model, continuation: Array | None, seen: F64, config: LearningConfig
 ) -> State:
-    """If Σ is kept, return the state with Σ, from `continuation` or by probabilistic PCA, and with [C | F] from Σ.
+    """If Σ is kept, return the state with Σ, and with the columns [C | F] from Σ.
 
-    `seen` (d,) is 1 for each dimension that was seen, and 0 for the rest.
+    `continuation` is Σ, packed, divided by the total variance, in the units of Dv. (D is one over the standard
+    deviations of a standardised stream, otherwise 1.) If it is None, Σ is taken from probabilistic PCA: the explained
+    variance along the axes, and the noise in all other directions. `seen` (d,) is 1 for each dimension that was seen,
+    and 0 for the rest.
     """
     d = model.dimensions
-    if continuation is None:  # Σ by probabilistic PCA
+    if continuation is None:
         U = model.components.T.astype(np.float64)
         noise = model.noise_variance
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
-        if model.scale is not None:
+        if model.scale is not None:  # variances of standardised entries are known: 1, or 0 for a constant entry
             np.fill_diagonal(covariance, _find_standardised_variances(U, model.scale))
     else:
         covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())
-        # If `_make_definite` has raised variances for the model, its total variance is larger than the trace of Σ.
+        # If Σ has negative eigenvalues, `_raise_small_variances` has raised variances for the model. So the total
+        # variance of the model is larger than the trace of Σ. A state has the trace.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
-    covariance /= np.outer(model.D, model.D)  # a state keeps Σ in the units of v
+    covariance /= np.outer(model.D, model.D)  # from the units of Dv to those of v, in which a state keeps Σ
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
 

@@ -20,8 +20,9 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
 
     `on_compile` is called once, when numba starts to compile. It is not called if all code is loaded from the cache.
     """
-    factor = not config.keeps_covariance  # otherwise Σ would be kept, because there are only 3 dimensions
-    small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2, factor=factor)
+    small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
+    if not config.keeps_covariance:
+        small = replace(small, factor=True)  # never to keep Σ: by default, Σ is kept in so few dimensions
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
     retention = np.ones(_MESSAGES)
     if config.impute:

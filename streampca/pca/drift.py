@@ -68,16 +68,18 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
 def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """Compute the variance that new messages have along the orthonormal columns of Q (d, kₚ).
 
-    By the newest model with axes U (d, k), the stream has noise in all directions, and more variance along some axes.
+    By the newest model, the stream has the variance σ²(1 + t_i) along some true axes, and σ² in all other directions.
+    So Q explains σ²(Σ t_i s_i + kₚ), where s_i is the share of true axis i in the span of Q. The model knows the true
+    axis only by the learned axis u_i, a column of U (d, k), and the squared cosine between the two, the overlap. So s_i
+    is estimated as ‖Qᵀu_i‖²/overlap, but at most 1.
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # an axis without overlap only fits noise
     # Axes beyond the number of seen dimensions are arbitrary, so `spikes` does not have them.
     U_spikes = U[:, : len(is_spike)][:, is_spike]
-    # A learned axis is at an angle to the true axis of the stream. So the earlier axes explain more of the true axis
-    # than of the learned axis, by the factor 1/overlap.
-    explained_share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
-    return float(spikes.sigma2 * (spikes.strength[is_spike] @ explained_share + Q.shape[1]))
+    share_in_Q = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
+    earlier_count = Q.shape[1]  # kₚ
+    return float(spikes.sigma2 * (spikes.strength[is_spike] @ share_in_Q + earlier_count))
 
 
 def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> float:

@@ -17,100 +17,115 @@ class PairStep(NamedTuple):
     Σ is changed later, by `apply`, because that needs the next D, which follows from the variances of this step.
     """
 
-    moved: F64  # δ (d,): how far each mean moves
+    mean_change: F64  # δ (d,): how far each mean moves
     known: F64 | None  # N′, packed: share of the weight for which each pair is known after the block; None: all 1
     variance: F64  # (d,): the diagonal of Σ′, in the units of the block
-    shown: pairs.PairChanges  # what the messages of the block show
-    predicted: pairs.PredictedChange
-    covariance_before: F64  # Σ, packed, in the units of v
+    shown_changes: pairs.PairChanges  # what the messages of the block show
+    predicted_changes: pairs.PredictedChanges
+    covariance_before: F64  # Σ, packed, in the units of the data
     eta: float  # η, the block's share of the weight
 
-    def apply(self, scale: F64, next_scale: F64, dtype: str) -> tuple[F64, Array]:
-        """Compute Σ′, the covariances after the block, in two forms.
+    def apply(self, D: F64, next_D: F64, dtype: str) -> tuple[F64, Array]:
+        """Compute Σ′, the covariances after the block: Σ, plus the shown and the predicted changes, less δδᵀ.
 
-        The first is packed, in the units of the messages v. The second is a square (d, d) of type `dtype`, in the units
-        of the next block. The units of a block are those of v times its D: `scale` (d,) is the D of this block, and
-        `next_scale` (d,) is the D of the next block.
+        A block is in the units of the data times D (d,), which is one over the standard deviations before the block, or
+        1 if the stream is not standardised. `next_D` (d,) is the D of the next block. Returns Σ′ packed, in the units
+        of the data, and as a square (d, d) of type `dtype`, in the units of the next block.
         """
-        d = len(scale)
+        d = len(D)
         square = np.empty((d, d), dtype)
         covariance = pairs.add_changes(
-            before=self.covariance_before,
-            shown=self.shown,
-            predicted=self.predicted,
-            moved=self.moved,
+            covariance_before=self.covariance_before,
+            shown_changes=self.shown_changes,
+            predicted_changes=self.predicted_changes,
+            mean_change=self.mean_change,
             variance=self.variance,
             eta=self.eta,
-            scale=scale,
-            next_scale=next_scale,
+            D=D,
+            next_D=next_D,
             square=square,
         )
         return covariance, square
 
 
-def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, scale: F64) -> PairStep:
+def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> PairStep:
     """Compute how the block changes Σ: by the pairs of entries that it shows, and by predictions for the other pairs.
 
-    `covariance` is Σ before the block, packed and in the units of v; None before the first block. `scale` (d,) is the D
-    of the block.
+    `covariance` is Σ before the block, packed and in the units of the data; None before the first block. The block is
+    in the units of the data times D (d,).
     """
-    d = len(scale)
+    d = len(D)
     if covariance is None:
         covariance = np.zeros(d * (d + 1) // 2)
     product = triangle.gram(block.learned.Y).astype(np.float64, copy=False)  # YᵀY, its lower triangle
     step = compute_entry_step(block)
-    shown = _compute_shown_changes(block, step, product, covariance, scale)
-    squares = product.diagonal() + np.square(block.rows_moved)
-    predicted = predict_changes(block, step, shown.change, squares)
-    # For most entries, the block replaces η of the moments, and the change it shows is the whole change. For the entry
-    # of a dead sensor, it replaces nothing, and the whole change is predicted.
-    predicted_share = (1 - step.replaced / block.eta) * predicted.is_predicted
-    moved = step.moved + predicted_share * predicted.means
-    variance = covariance[find_packed_diagonal(d)] * scale**2 + shown.change.diagonal() - np.square(moved)
-    variance += predicted_share * np.vecdot(predicted.C, predicted.with_coordinates)
+    shown_changes = _compute_shown_changes(block, step, product, covariance, D)
+    squares = product.diagonal() + np.square(block.change_of_row_mean)
+    predicted_changes = predict_changes(block, step, shown_changes.change, squares)
+    # 0 for most entries: the block replaces the share η of their moments, so it shows the whole change. 1 for the entry
+    # of a dead sensor: the block replaces none of its moments, so the whole change is predicted.
+    predicted_share = (1 - step.replaced_share / block.eta) * predicted_changes.is_predicted
+    mean_change = step.mean_change + predicted_share * predicted_changes.mean
+    variance_before = covariance[find_packed_diagonal(d)] * D**2
+    variance = variance_before + shown_changes.change.diagonal() - np.square(mean_change)
+    variance += predicted_share * np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)
     return PairStep(
-        moved=moved,
-        known=none_if_all_known(shown.known),
+        mean_change=mean_change,
+        known=none_if_all_known(shown_changes.known),
         variance=np.maximum(variance, 0.0),
-        shown=shown,
-        predicted=predicted,
+        shown_changes=shown_changes,
+        predicted_changes=predicted_changes,
         covariance_before=covariance,
         eta=block.eta,
     )
 
 
 def _compute_shown_changes(
-    block: BlockWithGaps, step: EntryStep, product: F64, covariance: F64, scale: F64
+    block: BlockWithGaps, step: EntryStep, product: F64, covariance: F64, D: F64
 ) -> pairs.PairChanges:
-    """Compute Δ, E and N′ from the pairs that the messages show; `product` (d, d) is the lower triangle of YᵀY."""
-    known = block.before.known
+    """Compute how the pairs of entries change that the messages show, without predictions.
+
+    `product` (d, d) is the lower triangle of YᵀY, in the units of the data times D (d,). `covariance` is Σ before the
+    block, packed and in the units of the data.
+    """
+    known = block.before.known  # share of the weight for which each pair is known
     if known is None:  # 1 for all pairs or, before the first message, 0
         known = np.full(len(covariance), float(block.before.count > 0))
     past = block.weights.past
     if not block.filled:
         return pairs.compute_changes_of_complete_block(
-            product=product, moved=block.rows_moved, past=past, covariance=covariance, scale=scale, known=known
+            product=product,
+            change_of_row_mean=block.change_of_row_mean,
+            past=past,
+            covariance=covariance,
+            D=D,
+            known=known,
         )
     weighted_shown = np.sqrt(block.weights.c)[:, None] * block.filled.shown
+    n_ij = triangle.gram(weighted_shown)  # for each pair, the weight Σc of the messages that show both entries
     return pairs.compute_changes(
         product=product,
-        moved=block.rows_moved,
+        change_of_row_mean=block.change_of_row_mean,
         fits=_compute_fits(block, block.filled),
         entries=step.entries,
-        shown=triangle.gram(weighted_shown).astype(np.float64, copy=False),
+        shown=n_ij.astype(np.float64, copy=False),
         past=past,
         covariance=covariance,
-        scale=scale,
+        D=D,
         known=known,
     )
 
 
 def _compute_fits(block: BlockWithGaps, filled: Filled) -> pairs.Fits:
-    """Compute the second moments of the fits f = Cx and the residuals r of the block's rows."""
+    """Compute the second moments of the fits f = Cx and the residuals r of the block's messages, with the weights c.
+
+    A filled message, less the mean, is f + r/√q, where q is the share of the messages that show an entry.
+    """
     C = filled.predictor.C
+    # A clipped message keeps the share `kept` of its fit and of its residual, so `kept` counts twice in a product.
     weights = block.weights.c * np.square(block.learned.kept)
     weighted_x = filled.X * weights[:, None]
     xx = weighted_x.T @ filled.X  # Σc x xᵀ (K, K)
-    x_rows = weighted_x.T @ (filled.V - filled.predictor.mean)  # Σc x (f + r)ᵀ (K, d)
-    x_residuals = x_rows - xx @ C.T  # Σc x rᵀ (K, d)
-    return pairs.Fits(C=C, squares=C @ xx, residuals=np.ascontiguousarray(x_residuals.T))
+    x_rows = weighted_x.T @ (filled.V - filled.predictor.mean)  # Σc x (f + r/√q)ᵀ (K, d)
+    x_residuals = x_rows - xx @ C.T  # Σc x (r/√q)ᵀ (K, d)
+    return pairs.Fits(C=C, fits_with_x=C @ xx, residuals_with_x=np.ascontiguousarray(x_residuals.T))

@@ -55,7 +55,7 @@ class BlockWithGaps(NamedTuple):
         return 1.0 - self.weights.past
 
     @property
-    def rows_moved(self) -> F64:
+    def change_of_row_mean(self) -> F64:
         """The change of the mean of the rows that Algorithm 1 learns, (d,)."""
         return self.learned.mean - self.predictor.mean
 
@@ -64,59 +64,73 @@ class EntryStep(NamedTuple):
     """How a block changes the means of the entries, (d,) each."""
 
     entries: pairs.Entries
-    replaced: F64  # diag(E): the share of the moments of each entry that the block replaces
+    replaced_share: F64  # diag(E): the share of the moments of each entry that the block replaces
     known: F64 | None  # diag(N′): share of the weight for which each entry is known after the block; None: all 1
-    moved: F64  # δ: how far each mean moves
+    mean_change: F64  # δ: how far each mean moves
 
 
 def compute_entry_step(block: BlockWithGaps) -> EntryStep:
-    """Compute how far the block moves the mean of each entry, and the weight for which the entry is known after it.
+    """Compute how far the block moves the mean of each entry j, and the weight for which j is known after the block.
 
-    A mean moves by the share E_jj towards μ_j, the mean of the block. μ_j is the mean of the fits (predictions) over
-    all messages, plus the mean of the residuals over the messages that show the entry.
+    In each message an entry is its fit f, a prediction from the entries that the message shows, plus a residual r,
+    which is 0 where the entry is missing. With the weights c of the messages, and η their sum, the mean of the block,
+    about the mean before the block, is
+
+        μ_j = Σc f_j/η + Σc r_j/n_jj        n_jj: the weight of the messages that show the entry (`shown`)
+
+    The mean moves by δ_j = E_jj μ_j. The block replaces the share E_jj = g_j/N′_jj of the moments with
+    g_j = min(η, 10 n_jj) (`counted`) and N′_jj = past · N_jj + g_j (`known`).
     """
     d = len(block.before.mean)
     if block.filled:
         shown = block.weights.c @ block.filled.shown
-        root = block.filled.root
+        root_q = block.filled.root_q
     else:  # every message shows every entry
         shown = np.full(d, block.eta)
-        root = np.ones(d)
-    entries = pairs.Entries(shown=shown, known_before=block.weights.past * block.before.known_entries, root=root)
+        root_q = np.ones(d)
+    entries = pairs.Entries(shown=shown, known_before=block.weights.past * block.before.known_entries, root_q=root_q)
     is_shown = shown > 0
-    # The block counts less for an entry if less than a tenth of its messages show the entry.
-    counted = np.minimum(block.eta, shown / pairs.FEW)
+    counted = np.minimum(block.eta, shown / pairs.RARELY_SHOWN)  # less than η if under a tenth show the entry
     # If the block does not show a known entry, nothing of its moments is replaced, and it stays known.
     is_kept = ~is_shown & (entries.known_before > 0)
     known = entries.known_before + np.where(is_kept, block.eta, counted)
-    replaced = counted / np.where(known > 0, known, 1.0)
+    replaced_share = counted / np.where(known > 0, known, 1.0)
     sum_of_fits = _sum_fits(block)
-    # The mean of the rows has moved by Σc (f + r/√q). Less the fits, and times √q, this is Σc r. Divided by the weight
-    # of the messages that show the entry, it is their mean residual; by ∞, it is 0 if no message shows the entry.
-    mean_residuals = (block.rows_moved - sum_of_fits) * root / np.where(is_shown, shown, np.inf)
-    moved = replaced * (sum_of_fits / block.eta + mean_residuals)
-    return EntryStep(entries=entries, replaced=replaced, known=none_if_all_known(known), moved=moved)
+    # The rows that Algorithm 1 learns are f + r/√q, where q is the share of the messages that show the entry. Their
+    # mean has changed by Σc f + Σc r/√q.
+    sum_of_residuals = (block.change_of_row_mean - sum_of_fits) * root_q
+    mean_residuals = sum_of_residuals / np.where(is_shown, shown, np.inf)  # 0 if no message shows the entry
+    mean_change = replaced_share * (sum_of_fits / block.eta + mean_residuals)
+    return EntryStep(
+        entries=entries,
+        replaced_share=replaced_share,
+        known=none_if_all_known(known),
+        mean_change=mean_change,
+    )
 
 
 def _sum_fits(block: BlockWithGaps) -> F64:
-    """Compute the weighted sum of the fits Σc f, (d,); zeros if no message has a gap, or if the mean stays 0."""
-    is_centred = block.weights.a.any()
+    """Compute Σc f (d,), with the weights c of the messages and their fits f = Cx; zeros if the block has no gaps.
+
+    If the stream is not centred, the mean of the rows stays 0, so the result is 0, too.
+    """
+    is_centred = block.weights.a.any()  # a message moves the mean by the share `a`, which is 0 without centring
     if not block.filled or not is_centred:
         return np.zeros(len(block.before.mean))
-    weights = block.weights.c * block.learned.kept
+    weights = block.weights.c * block.learned.kept  # a clipped message keeps the share `kept` of its fit
     return block.predictor.C @ (weights @ block.filled.X)
 
 
-def compute_next_variances(
-    block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, scale: F64
-) -> F64:
-    """Compute the variances of the entries of v after the block, (d,), if Σ is not kept.
+def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, D: F64) -> F64:
+    """Compute the variances σ² of the entries of the data after a block with gaps, (d,), if Σ is not kept.
 
-    `squares` (d,) are the sums of squares of the rows √c·y, in the units of the block: v times its D, `scale` (d,).
+    In the units of the block, which are those of the data times D (d,), σ² grows by E(B − σ²) − δ². B are the mean
+    squares of the block about the mean before the block, E is the share that they replace, and δ is the change of the
+    mean. `squares` (d,) are Σc y² of the rows y of the block.
     """
-    block_moments = (squares + np.square(block.rows_moved)) / block.eta  # about the mean before the block
-    change = step.replaced * (block_moments - variances_before * scale**2) - np.square(step.moved)
-    return np.maximum(variances_before + change / scale**2, 0.0)
+    B = (squares + np.square(block.change_of_row_mean)) / block.eta
+    change = step.replaced_share * (B - variances_before * D**2) - np.square(step.mean_change)
+    return np.maximum(variances_before + change / D**2, 0.0)
 
 
 def none_if_all_known(known: F64) -> F64 | None:

@@ -30,7 +30,11 @@ class SamplingError:
 
 
 def estimate_sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
-    """Estimate the errors of the leading axes of `merged`, the state of all groups of a `StateMerger`.
+    """Estimate the errors of the leading axes of `merged`, the state of all groups, by a jackknife over the groups.
+
+    The axes are compared with the axes without group j, for each of the G groups. The squared error is the sum of the
+    sin² of the angles between them, times (W/w_j − 1)/G: (G − 1)/G for groups of equal weight. w_j is the weight of the
+    group, and W the sum of the weights.
 
     Returns None if there are fewer than four groups, or no variance. Axes without variance are arbitrary: their error
     is π/2, and the error of the subspace does not count them.
@@ -39,7 +43,7 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
     if len(groups) < FEWEST_GROUPS or not rank:
         return None
     weights = np.array([group.weight for group in groups])
-    factors = (weights.sum() / weights - 1) / len(groups)  # (W/w_j − 1)/G
+    factors = (weights.sum() / weights - 1) / len(groups)
     merged_axes, _ = axes.find_principal_axes(merged, rank)
     subspace_square = 0.0
     axis_squares = np.zeros(rank)
@@ -56,7 +60,8 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
 
 def _pool(groups: Sequence[State], columns: int) -> State:
     """Merge the groups into one state with up to `columns` columns."""
-    # Up to `UNCUT_ROWS`, the columns of all groups are kept: a loss of some would look like a sampling error.
+    # Pooling usually cuts the collected columns to the leading ones. Up to `UNCUT_ROWS` columns none is cut here: what
+    # the cuts lose depends on the groups, and would be taken for a sampling error.
     pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
     for group in groups:
         pool.add(group)

@@ -41,12 +41,14 @@ class LearnedBlocks(NamedTuple):
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d) in blocks, of which the last may be shorter; return the next state and the losses.
 
-    `retention` (n,) holds each message's ρ. V must be finite and within `config.largest_value`; with `config.impute`
-    entries may be missing. Neither its memory layout nor the number of blocks in one call changes a bit of the result.
-    The first block of a stream has no losses, because there is no model to predict it.
+    `retention` (n,) holds the share of the past that each message keeps. V must be finite and within
+    `config.largest_value`; with `config.impute` entries may be missing. The memory layout of V changes no bit of the
+    result, and several calls with whole blocks give the same bits as one call. The first block of a stream has no
+    losses, because there is no model to predict it.
     """
     new = Messages(np.asarray(V, config.dtype), retention)
-    learned = learn_whole_blocks(config, state, pending=new.part(0, 0), new=new)  # nothing is pending before
+    no_messages = new.part(0, 0)
+    learned = learn_whole_blocks(config, state, pending=no_messages, new=new)
     rest = learned.pending
     if not len(rest.V):
         return learned.state, join_losses(learned.losses)

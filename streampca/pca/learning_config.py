@@ -67,7 +67,7 @@ class LearningConfig:
         return ritz.Limits(columns=self.columns, rounding=self.rounding, smallest=self.smallest_value)
 
     @property
-    def start(self) -> int:
+    def first_block_size(self) -> int:
         """The number of messages in the first block."""
         return max(200, 2 * self.components) if self.warm_up is None else self.warm_up
 
@@ -94,13 +94,14 @@ class LearningConfig:
 
     def next_block_size(self, weight: float) -> int:
         """Return the number of messages in the block that follows messages of this weight."""
-        if not weight:  # the first block
-            return max(self.start, 1)
-        if weight < self.start + YOUNG:  # after the first block, less than `YOUNG` messages
+        if not weight:
+            return max(self.first_block_size, 1)
+        if weight < self.first_block_size + YOUNG:  # after the first block, less than `YOUNG` messages
             return LEARN_BLOCK
         vector_bytes = self.dimensions * np.dtype(self.dtype).itemsize
-        allows_longest = vector_bytes <= _SHORT_VECTOR_BYTES or self.columns >= _MANY_COLUMNS
-        if weight >= OLD and allows_longest:
+        has_little_memory = vector_bytes <= _SHORT_VECTOR_BYTES
+        has_slow_decomposition = self.columns >= _MANY_COLUMNS  # after each block: longer blocks need fewer
+        if weight >= OLD and (has_little_memory or has_slow_decomposition):
             return LONGEST_BLOCK
         return LONG_BLOCK
 

@@ -16,10 +16,14 @@ class StateMerger:
     """
 
     def __init__(self, columns: int) -> None:
-        """Prepare to merge states of up to `columns` columns."""
+        """Prepare to merge states of up to `columns` columns.
+
+        The states will be added to groups in turn. At the end, the groups are merged, by one exact decomposition of up
+        to `UNCUT_ROWS` rows. So there are as many groups as this decomposition can take, but at least `FEWEST_GROUPS`.
+        """
         self._columns = columns
-        # Each group brings its columns and a row for its mean. Up to UNCUT_ROWS of these are decomposed exactly.
-        count = min(_MOST_GROUPS, max(UNCUT_ROWS // (columns + 1), FEWEST_GROUPS))
+        rows_per_group = columns + 1  # a row for each column, and one for the mean
+        count = min(_MOST_GROUPS, max(UNCUT_ROWS // rows_per_group, FEWEST_GROUPS))
         self._groups = [PooledCovariance(columns) for _ in range(count)]
         self._added_count = 0  # number of states
 

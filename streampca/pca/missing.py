@@ -16,7 +16,7 @@ from streampca.pca.blocked import centring, filling, pairs, ritz
 from streampca.pca.spiked_covariance import compute_noise_variance
 from streampca.pca.state import State
 
-FILLS = 30  # iterations of EM in the first block
+EM_ITERATIONS = 30  # in the first block
 
 _MIN_NOISE = 1e-10  # smallest σ², as a share of the largest variance: C_OᵀC_O + ridge must have an inverse
 _TINY = float(np.finfo(np.float64).tiny)
@@ -40,36 +40,39 @@ class Filled(NamedTuple):
     V: Array  # (n, d)
     predictor: Predictor
     X: F64  # (n, K): the x of each message, whose prediction is m + Cx
-    root: F64  # (d,): √q, where q is the share of the messages that show each entry
+    root_q: F64  # (d,): √q, where q is the share of the messages that show each entry
     shown: NDArray[np.bool_]  # (n, d): which entries the messages have
 
 
-def fill(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
-    """Fill the missing entries of the block V (n, d) that follows `state`, whose messages have these weights."""
+def fill_missing_entries(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
+    """Fill the missing entries of the block V (n, d) that follows `state`, whose messages have these weights.
+
+    The residual r of an observed entry is divided by √q, where q is the share of the messages that show the entry.
+    Fewer messages have a residual, so each counts more, and the mean square of r over all messages stays right.
+    """
     missing = np.isnan(V)
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
-    shares = weights.c @ ~missing / weights.c.sum()
-    root = np.sqrt(np.maximum(shares, pairs.FEW))  # if hardly any message shows an entry, r/√q stays finite
-    filled, X = filling.fill(V, *predictor, root)
-    return Filled(V=filled, predictor=predictor, X=X, root=root, shown=~missing)
+    q = weights.c @ ~missing / weights.c.sum()
+    root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))  # if hardly any message shows an entry, r/√q stays finite
+    filled, X = filling.fill(V, *predictor, root_q)
+    return Filled(V=filled, predictor=predictor, X=X, root_q=root_q, shown=~missing)
 
 
 def make_predictor(state: State, components: int) -> Predictor:
     """Make the predictor of missing entries in the messages that follow a state."""
     k = min(components, state.rank)
-    seen = int((state.known_entries > 0).sum())
     # Σ may have negative eigenvalues. Then the columns of the state may have more variance than the trace of Σ.
     total_variance = max(state.total_variance, float(state.variance.sum()))
-    return _build_predictor(state.mean, state.C[:, :k], state.variance[:k], total_variance, seen)
+    return _build_predictor(state.mean, state.C[:, :k], state.variance[:k], total_variance, state.seen_dimensions)
 
 
 def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
     """Make a predictor of missing entries from the columns of C (d, k) that have more variance λ than the noise σ².
 
-    `seen` is the number of entries that some message has shown; only these have noise. The ridge draws the filled
-    values to the mean. Along a column it is σ²/(1 − σ²/λ), as in probabilistic PCA, where λ includes σ²: about σ² for a
-    strong column, and more if λ is close to σ².
+    For a message y, the predictor minimises ‖y − Cx‖² + Σ ridge_i x_i² over the observed entries. The ridge is σ²
+    divided by the variance of x_i, which in probabilistic PCA is 1 − σ²/λ: λ includes the noise, and Cx does not.
+    `seen` is the number of entries that some message has shown; only these have noise.
     """
     noise = max(compute_noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
     has_signal = variance > noise
@@ -124,8 +127,8 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
     seen = int((~missing).any(axis=0).sum())
     mean = _compute_observed_mean(V, missing) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
-    for _ in range(FILLS):
-        filled, _ = filling.fill(V, *predictor, np.ones(d))  # √q = 1: observed entries stay as they are
+    for _ in range(EM_ITERATIONS):
+        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))  # 1: observed entries stay as they are
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
@@ -140,9 +143,9 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    If each pair of entries is in some message, EM begins by filling entries with their means. If some pair is in no
-    message, EM would then end in a wrong local optimum for half of such streams. So it begins with the axes of a
-    covariance in which such pairs are computed from entries that link them.
+    If each pair of entries is in some message, EM begins by filling entries with their means. From this beginning, EM
+    would end in a wrong local optimum for half of the streams in which some pair is in no message. For these streams,
+    EM begins with the axes of a covariance in which such pairs are computed from entries that link them.
     """
     shown = (~missing).astype(np.float64)
     counts = shown.T @ shown  # numbers of messages that show both entries of a pair, (d, d)
@@ -151,21 +154,20 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
     if has_all_pairs:
         return _build_mean_predictor(mean)
     Y = np.where(missing, 0.0, Y)
-    S = complete_covariance(Y.T @ Y / np.maximum(counts, 1.0), known=counts)
+    S = complete_covariance(Y.T @ Y / np.maximum(counts, 1.0), is_known=counts > 0)
     ascending_variance, axes = np.linalg.eigh(S)
     variance = np.maximum(ascending_variance[::-1][:components], 0.0)
     C = axes[:, ::-1][:, :components] * np.sqrt(variance)
     return _build_predictor(mean, C, variance, float(np.trace(S)), len(seen))
 
 
-def complete_covariance(S: F64, known: F64) -> F64:
-    """Fill in the covariances in Σ (d, d) of pairs of entries that no message has shown together (0 in `known`).
+def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
+    """Fill in the covariances in Σ (d, d) of pairs of entries that are not known, by the mask `is_known` (d, d).
 
     They are computed from entries that link the two: Σ_ij = Σ_iL Σ_LL⁻¹ Σ_Lj. The entries L were known together with i,
     with j and with each other. If there are none, Σ_ij is 0.
     """
-    seen = np.flatnonzero(known.diagonal() > 0)
-    is_known = known > 0
+    seen = np.flatnonzero(is_known.diagonal())
     if is_known[np.ix_(seen, seen)].all():
         return S
     S = S.copy()

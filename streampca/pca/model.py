@@ -98,13 +98,15 @@ class Model:
         t2 = spiked_covariance.expect_t2_of_new_messages(
             variance, variance_of_new_messages, noise_of_new_messages, d, self.weight
         )
-        directions_outside = max(d - len(variance), 1)  # with k = d there are none, but SPE is divided by `spe`
+        # With k = d no direction is outside. Then 1, because `relative_scores` divides SPE by its expected value.
+        directions_outside = max(d - len(variance), 1)
         spe = directions_outside * noise_of_new_messages
         # Scores of new messages are computed with the variances of the model, not with those of new messages.
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property
     def _projector(self) -> Projector:
+        """Projects on the components of this model."""
         return Projector(components=self.components, mean=self.mean, scale=self.scale)
 
     @np.errstate(all="ignore")

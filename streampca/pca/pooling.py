@@ -25,7 +25,7 @@ UNCUT_ROWS = 640  # up to this number, rows are decomposed exactly: the time gro
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than in ritz.py, because many states are summed
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _ALWAYS_KNOWN = 1 - 1e-9  # N from which a pair counts as always known, despite rounding
-_GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
+_SMALLEST_ACCURATE_RATIO = 1e-10  # to the largest variance: of smaller ones, a Gram matrix gives few correct digits
 
 
 class _ScaledRows(NamedTuple):
@@ -48,10 +48,10 @@ class PooledCovariance:
         If Σ is not kept, the columns [C | F] of all states are collected side by side in a matrix J, as rows of Jᵀ.
         When there are too many rows, they are replaced by their leading axes. Up to `uncut_rows` are never too many.
         """
-        self._cut_to = max(columns, SPARE_WITHOUT_COVARIANCE)  # largest number of leading axes that replace rows
-        self._most_rows = max(2 * self._cut_to, uncut_rows)
+        self._columns_kept = max(columns, SPARE_WITHOUT_COVARIANCE)  # largest number of leading axes that replace rows
+        self._most_rows = max(2 * self._columns_kept, uncut_rows)
         self._pooled = State.empty(0)  # of all states so far, without C and D
-        self._is_sum = False  # whether more than one state was added
+        self._holds_several_states = False
         # If Σ is not kept, the pooled covariance is JJᵀ plus `_variance_outside` in all directions.
         self._rows: list[_ScaledRows] = []  # Jᵀ, in parts
         self._variance_outside = 0.0
@@ -80,8 +80,8 @@ class PooledCovariance:
         past = before.weight / weight
         new = added_weight / weight
         if past:
-            self._is_sum = True
-            moments = self._pool_moments(state, past, new)
+            self._holds_several_states = True
+            moments = self._pool_moments_and_rows(state, past, new)
         else:  # the first state, or all states before have faded to the weight 0
             self._replace_rows_by_columns(state)
             moments = state
@@ -91,7 +91,8 @@ class PooledCovariance:
             scale=None,  # D is in `_scale`
             weight=weight,
             count=before.count + state.count,
-            # The share of each message is multiplied by `past` or by `new`, so the sum of their squares is:
+            # The sum of the squared shares of the messages in the weight. In the pool, the share of an earlier message
+            # is multiplied by `past`, and the share of a message of `state` by `new`.
             concentration=past**2 * before.concentration + new**2 * state.concentration,
             clipped=before.clipped + state.clipped,
         )
@@ -100,18 +101,18 @@ class PooledCovariance:
             self._replace_rows_by_columns(self.pooled_state())
 
     def _replace_rows_by_columns(self, state: State) -> None:
-        """Replace the rows by the columns of a state."""
-        self._variance_outside = state.variance_outside
-        rows = add_variance(state.C, -self._variance_outside).T
+        """Replace the rows R by the columns of a state, so that RᵀR + `_variance_outside` · I is its covariance."""
+        rows, self._variance_outside = state.split_covariance()
         self._rows = [_ScaledRows(1.0, rows)]
         self._scale = state.scale
 
-    def _pool_moments(self, state: State, past: float, new: float) -> State:
-        """Pool the means, covariances and shares of missing entries with those of one more state.
+    def _pool_moments_and_rows(self, state: State, past: float, new: float) -> State:
+        """Pool the means, covariances and shares of missing entries with those of one more state, and return them.
 
-        The earlier states have the share `past` of the weight, and `state` has the share `new`. If the states have
-        known entries for different times, each pair of entries, and each entry, has its own shares instead. If Σ is
-        not kept, the columns of `state` are added to the rows.
+        With the shares p (`past`) and n (`new`) of the earlier states and of `state` in the weight, and δ the step from
+        the earlier mean to the mean of `state`, the mean becomes m + nδ, and Σ becomes pΣ₁ + nΣ₂ + pn δδᵀ. If the
+        states have known entries for different times, each entry and each pair of entries has a p and an n of its own.
+        If Σ is not kept, the columns of `state` are collected in `_rows` instead.
         """
         before = self._pooled
         mean_step = state.mean - before.mean
@@ -121,17 +122,16 @@ class PooledCovariance:
         if pair_share is not None:
             entry_share = take_entries(pair_share, len(mean_step))
             past_entry_share = 1 - entry_share
-        # Two different means add variance to each entry. `between` (d,) is the root of what they add.
-        between = np.sqrt(past_entry_share * entry_share) * mean_step
-        total_variance = past * before.total_variance + new * state.total_variance + float(between @ between)
+        scaled_step = np.sqrt(past_entry_share * entry_share) * mean_step  # √(pn) δ, so that its square is pn δδᵀ
+        total_variance = past * before.total_variance + new * state.total_variance + float(scaled_step @ scaled_step)
         variances = None
         if before.variances is not None and state.variances is not None:
-            variances = past_entry_share * before.variances + entry_share * state.variances + np.square(between)
+            variances = past_entry_share * before.variances + entry_share * state.variances + np.square(scaled_step)
         covariance = None
         if before.covariance is None or state.covariance is None:
-            self._add_rows(state, past, new, between)
+            self._add_rows(state, past, new, scaled_step)
         elif pair_share is None:
-            covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(between)
+            covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(scaled_step)
         else:
             # The means move by the shares of entries, and the covariances by the shares of pairs. So each Σ is first
             # taken about the new mean, and then the two are pooled pair by pair.
@@ -152,21 +152,20 @@ class PooledCovariance:
             known=known,
         )
 
-    def _add_rows(self, state: State, past: float, new: float, between: F64) -> None:
+    def _add_rows(self, state: State, past: float, new: float, scaled_step: F64) -> None:
         """If Σ is not kept, collect the columns of a state as rows, and one row for the step between the means.
 
-        The earlier rows have the share `past` of the weight, and the rows of the state have the share `new`. `between`
-        (d,) is the root of the variance that the step adds to each entry.
+        The earlier rows have the share `past` of the weight, and the rows of the state have the share `new`. The
+        squares of `scaled_step` (d,) are the variances that the step adds to the entries.
         """
-        outside = state.variance_outside
-        rows = add_variance(state.C, -outside).T
+        rows, outside = state.split_covariance()
         if self._scale is not None and state.scale is not None:  # standardised: change to the units of the rows
             ratio = self._scale / state.scale
             rows = rows * ratio
             outside *= compute_variance_factor(ratio)
-            between = between * self._scale
+            scaled_step = scaled_step * self._scale
         earlier = [_ScaledRows(np.sqrt(past) * part.factor, part.rows) for part in self._rows]
-        self._rows = [*earlier, _ScaledRows(np.sqrt(new), rows), _ScaledRows(1.0, between[None])]
+        self._rows = [*earlier, _ScaledRows(np.sqrt(new), rows), _ScaledRows(1.0, scaled_step[None])]
         self._variance_outside = past * self._variance_outside + new * outside
 
     def state(self, columns: int, dtype: Any = np.float64) -> State:
@@ -175,17 +174,17 @@ class PooledCovariance:
         The covariance of two entries that no state has known together is computed from the entries that link them.
         """
         state = self._pooled
-        if self._is_sum:  # the state of a single stream stays as it was learned
+        if self._holds_several_states:  # the state of a single stream stays as it was learned
             state = _complete_covariance(state)
         state = axes.decompose(self._with_columns(state, columns), columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:
-        """Return the pooled state, from which pooling continues elsewhere. The weight must not be 0.
+        """Return the pooled state, so that it can be added to another pool. The weight must not be 0.
 
-        If Σ is kept, the state has no columns.
+        If Σ is kept, the state has no columns: a pool takes only Σ.
         """
-        return self._with_columns(self._pooled, self._cut_to)
+        return self._with_columns(self._pooled, self._columns_kept)
 
     def _with_columns(self, state: State, columns: int) -> State:
         """Return the state with D and, if Σ is not kept, up to `columns` columns from the rows."""
@@ -210,7 +209,8 @@ def _complete_covariance(state: State) -> State:
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
     known = triangle.unpack(state.known, d)
-    has_covariance = np.where(S != 0, 1.0, known)  # a pair that was never known may have one from filled messages
+    # A pair that no message has shown may still have a covariance, from filled messages.
+    has_covariance = (known > 0) | (S != 0)
     S = missing.complete_covariance(S, has_covariance)
     return replace(state, covariance=limit_correlations(S)[np.tril_indices(d)])
 
@@ -225,15 +225,15 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     C = ritz.decompose_rows(rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST))
     full_rank = min(rows.shape)
     variance = np.square(C).sum(axis=0)
-    # If there are fewer axes than were asked for, the Gram matrix may have lost the smallest. If there are none, the
-    # ratio of the smallest to the largest variance does not exist.
-    has_all = 0 < len(variance) == min(columns, full_rank)
-    is_accurate = has_all and variance[-1] > _GRADED * variance[0]
+    # If there are fewer axes than were asked for, the Gram matrix may have lost the smallest.
+    has_all = len(variance) == min(columns, full_rank)
+    is_accurate = len(variance) > 0 and has_all and variance[-1] > _SMALLEST_ACCURATE_RATIO * variance[0]
     if is_accurate or full_rank > UNCUT_ROWS:
         return np.asarray(C, np.float64)
     if not full_rank:
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
+    # Twice `_SMALLEST`, so that squares of kept values do not become subnormal by rounding.
     smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST)
     kept_count = int(np.sum(sigma[:columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -46,7 +46,7 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
 
     Ψ is B(S + σ²)⁻¹Bᵀ, with the eigenvalues S and eigenvectors B of Φ_oᵀΦ_o. If σ² is only rounding, the observed
     entries may not determine the coordinates along some columns of B. Along these, the entries are filled with the mean
-    (Ψ counts as 0), and all of their variance counts as uncertain (σ²Ψ counts as 1).
+    (Ψ counts as 0). The coordinates are then as uncertain as without any entry: σ²Ψ, their variance, counts as 1.
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
@@ -64,8 +64,9 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))
         is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
         inverse = np.where(is_determined, 1 / (S + sigma2), 0.0)  # the eigenvalues of Ψ
-        # One product for each row, so that no other row changes its bits.
-        coordinates = inverse[:, None] * (y[:, None] @ Phi @ B)  # BᵀΨΦ_oᵀy_o, since y is 0 where entries are missing
+        # BᵀΨΦ_oᵀy_o (b, 1, k), since y is 0 where entries are missing. `y[:, None] @ Phi` is a product (1, d) × (d, k)
+        # for each row, so that no other row changes its bits.
+        coordinates = inverse[:, None] * (y[:, None] @ Phi @ B)
         expected = (coordinates @ np.swapaxes(B, 1, 2) @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o
         centred[rows] = np.where(missing, expected, y)
         uncertain = np.where(is_determined, sigma2 * inverse, 1.0)  # the eigenvalues of σ²Ψ
@@ -94,8 +95,9 @@ def _compute_uncertainty(
     # The diagonal of σ²U_mᵀU_m: Φ is U(Λ − σ²)^½, so the division by the root gives U_m for Φ_m.
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # the diagonal of U_mᵀ Cov U_m
-    # tr σ²Φ_m Ψ Φ_mᵀ, as the sum of the products of the entries of Φ_mᵀΦ_m and σ²Ψ.
-    trace_of_fits = np.vecdot(root[:, None] * U_Phi, sigma2_Psi).sum(axis=1)
+    # tr σ²Φ_m Ψ Φ_mᵀ is tr (Φ_mᵀΦ_m)(σ²Ψ): for symmetric matrices, the sum of the products of their entries.
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
+    trace_of_fits = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
     trace = sigma2 * missing + trace_of_fits
     t2 = (along_axes / variance).sum(axis=1)
     spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)

@@ -38,6 +38,7 @@ class Projector:
 
     @cached_property
     def _in_single_precision(self) -> _InSinglePrecision:
+        """Copies of the arrays in float32; `axes` (d, k) and `components` (k, d) hold the same numbers."""
         mean = self.mean.astype(np.float32)
         return _InSinglePrecision(
             mean=mean,

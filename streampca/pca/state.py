@@ -53,9 +53,14 @@ class State:
     def known_entries(self) -> F64:
         """The share of the weight for which each entry has been known, (d,); 0 before the first message."""
         d = len(self.mean)
-        if self.known is None:
+        if self.known is None:  # every entry has always been known
             return np.full(d, float(self.count > 0))
-        return take_entries(self.known, d)
+        return take_entries(self.known, d)  # if `known` has a share for each pair of entries, its diagonal
+
+    @property
+    def seen_dimensions(self) -> int:
+        """The number of entries that some message has shown."""
+        return int((self.known_entries > 0).sum())
 
     def find_least_known(self, entries: NDArray[np.bool_]) -> float:
         """Return the smallest share of the weight for which one of the masked `entries` (d,) has been known."""
@@ -73,15 +78,24 @@ class State:
 
     @property
     def variance_outside(self) -> float:
-        """The mean variance along the directions outside of the columns; at most the variance of the shortest column.
+        """The mean variance along the directions outside of the columns of C; at most that of the shortest column.
 
-        The covariance is taken as CCᵀ plus this variance in all other directions.
+        The covariance is taken as CCᵀ, plus this variance in all other directions.
         """
-        directions = int((self.known_entries > 0).sum()) - self.rank  # outside of the columns
-        if directions <= 0 or not self.rank:
+        directions_outside = self.seen_dimensions - self.rank
+        if directions_outside <= 0 or not self.rank:
             return 0.0
-        mean = (self.total_variance - float(self.variance.sum())) / directions
+        mean = (self.total_variance - float(self.variance.sum())) / directions_outside
         return float(np.clip(mean, 0.0, self.variance[-1]))
+
+    def split_covariance(self) -> tuple[Array, float]:
+        """Return rows R (r, d) and a variance s, so that RᵀR + sI is the covariance of the state.
+
+        The covariance is CCᵀ, plus the variance s in the directions outside of the columns of C. So the rows of R are
+        these columns, with s taken off their variances.
+        """
+        s = self.variance_outside
+        return add_variance(self.C, -s).T, s
 
     @property
     def C_pinv(self) -> Array:  # noqa: N802

@@ -98,8 +98,8 @@ class BearerTokens:
     def _reread_if_changed(self) -> None:
         """Read the file again if it has changed, at most once a second.
 
-        If the file cannot be read, the tokens stay as they were, so a token that it revokes is still valid. The next
-        call tries again, since `_version` stays as it was, too.
+        If the file cannot be read, the known tokens stay valid, even a token that was removed from the file. After a
+        second the file is tried again, since `_version` is still the version that was read.
         """
         with self._lock:
             if self._clock() - self._checked_at < _CHECK_FILE_EVERY_S:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def read_file_version(path: Path) -> tuple[int, int] | None:
-    """Return modification time and inode of a file, which change when it is replaced; None if there is no file."""
+    """Return modification time and inode of a file, which change when the file is replaced; None if it is missing."""
     try:
         stat = path.stat()
     except OSError:

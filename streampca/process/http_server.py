@@ -11,12 +11,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streampca.process.listening import BACKLOG
 
-REQUEST_WITHIN_S = 10.0  # from the beginning of a connection to its first request; also for its TLS handshake
-SHORT_S = 10.0  # from the beginning of a short connection to its end
+REQUEST_TIMEOUT_S = 10.0  # from the beginning of a connection to its first request; also for its TLS handshake
+SHORT_CONNECTION_S = 10.0  # from the beginning of a `ShortConnection` to its end
 
 
 class KeepAliveConnection(H11Protocol):
-    """A connection that is closed if its first request does not come within `REQUEST_WITHIN_S`.
+    """A connection that is closed if its first request does not come within `REQUEST_TIMEOUT_S`.
 
     At the limit of connections, a new connection closes the connection that has been idle for longest. Without these
     two rules, silent clients would shut out all other clients, such as probes.
@@ -26,12 +26,12 @@ class KeepAliveConnection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """At the limit of connections, end an idle one. Schedule the end of this one, should it send no request."""
+        """At the limit of connections, end an idle connection. If this one sends no request in time, close it, too."""
         count = len(self.connections) + 1  # with this connection
         if count >= (self.limit_concurrency or math.inf):  # None: no limit
             self._end_longest_idle()
         super().connection_made(transport)
-        self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
+        self.loop.call_later(REQUEST_TIMEOUT_S, self._close_without_request)
 
     def _end_longest_idle(self) -> None:
         """End the connection that has been idle for longest, if any is idle."""
@@ -51,7 +51,7 @@ class KeepAliveConnection(H11Protocol):
 
 
 class ShortConnection(H11Protocol):
-    """A connection that ends after `SHORT_S`, whatever its client does. At the limit of connections it ends at once.
+    """A connection that ends after `SHORT_CONNECTION_S` at the latest. At the limit of connections it ends at once.
 
     Otherwise, clients could use up the file descriptors that the process needs for the store and for Kafka.
     """
@@ -62,7 +62,7 @@ class ShortConnection(H11Protocol):
         if len(self.connections) >= (self.limit_concurrency or math.inf):  # None: no limit
             transport.abort()
         else:
-            self.loop.call_later(SHORT_S, transport.abort)
+            self.loop.call_later(SHORT_CONNECTION_S, transport.abort)
 
 
 def create_server(
@@ -90,11 +90,11 @@ def create_server(
 
 
 class _EventLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers end a TLS handshake after `REQUEST_WITHIN_S`. By default, it may take a minute."""
+    """An event loop whose servers end a TLS handshake after `REQUEST_TIMEOUT_S`. By default, it may take a minute."""
 
     async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
         if options.get("ssl"):
-            options["ssl_handshake_timeout"] = REQUEST_WITHIN_S
+            options["ssl_handshake_timeout"] = REQUEST_TIMEOUT_S
         return await super().create_server(*args, **options)
 
 

@@ -2,7 +2,7 @@
 
 The kernel measures the time, in two steps:
 
-1. When a timer runs out, it calls the C library's `alarm`, in a thread that does not need the interpreter's lock.
+1. When a timer runs out, a thread of the C library, which does not need the interpreter's lock, calls `alarm`.
 2. Some seconds later the alarm ends the process: faulthandler writes the stacks of all threads to stderr, and `_exit`
    follows.
 
@@ -20,12 +20,12 @@ from typing import ClassVar
 
 _GRACE_S = 3  # from the end of the timer to the alarm; several times the interval at which the timer is renewed
 _STDERR = 2
-_SIGEV_THREAD = 2  # the timer calls a function in a new thread
+_SIGEV_THREAD = 2  # when the timer runs out, a thread of the C library calls a function
 _CLOCK_MONOTONIC = 1
 
 
-class _TimerEnd(ctypes.Structure):
-    """`struct sigevent`, which tells the kernel what to do when a timer runs out."""
+class _SigEvent(ctypes.Structure):
+    """`struct sigevent`, which says what happens when a timer runs out."""
 
     _fields_: ClassVar = [
         ("argument", ctypes.c_size_t),  # of the function
@@ -42,39 +42,41 @@ class KernelAlarm:
     def start(self) -> None:
         """Create the timer, which does not run before `renew` is called.
 
-        When it runs out, the kernel calls `alarm`, and some seconds later SIGALRM ends the process.
+        When the timer runs out, `alarm` is called, and `_GRACE_S` seconds later the kernel sends SIGALRM, which ends
+        the process. Raises `OSError` if the kernel refuses a timer.
         """
         if sys.platform != "linux":
             return
         self._c_library = ctypes.CDLL(None, use_errno=True)
         alarm = ctypes.cast(self._c_library["alarm"], ctypes.c_void_p)
+        # When the timer runs out, a thread of the C library calls alarm(_GRACE_S).
+        call_alarm = _SigEvent(kind=_SIGEV_THREAD, function=alarm, argument=_GRACE_S)
         self._timer = ctypes.c_void_p()
-        call_alarm = _TimerEnd(function=alarm, argument=_GRACE_S, kind=_SIGEV_THREAD)
         result = self._c_library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(call_alarm), ctypes.byref(self._timer))
         if result != 0:
             raise OSError(ctypes.get_errno(), "the kernel has refused a timer")
         self._let_alarm_end_process()
 
     def _let_alarm_end_process(self) -> None:
-        """Let the signal of `alarm` write all stacks and then call the C library's `_exit`.
+        """Let the signal of `alarm`, SIGALRM, end the process: faulthandler writes all stacks, and `_exit(14)` follows.
 
-        The first process of a container ignores signals without a handler, so `_exit` is made the handler. It is called
-        with the number of the signal, 14, which becomes the exit code. faulthandler's handler, which writes the stacks,
-        then calls the handler before it (`chain`).
+        The C library's `_exit` is installed as a handler, since the first process of a container ignores signals
+        without a handler. A handler is called with the number of the signal, so 14 becomes the exit code.
         """
         exit_at_once = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
-        self._set_handler = self._c_library.signal
-        self._set_handler.restype = ctypes.c_void_p  # it returns the handler before
-        self._handler_before = ctypes.c_void_p(self._set_handler(signal.SIGALRM, exit_at_once))
+        self._c_signal = self._c_library.signal  # sets the handler of a signal, and returns the handler before
+        self._c_signal.restype = ctypes.c_void_p
+        self._handler_before = ctypes.c_void_p(self._c_signal(signal.SIGALRM, exit_at_once))
+        # `chain`: faulthandler's handler ends with a call of the handler that was installed before, `_exit`.
         faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
 
     def renew(self, within_s: float) -> None:
         """Let the process end unless this method is called again within `within_s`."""
         if sys.platform != "linux":
             return
-        # Each time has seconds and nanoseconds. An interval of 0 means that the timer runs out only once.
+        # Interval and time, each in seconds and nanoseconds. An interval of 0 means that the timer runs out only once.
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)
-        # The 0 means that the time begins now. The last argument would receive the timer's old time.
+        # The 0 means that the time begins now. With None, the timer's old time is not returned.
         self._c_library.timer_settime(self._timer, 0, ctypes.byref(interval_and_time), None)
         signal.alarm(0)  # the timer may have run out while the process was stopped
 
@@ -83,6 +85,6 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        signal.alarm(0)  # the timer may have set it before it was deleted
+        signal.alarm(0)  # cancel the alarm: the timer may have run out before it was deleted
         faulthandler.unregister(signal.SIGALRM)
-        self._set_handler(signal.SIGALRM, self._handler_before)
+        self._c_signal(signal.SIGALRM, self._handler_before)

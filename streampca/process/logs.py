@@ -14,7 +14,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_SILENCED = (
+_SILENCED_LOGGERS = (
     "kafka",
     "numba",  # at debug, 20 MB for each compilation
     "uvicorn.access",  # metrics count the requests
@@ -29,7 +29,10 @@ _MAX_REMEMBERED = 1000  # messages
 
 
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
-    """Log events of this level and above to `stream`, by default stderr."""
+    """Log events of this level and above to `stream`, by default stderr.
+
+    On a terminal, events are text for people, else JSON. `_SILENCED_LOGGERS` log nothing, except with the level debug.
+    """
     stream = stream or sys.stderr
     is_terminal = stream.isatty()
     common: list[Processor] = [  # for every event, from structlog or the standard library
@@ -55,11 +58,12 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    for name in _SILENCED:
-        # Never at debug: there kafka-python logs what it sends, passwords included.
-        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.CRITICAL)
+    # These loggers never log at DEBUG, where kafka-python logs everything that it sends, passwords included.
+    level_of_silenced = logging.INFO if level == "debug" else logging.CRITICAL
+    for name in _SILENCED_LOGGERS:
+        logging.getLogger(name).setLevel(level_of_silenced)
     if level == "debug":
-        # Without this, the first line of a member's log would name the selector of the event loop that serves its port.
+        # At DEBUG, asyncio logs which selector an event loop uses, which helps nobody.
         logging.getLogger("asyncio").setLevel(logging.INFO)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

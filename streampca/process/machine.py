@@ -93,9 +93,9 @@ def open_standard_streams() -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """Run the exit functions, and then end the process at once.
+    """Run the exit functions, and then end the process at once. If stdout cannot be flushed, a code of 0 becomes 1.
 
-    Python is not finalised: a thread of a Kafka client that runs Python code meanwhile would crash the process.
+    Python is not finalised: a Kafka client's thread that runs Python code during finalisation would crash the process.
     """
     atexit._run_exitfuncs()
     try:

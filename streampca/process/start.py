@@ -34,8 +34,8 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 def end_on_signals() -> None:
     """End the process at once at SIGTERM and SIGINT.
 
-    The signal handler does not raise an exception: callbacks of C code and finalizers, which run while kernels are
-    compiled, would lose it. The exit code is 128 plus the number of the signal, as a shell reports it.
+    The exit code is 128 plus the number of the signal, as a shell reports it. The handlers do not raise an exception,
+    since it could be lost: at the start Numba compiles, and Python ignores exceptions in C callbacks and finalizers.
     """
     for number in _SIGNALS:
         signal.signal(number, lambda signal_number, frame: os._exit(128 + signal_number))

@@ -26,12 +26,12 @@ class _ServerCertificate:
             self._files.append(client_authority)
         try:
             self._versions = read_file_versions(self._files)
-            # The server listens with the second context. Each connection then gets the first one, which is replaced.
-            self._current_context = self._read_context()
+            # The server listens with `listening_context`, which never changes. Its callback gives each new connection
+            # `_current_context`, which is replaced when the files change.
             self.listening_context = self._read_context()
+            self._current_context = self._read_context()
         except OSError as error:  # ssl.SSLError is a subclass
             raise SettingsError(f"{self._certificate} and {self._key} cannot be used for TLS: {error}") from None
-        # OpenSSL calls this method when a connection begins, and then uses the context that it sets.
         self.listening_context.sni_callback = self._set_current_context
 
     def _read_context(self) -> ssl.SSLContext:
@@ -44,7 +44,7 @@ class _ServerCertificate:
     def _set_current_context(
         self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
     ) -> None:
-        """Give a new connection the certificate that the folder holds now."""
+        """Give a new connection the certificate that the folder holds now. OpenSSL calls this for each connection."""
         try:
             versions = read_file_versions(self._files)
             if versions != self._versions:

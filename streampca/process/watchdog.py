@@ -58,7 +58,10 @@ _watch: _Watch | None = None  # None: `tick` does nothing
 
 @contextmanager
 def watch_threads() -> Iterator[None]:
-    """While the block runs, watch all threads that call `tick`."""
+    """While the block runs, end the process if a thread that has called `tick` does not call it again in time.
+
+    The stacks of all threads are written to stderr before the process ends.
+    """
     global _watch
     watch = _Watch()
     ended = threading.Event()
@@ -66,7 +69,7 @@ def watch_threads() -> Iterator[None]:
     alarm.start()
     thread = threading.Thread(target=watch.run, args=(ended, alarm), name="watchdog", daemon=True)
     thread.start()
-    _watch = watch
+    _watch = watch  # from now on, `tick` has an effect
     try:
         yield
     finally:

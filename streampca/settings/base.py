@@ -106,20 +106,21 @@ class Settings(BaseModel):
 
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
-        """Read and validate the settings, and find every mistake in them."""
+        """Read and validate the settings, and find every mistake: wrong values, and broken rules between settings."""
         known_names = collect_fields(Settings)
         given, mistakes = find_given_values(cls.model_fields, known_names, options, find_config_file(config))
         values = {name: given_value.value for name, given_value in given.items()}
         try:
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # The error of broken rules has no location ("loc"). It is left out here, and the rules are checked below:
-            # pydantic checks them only if all values are right.
+            # An error without a location ("loc") is about broken rules. It is left out here, since pydantic checks the
+            # rules only if all values are right. They are checked below with the settings that are right.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
         for details in wrong_values:
             mistakes.append(_describe_mistake(cls, given, details))
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
         valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
+        # A rule about a setting with a wrong value, which is absent in `valid_settings`, cannot be checked.
         mistakes += cls._find_broken_rules(valid_settings, ignore_absent=True)
         return _Reading(settings=None, given=given, mistakes=mistakes)
 

@@ -87,14 +87,16 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     )
     paths: list[Path] = []
     parts: Path = ()  # of the current path
-    for match in _split(_PART, f"{field},", error):  # with the comma, each part ends with a separator
+    # A match of `_PART` is, for example, `values[id=temp].` or `hum,`: a name or a choice or both, and a separator.
+    for match in _split(_PART, f"{field},", error):  # with the comma, the last part also has a separator
         plain_name = (match["plain_name"] or "").rstrip()
         key = (match["key"] or "").rstrip()
         name = match["quoted_name"] or plain_name
         is_choice = match["key"] is not None
-        is_wrong_choice = is_choice and key.endswith("!")  # [id!=temp]: a choice needs an equal word
-        # A plain name with [ and = is probably a choice that is written wrongly, such as values[id]=temp.
-        if not (name or is_choice) or is_wrong_choice or ("[" in plain_name and "=" in plain_name):
+        is_empty = not name and not is_choice
+        is_unequal_choice = is_choice and key.endswith("!")  # [id!=temp] may choose several elements
+        looks_like_choice = "[" in plain_name and "=" in plain_name  # values[id]=temp is a wrongly written choice
+        if is_empty or is_unequal_choice or looks_like_choice:
             raise error
         if name:
             parts += (Part(name, quoted=match["quoted_name"] is not None),)
@@ -152,8 +154,10 @@ def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
 def _list_possible_names(steps: Sequence[Step]) -> list[str]:
     """Return the names that a path may have, the best one first and the whole path last.
 
-    For `a.b` these are b and a.b. For `a[x=1].b[y=2].c` these are 2, 2.c, 1.2, 1.2.c and the whole path: the last words
-    of its choices, with and without the steps after the last choice.
+    For `a.b` these are b and a.b. A path with choices is named by their words: the choice [side=left] takes the element
+    of an array whose `side` is the word left. So `wheels[side=left].sensors[id=temp].value` may be named temp,
+    temp.value, left.temp, left.temp.value or by the whole path: the last words of its choices, with and without the
+    steps after the last choice.
     """
     choice_indices = [index for index, step in enumerate(steps) if isinstance(step, Choice)]
     if not choice_indices:

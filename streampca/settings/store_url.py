@@ -11,7 +11,7 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
-_OF_SIDECARS = ("http", "https")  # schemes by which commands know the address of a sidecar
+_SIDECAR_SCHEMES = ("http", "https")  # by which commands tell the address of a sidecar from the location of a store
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
@@ -36,8 +36,10 @@ def validate_location(location: str) -> str:
     scheme = find_scheme(location)
     if scheme is None:
         return location
-    # This also raises an error if a package offers a scheme that streampca uses itself.
-    plug_in = load_plug_in("store", scheme, is_built_in=is_bucket(location) or scheme in _OF_SIDECARS)
+    # No plug-in may offer a scheme that streampca uses itself: if one does, `load_plug_in` raises an error. No store
+    # has the scheme http or https, but commands take a URL with one of these for the address of a sidecar.
+    is_used_by_streampca = is_bucket(location) or scheme in _SIDECAR_SCHEMES
+    plug_in = load_plug_in("store", scheme, is_built_in=is_used_by_streampca)
     if plug_in is not None:
         return location
     if scheme not in CREDENTIALS:

@@ -21,11 +21,11 @@ from streampca.sidecar.errors import ErrorResponse, NotReadyResponse
 from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
 from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.middleware import PROBES, AllowedHosts, Middleware
+from streampca.sidecar.middleware import PROBES, AllowedHosts, OuterMiddleware
 from streampca.sidecar.mlflow import Instances, MlflowEndpoints
 from streampca.sidecar.openapi import DESCRIPTION, add_schemas
 from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
-from streampca.sidecar.request import BYTES, NPY
+from streampca.sidecar.request import NPY, OCTET_STREAM
 from streampca.sidecar.served_models import ServedModels
 from streampca.sidecar.v1 import V1Endpoints
 from streampca.stores.base import Store
@@ -33,15 +33,15 @@ from streampca.stores.model_cache import POLL_INTERVAL_S
 from streampca.stores.models import Models
 from streampca.version import __version__
 
-_GZIP: dict[str, Any] = {
+_GZIP_OPTIONS: dict[str, Any] = {
     "minimum_size": 1000,
     "compresslevel": 1,  # a higher level takes more time, and numbers become hardly any smaller
     "thread_minimum_size": 32 * 1024,  # up to this size, compressing takes half a millisecond, on the event loop
-    "exclude_content_types": (NPY, NPZ, BYTES, "image/png"),  # each request compares its type with all of these
+    "exclude_content_types": (NPY, NPZ, OCTET_STREAM, "image/png"),  # each request compares its type with all of these
 }
 
-# If OpenTelemetry has a provider, it records one span for each request, and nothing else.
-_TELEMETRY: Any = {
+# FastAPI's OpenTelemetry: if a tracer is installed, one span for each request, and nothing else.
+_TELEMETRY_OPTIONS: Any = {
     "metrics": False,
     "logs": False,
     "auto_configure": False,
@@ -66,7 +66,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         try:
             yield
         finally:
-            history.closed.set()  # ends a request that is reading many models
+            history.closed_event.set()  # ends a request that is reading many models
             await anyio.to_thread.run_sync(served.cache.stop)
 
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -80,15 +80,16 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
-        telemetry=_TELEMETRY,
+        telemetry=_TELEMETRY_OPTIONS,
         # This only documents the token in /openapi.json. The middleware checks it.
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )
     app.state.model_cache = served.cache
-    app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)
+    app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)  # instead of FastAPI's own layers
     engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.label)
     for endpoints_class in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints_class(engine).add_to(app)
+    # The endpoints parse these requests themselves, and errors are raised, so FastAPI does not document them.
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, ErrorResponse, NotReadyResponse,
@@ -102,12 +103,12 @@ def _create_layers(
 ) -> ASGIApp:
     """Return the router, wrapped in layers. A request passes the layer that is added last here first.
 
-    These layers replace the framework's own, which would handle errors before `Middleware` does.
+    FastAPI's own layers would answer errors themselves, before `OuterMiddleware` can turn them into our error format.
     """
     app: ASGIApp = AsyncExitStackMiddleware(router)
     app = _restrict_hosts(app, settings)
-    app = Middleware(app, metrics, tokens)
-    return GZipMiddleware(app, **_GZIP)
+    app = OuterMiddleware(app, metrics, tokens)  # checks tokens, answers errors, measures requests
+    return GZipMiddleware(app, **_GZIP_OPTIONS)
 
 
 def _restrict_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
@@ -123,6 +124,6 @@ def _restrict_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
         hosts = ["localhost", "127.0.0.1", "[::1]", settings.host]
     else:
         return app
-    # These paths are answered for every host: orchestrators and Prometheus ask by the address of a pod.
+    # These paths are answered for every Host header: orchestrators and Prometheus ask by the address of a pod.
     open_paths = PROBES if is_local else {*PROBES, "/metrics"}
     return AllowedHosts(app, allowed_hosts=hosts, open_paths=open_paths)

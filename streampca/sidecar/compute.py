@@ -28,8 +28,8 @@ class Answer(NamedTuple):
 
     version: int  # of the model
     fields: dict[str, Any]
-    vector_count: int = 0  # of the request, for the metrics
-    projected: Projected | None = None  # the vectors that the page displays; None if it displays none
+    vector_count: int = 0  # how many vectors the request has, for the metrics
+    projected: Projected | None = None  # vectors for the page to display; None if it displays none of this request
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
@@ -42,7 +42,7 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
         for name, values in _compute_scores(projected).items():
             if name in request.fields:
                 answer_fields[name] = values
-    return _build_answer(published, answer_fields, len(projected.vectors), projected)
+    return _build_answer(published, answer_fields, vector_count=len(projected.vectors), projected=projected)
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
@@ -52,7 +52,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
     count = min(request.contributions, published.model.dimensions)
     if count > 0:
         answer_fields |= _compute_contributions(published, projected, count, limits)
-    return _build_answer(published, answer_fields, len(projected.vectors), projected)
+    return _build_answer(published, answer_fields, vector_count=len(projected.vectors), projected=projected)
 
 
 def _compute_contributions(
@@ -66,7 +66,8 @@ def _compute_contributions(
     n = len(projected.vectors)
     longest_name = max(len(name) for name in names) if names else 0
     # For each vector and each of the `count` places, the answer has four numbers: a dimension and its contribution to
-    # T², and the same for SPE. It also has the names of both dimensions: four letters of a name count as a number.
+    # T², and the same for SPE. It also has the names of both dimensions. Eight letters of names count as a number, so
+    # two names count as 2·longest_name/8 numbers.
     numbers_per_place = 4 + longest_name // 4
     if numbers_per_place * count * n > limits.numbers:
         allowed = limits.numbers // (numbers_per_place * n)
@@ -138,17 +139,19 @@ def _compute_scores(projected: Projected) -> dict[str, Any]:
 
 @np.errstate(all="ignore")  # an overflow makes a number infinite, which `_check_finite` refuses
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
-    """Return the vectors that belong to coordinates.
+    """Return the vectors that belong to the coordinates in the request.
 
-    If the request has vectors, return them as the components reconstruct them, with the squared error of each.
+    If the request has vectors, project them, and return their reconstructions with the squared error of each.
     """
     model = published.model
     if request.coordinates is None:  # the request has vectors or records
         projected = _project_request(published, request, limits)
-        fields = {"vectors": reconstruct_projected(projected), "squared_error": projected.residual}
-        _check_finite("vectors", projected.residual)
-        return _build_answer(published, fields, len(projected.vectors))
-    _require_one_form(request)  # in the other case, `_project_request` does it
+        reconstructed = reconstruct_projected(projected)
+        squared_error = projected.residual
+        _check_finite("vectors", squared_error)
+        fields = {"vectors": reconstructed, "squared_error": squared_error}
+        return _build_answer(published, fields, vector_count=len(projected.vectors))
+    _require_one_form(request)  # for vectors and records, `_project_request` does it
     coordinates = check_rows(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
@@ -156,7 +159,7 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
         raise too_large(f"the answer to {len(coordinates)} rows is too long: send at most {max_rows}", "numbers")
     vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)
-    return _build_answer(published, {"vectors": vectors}, len(coordinates))
+    return _build_answer(published, {"vectors": vectors}, vector_count=len(coordinates))
 
 
 @np.errstate(all="ignore")  # an overflow makes a number infinite, which `_check_finite` refuses
@@ -177,11 +180,12 @@ def _check_finite(name: str, *results: Array) -> None:
 
 
 def _build_answer(
-    published: PublishedModel, fields: dict[str, Any], vector_count: int = 0, projected: Projected | None = None
+    published: PublishedModel, fields: dict[str, Any], *, vector_count: int = 0, projected: Projected | None = None
 ) -> Answer:
     """Return an answer with the version of the model, followed by these fields.
 
-    The arrays are brought into the form that the encoder of JSON takes: C order, and float64 for real numbers.
+    The arrays are brought into the form that the encoder of JSON takes: C order, and float64 for real numbers. For
+    `vector_count` and `projected`, see `Answer`.
     """
     encodable: dict[str, Any] = {"version": published.version}
     for name, value in fields.items():

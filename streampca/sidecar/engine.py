@@ -35,8 +35,8 @@ NPZ = "application/x-npz"
 
 # Within these limits, a request takes less than half a millisecond, as long as it takes to wake a thread. It is then
 # answered on the event loop.
-_QUICK_BYTES = 32 * 1024  # of JSON
-_QUICK_WORK = 2**24  # bytes of numbers, times the components
+_QUICK_JSON_BYTES = 32 * 1024
+_QUICK_WORK = 2**24  # bytes of the body, times the components of the model
 
 _MAX_THREADS = 2
 _MAX_ROWS = 10_000  # in a request
@@ -120,12 +120,13 @@ class Engine:
         parse: Callable[[RawRequest, Limits], Parsed],
         compute: Callable[[PublishedModel, Parsed, Limits], Answer],
         respond: Callable[[Parsed, Answer, RawRequest], Response],
-        if_quick: bool = False,
+        run_on_loop_if_quick: bool = False,
     ) -> Response:
         """Read a request and return the response. Each protocol has three functions for it.
 
         `parse` turns the body into a request, `compute` computes the answer with a model, and `respond` encodes it. All
-        three run in a thread. With `if_quick`, a request that needs little work is answered on the event loop instead.
+        three run in a thread. With `run_on_loop_if_quick`, they run on the event loop if the request needs little work.
+        The metrics count the vectors of the request under `operation`.
         """
         raw = await read_request(request, self._max_body_bytes)
 
@@ -141,7 +142,7 @@ class Engine:
             return respond(parsed, answer, raw)
 
         try:
-            if if_quick and self._is_quick(raw):
+            if run_on_loop_if_quick and self._is_quick(raw):
                 return process()
             return await self.run_in_thread(process)
         except NotLoadedError as error:
@@ -157,17 +158,16 @@ class Engine:
         return [self._label_finder.find(record) for record in request.records]
 
     def _is_quick(self, raw: RawRequest) -> bool:
-        """Return whether a request to project takes little time, as far as its body and the newest model tell.
-
-        If there is no model yet, or if the newest one fills missing entries, which takes more time, only a short body
-        is quick.
-        """
-        newest = self.models.cache.current
-        if raw.is_compressed or raw.json_length > _QUICK_BYTES:
+        """Return whether a request to project takes little time, judged by its body and the newest model."""
+        # JSON takes long to parse. A binary body has no JSON, so its `json_length` is 0.
+        if raw.is_compressed or raw.json_length > _QUICK_JSON_BYTES:
             return False
+        newest = self.models.cache.current
+        # Without a model, the work is not known. A model that fills missing entries needs more time for each vector.
         if newest is None or newest.impute:
-            return len(raw.body) <= _QUICK_BYTES
-        return len(raw.body) * newest.model.n_components <= _QUICK_WORK
+            return len(raw.body) <= _QUICK_JSON_BYTES
+        projection_work = len(raw.body) * newest.model.n_components
+        return projection_work <= _QUICK_WORK
 
     async def run_in_thread(self, work: Callable[[], Returned]) -> Returned:
         """Call a function in a thread, and return its result. On the event loop it would delay other requests."""

@@ -86,17 +86,17 @@ class RequestError(Exception):
         *,
         limit: str | None = None,
         headers: Mapping[str, str] | None = None,
-        **members: Any,
+        **more_fields: Any,
     ) -> None:
         """`limit` is the name in `metrics.LIMITS` of the limit that the request has exceeded; None if it exceeds none.
 
-        `members` are more fields of the answer.
+        `more_fields` are added to the fields of `ErrorResponse` in the answer.
         """
         super().__init__(detail)
         self.problem = problem
         self.limit = limit
         self.headers = headers
-        self.members = members
+        self.more_fields = more_fields
 
 
 def invalid(detail: str) -> RequestError:
@@ -110,18 +110,24 @@ def too_large(detail: str, limit: str) -> RequestError:
 
 
 def error_response(error: RequestError, scope: Scope, metrics: SidecarMetrics) -> Response:
-    """Return the answer to a request that failed. If it has exceeded a limit, count that."""
+    """Return the answer to a request that failed. If the request has exceeded a limit, count that in the metrics."""
     if error.limit is not None:
         metrics.limits[error.limit].inc()
     problem = error.problem
-    detail = str(error)
-    fields = {"type": problem.type, "title": problem.title, "status": problem.status, "detail": detail, "error": detail}
-    is_plain = scope["path"].startswith(_PLAIN_JSON_PATHS)
+    fields = {
+        "type": problem.type,
+        "title": problem.title,
+        "status": problem.status,
+        "detail": str(error),
+        "error": str(error),  # which clients of MLflow and of the Open Inference Protocol read instead of `detail`
+    }
+    # These clients also expect plain JSON.
+    is_path_of_their_protocols = scope["path"].startswith(_PLAIN_JSON_PATHS)
     return Response(
-        content=orjson.dumps(fields | error.members),
+        content=orjson.dumps(fields | error.more_fields),
         status_code=problem.status,
         headers=dict(error.headers or {}),
-        media_type="application/json" if is_plain else PROBLEM_JSON,
+        media_type="application/json" if is_path_of_their_protocols else PROBLEM_JSON,
     )
 
 

@@ -30,7 +30,7 @@ _GAUGES = (  # name, help text, attribute of the model in use
     ),
 )  # fmt: skip
 
-_DRIFT = {  # a field of `Drift` → the metric's help text
+_DRIFT_TEXTS = {  # a field of `Drift` → the metric's help text
     "angle_radians": "Largest principal angle between newest and pinned axes.",
     "explained_variance_ratio": "Share of new messages' variance along pinned axes, as expected by the newest model.",
     "newest_explained_variance_ratio": "The same along the newest axes.",
@@ -100,14 +100,17 @@ class SidecarMetrics(Collector):
             "Estimated standard error of each component's axis, counted from 1.",
             in_use.axis_errors if in_use else None,
         )
-        for field, text in _DRIFT.items():
+        for field, text in _DRIFT_TEXTS.items():
             gauge = GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"])
             value_by_pin = {pin: drift[field] for pin, drift in self._models.drifts.items()}
             yield _add_samples(gauge, value_by_pin)
         outdated = GaugeMetricFamily(
             "streampca_drift_outdated", "1 if the pinned model no longer fits the stream, else 0.", labels=["pin"]
         )
-        is_outdated_by_pin = {pin: float(len(drift["outdated"]) > 0) for pin, drift in self._models.drifts.items()}
+        is_outdated_by_pin: dict[str, float] = {}
+        for pin, drift in self._models.drifts.items():
+            causes = drift["outdated"]  # why the pinned model no longer fits the stream; empty if it fits
+            is_outdated_by_pin[pin] = 1.0 if causes else 0.0
         yield _add_samples(outdated, is_outdated_by_pin)
         failures = CounterMetricFamily(
             "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, unreadable, store or bug.",
@@ -120,7 +123,7 @@ class SidecarMetrics(Collector):
 
 
 def _create_component_gauge(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
-    """Return a metric with a sample for each component. If the values are None, it has no samples."""
+    """Return a metric with a sample for each component. If the values are None, the metric has no samples."""
     gauge = GaugeMetricFamily(name, text, labels=["component"])
     if values is None:
         return gauge

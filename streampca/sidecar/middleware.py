@@ -20,8 +20,8 @@ from streampca.sidecar.errors import Problem, RequestError, error_response, to_r
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import SMALL_BYTES, has_large_body
 
-READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
-SLOT_WITHIN_S = 1.0  # a large request that waits longer for a slot is refused
+READ_TIMEOUT_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
+SLOT_TIMEOUT_S = 1.0  # a large request that waits longer for a slot is refused
 
 # Requests with a large body or answer that may run at once. Each holds up to 16 MiB of body or answer. With the models
 # and the computations, the process then needs 420 of its 512 MiB.
@@ -65,7 +65,7 @@ class _UnreadAnswerError(Exception):
     """The client did not read the next part of its answer in time."""
 
 
-class Middleware:
+class OuterMiddleware:
     """Checks tokens, limits large requests, turns errors into answers, and measures requests from headers to last byte.
 
     As an optimisation, one layer does all of it: calling one more layer takes longer than any of these tasks.
@@ -93,7 +93,7 @@ class Middleware:
                 _check_token(self._tokens, scope, headers)
             _refuse_cross_site(scope["path"], headers)
             if has_large_body(headers):  # only a few large requests are in memory at once; each of them holds a slot
-                await answer.take_slot(SLOT_WITHIN_S)
+                await answer.take_slot(SLOT_TIMEOUT_S)
             await self._app(scope, receive, answer.send)
         except _UnreadAnswerError:  # the client did not read its answer in time, so the server closes the connection
             self._metrics.limits["read_time"].inc()
@@ -136,15 +136,19 @@ class _Answer:
         self._has_slot = False
         self._headers = [*_SECURITY_HEADERS, (b"x-request-id", request_id)]
 
-    async def take_slot(self, within_s: float) -> None:
-        """Take a slot, unless the request has one. Raises `MemoryError` if no slot becomes free in this time."""
+    async def take_slot(self, timeout_s: float) -> None:
+        """Take a slot, unless the request has one. Raises `MemoryError` if no slot becomes free within `timeout_s`.
+
+        A slot stands for the memory of one large request, so without a slot there is no memory.
+        """
         if self._has_slot:
             return
         try:
-            async with asyncio.timeout(within_s):
-                self._has_slot = await self._slots.acquire()
+            async with asyncio.timeout(timeout_s):
+                await self._slots.acquire()
         except TimeoutError:
             raise MemoryError from None
+        self._has_slot = True
 
     def release_slot(self) -> None:
         """Release the slot, if the request has one."""
@@ -156,11 +160,11 @@ class _Answer:
         if message["type"] == "http.response.start":
             await self._begin(message)
         elif message.get("body") and not message.get("more_body"):
-            # A short answer, whose body is one message: it is sent without waiting for the client. As an optimisation,
-            # no timeout is set.
+            # The whole body of a short answer. The server buffers it without waiting for the client, so a timeout is
+            # not needed. As an optimisation, none is set.
             return await self._send(message)
         try:
-            async with asyncio.timeout(READ_WITHIN_S):
+            async with asyncio.timeout(READ_TIMEOUT_S):
                 await self._send(message)
         except TimeoutError:
             raise _UnreadAnswerError from None
@@ -173,7 +177,7 @@ class _Answer:
         headers = list(message.get("headers", ()))
         size = int(dict(headers).get(b"content-length", b"0"))
         if size > SMALL_BYTES:
-            await self.take_slot(0)  # raises if no slot is free now
+            await self.take_slot(timeout_s=0)  # raises if no slot is free now
         self.status = message["status"]
         message["headers"] = headers + self._headers
 
@@ -199,21 +203,22 @@ def _split_absolute_target(scope: Scope) -> Scope:
 
 
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-    """Raise an error unless the request has the token that its path requires.
+    """Raise an error unless the request, whose ASGI scope is given, has the token that its path requires.
 
-    A probe needs no token, but its answer has no details without one. So its state says whether it is anonymous.
+    A probe needs no token, but without a known token, the answer to a probe has no details. So the state of the request
+    gets the entry `ANONYMOUS`: whether the probe has no known token.
     """
     path = scope["path"]
     authorization = headers.get(b"authorization", b"").decode("latin-1")
-    token_scope = _find_required_scope(path)
-    if token_scope is not None:
-        tokens.require_scope(token_scope, authorization)
+    permission = _find_required_permission(path)
+    if permission is not None:
+        tokens.require_scope(permission, authorization)
     elif path in PROBES:
         request_state = scope.setdefault("state", {})
         request_state[ANONYMOUS] = not tokens.knows(authorization)
 
 
-def _find_required_scope(path: str) -> TokenScope | None:
+def _find_required_permission(path: str) -> TokenScope | None:
     """Return the scope that a token must have for this path; None if the path needs no token."""
     if path.startswith("/metrics"):  # not ==, since the route also matches "/metrics\n"
         return "metrics"

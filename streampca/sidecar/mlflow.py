@@ -18,11 +18,11 @@ from streampca.sidecar.request import RawRequest
 from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
 
-_FORMS = ("instances", "inputs", "dataframe_split", "dataframe_records")
+_TABLE_FIELDS = ("instances", "inputs", "dataframe_split", "dataframe_records")  # a request has exactly one of them
 
 
 class Instances(BaseModel):
-    """Vectors, in one of the protocol's forms."""
+    """Vectors, in one of the four fields of a request that may hold a table."""
 
     dataframe_split: dict[str, Any] | None = Field(
         None, description="`data` holds the vectors; `columns` may name their entries, in any order."
@@ -71,12 +71,15 @@ class Invocation(ProjectRequest):
 
 
 def parse(raw: RawRequest, limits: Limits) -> Invocation:
-    """Parse a body, whose rows are in the field of one of the protocol's forms. Raises `RequestError`."""
+    """Parse a body, whose rows are in exactly one of the fields `_TABLE_FIELDS`, such as "instances".
+
+    Raises `RequestError`.
+    """
     raw.require_json()
     content = parse_json_object(raw.body, limits)
-    tables = [content[form] for form in _FORMS if content.get(form) is not None]
+    tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
     if len(tables) != 1:
-        raise invalid(f"the body must have one of {', '.join(_FORMS)}")
+        raise invalid(f"the body must have one of {', '.join(_TABLE_FIELDS)}")
     rows, columns = _read_table(tables[0])
     has_records = isinstance(rows, list) and len(rows) > 0 and isinstance(rows[0], dict)
     row_field = "records" if has_records else "vectors"
@@ -89,18 +92,19 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
 
 def _read_table(table: Any) -> tuple[Any, Any]:
     """Return the rows of a table, and the names of its columns; None if it has no names. Raises `RequestError`."""
-    is_split = isinstance(table, dict)  # the form `dataframe_split`; in the other forms, the table is its rows
+    is_split = isinstance(table, dict)  # {"columns": …, "data": rows}, from the field `dataframe_split`
     if not is_split:
-        return table, None
+        return table, None  # the table in any of the other fields is a list of rows
     if "data" not in table:
         raise invalid("dataframe_split must have data")
     return table["data"], table.get("columns")
 
 
 def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -> compute.Answer:
-    """Return the coordinates of vectors. Columns with names may be in another order than the model's dimensions.
+    """Return the coordinates of vectors. Named columns may be in another order than the model's dimensions.
 
-    Raises `RequestError` if the names are not those of the model's dimensions.
+    Raises `RequestError` if the names of the columns are not the names of the dimensions, or if the rows have more or
+    fewer numbers than columns.
     """
     names = published.names
     columns = invocation.columns or []
@@ -108,8 +112,8 @@ def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -
     # pandas numbers columns without names. Such columns are in the model's order.
     has_column_names = len(columns) > 0 and all(isinstance(column, str) for column in columns)
     if names and has_column_names and vectors is not None:
-        has_other_width = len(vectors) > 0 and vectors.shape[1] != len(columns)
-        if sorted(columns) != sorted(names) or has_other_width:
+        rows_fit_columns = len(vectors) == 0 or vectors.shape[1] == len(columns)
+        if sorted(columns) != sorted(names) or not rows_fit_columns:
             raise invalid(f"the columns are {list_names(columns)}, and the model's dimensions {list_names(names)}")
         index_by_name = {name: index for index, name in enumerate(columns)}
         indices = [index_by_name[name] for name in names]

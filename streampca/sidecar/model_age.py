@@ -24,13 +24,14 @@ class ModelAge:
         self._clock = clock
         self._max_age_s = max_age_s
         self._read_at = -math.inf  # when the workers' reports were read last
-        self._updated_at: dict[str, float] = {}  # name of a worker → when it wrote the report read last, by its clock
+        # Name of a worker → when it wrote its latest report that was read here, by the clock of the worker.
+        self._reported_at: dict[str, float] = {}
         self._confirmed_at = -math.inf  # when workers reported last that the newest model has every record
 
     def refresh(self, newest: PublishedModel, age_s: float) -> None:
-        """If the newest model will soon be too old, look whether workers report that it has every record.
+        """If the newest model will soon be too old, look whether workers report that it has learned every record.
 
-        Then it is current, whatever its age. Raises `StoreError`.
+        If they do, the model is current, whatever its age. Raises `StoreError`.
         """
         now = self._clock()
         is_nearly_too_old = age_s >= self._max_age_s - _READ_BEFORE_S
@@ -42,9 +43,10 @@ class ModelAge:
             self._confirmed_at = now
 
     def explain_too_old(self, age_s: float) -> str | None:
-        """Return why a newest model of this age is too old; None if it is not.
+        """Return why the newest model, which has this age, is too old; None if it is not too old.
 
-        It is too old if its age exceeds the limit, unless running workers reported lately that it has every record.
+        A model is too old if its age exceeds the limit, unless running workers reported within the last minute that
+        the model has learned every record.
         """
         is_confirmed_by_workers = self._clock() - self._confirmed_at < SILENT_AFTER_S
         if age_s <= self._max_age_s or is_confirmed_by_workers:
@@ -61,23 +63,25 @@ class ModelAge:
         """
         # Members of transform report, too, with the field `transform`: they learn no records.
         reports = [report for report in self._statuses.all() if report.transform is None and report.state != "stopped"]
-        earlier = self._updated_at
-        self._updated_at = {report.name: report.updated_at for report in reports}
+        earlier = self._reported_at
+        self._reported_at = {report.name: report.updated_at for report in reports}
         return [report for report in reports if report.name in earlier and report.updated_at != earlier[report.name]]
 
 
 def _has_every_record(model: PublishedModel, workers: Iterable[ProcessStatus]) -> bool:
     """Return whether a model has learned every record of the topic, by the reports of the workers.
 
-    That is so if all workers are at the ends of their partitions, and the model is at the same positions. Without
-    workers, nobody knows. A worker with a problem may not know of newer records, so its report proves nothing.
+    The model has every record if all workers have read their partitions to the end, and the model has learned up to the
+    same positions. Without workers, nobody knows. A worker with a problem may not know of newer records, so its report
+    proves nothing.
     """
-    read_up_to: dict[int, int] = {}  # partition → position of its worker; without partitions that have no records
+    read_up_to: dict[int, int] = {}  # partition → position of its worker; partitions without records are left out
     for worker in workers:
         if worker.trouble:
             return False
         for name, partition in worker.partitions.items():
-            # The lag is not known until the worker has read a record. While it waits for messages, there are none.
+            # The lag (number of unread records) is None until the worker has read a record of the partition. If such a
+            # worker has waited for messages for some seconds, the partition has no unread records.
             is_at_end = partition.lag == 0 or (partition.lag is None and worker.state == "waiting")
             if not is_at_end:
                 return False
@@ -86,6 +90,6 @@ def _has_every_record(model: PublishedModel, workers: Iterable[ProcessStatus]) -
     learned_up_to = {
         partition: position
         for partition, position in model.positions.items()
-        if position > 0 and not is_backfill(partition)
+        if position > 0 and not is_backfill(partition)  # no worker reads a backfill: it was learned from files
     }
     return len(read_up_to) > 0 and read_up_to == learned_up_to

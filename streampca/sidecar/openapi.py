@@ -68,13 +68,17 @@ def describe_errors(media_type: str = PROBLEM_JSON) -> Responses:
 
 def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
     """Extend `app.openapi`, which generates the document: add schemas that FastAPI does not know, and the examples."""
-    generate = app.openapi  # FastAPI's own method
+    generate_without_schemas = app.openapi  # FastAPI's own method
     # The first result, a reference to each schema, is not needed.
-    _, added = models_json_schema([(schema, "validation") for schema in schemas], ref_template=_SCHEMAS + "{model}")
+    _, definitions = models_json_schema(
+        [(schema, "validation") for schema in schemas], ref_template=_SCHEMAS + "{model}"
+    )
+    added_schemas = definitions["$defs"]
 
     def generate_extended() -> dict[str, Any]:
-        document = generate()
-        document["components"]["schemas"] |= added["$defs"]
+        """Generate FastAPI's document, and add the schemas, and a summary and the examples of each operation."""
+        document = generate_without_schemas()
+        document["components"]["schemas"] |= added_schemas
         examples = json.loads(EXAMPLES.read_bytes())
         for path, operations in document["paths"].items():
             for operation in operations.values():

@@ -20,12 +20,13 @@ from streampca.formats.text import decode_text
 from streampca.pca.arrays import Array
 from streampca.pca.missing_values import NO_MISSING_VALUES, MissingValues
 from streampca.sidecar.errors import Problem, RequestError, describe_mistakes, invalid, too_large
-from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
+from streampca.sidecar.request import BINARY_TYPES, OCTET_STREAM, RAW_TYPES, SMALL_BYTES, RawRequest
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
-_NUMBERS_PER_VALUE = 3  # an array, an object or a field of JSON needs up to as much memory as this many numbers
-_MAX_OTHER_VALUES = 100  # arrays, objects and fields in a JSON body, beside the rows
+# Containers are arrays, objects and fields of JSON. Each needs up to as much memory as this many numbers.
+_NUMBERS_PER_CONTAINER = 3
+_MAX_CONTAINERS_BESIDE_ROWS = 100  # in a JSON body, where each row is a container, too
 
 
 class Limits(NamedTuple):
@@ -38,27 +39,35 @@ class Limits(NamedTuple):
 def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
     """Parse the body and the query parameters into a request of `schema`. Raises `RequestError`.
 
-    `query` is the schema of the query parameters.
+    A body is JSON, or binary: only rows of numbers. `query` is the schema of the query parameters.
     """
-    if raw.media_type == BYTES:  # without `dtype=float32` or `dtype=float64`
-        example = next(iter(RAW))
+    if raw.media_type == OCTET_STREAM:  # bytes whose Content-Type lacks the parameter dtype=float32 or dtype=float64
+        example = next(iter(RAW_TYPES))
         raise RequestError(
-            Problem.UNSUPPORTED_TYPE, f"{BYTES} does not say which numbers: send Content-Type: {example}"
+            Problem.UNSUPPORTED_TYPE, f"{OCTET_STREAM} does not say which numbers: send Content-Type: {example}"
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    row_field = parameters.pop("of", None)  # the field whose rows a binary body holds
-    if raw.media_type in BINARY:
-        has_choice = "coordinates" in schema.model_fields  # only a request to reconstruct has rows of either kind
-        if not has_choice:
-            row_field = "vectors"
-        if row_field is None:
-            raise invalid("say in the query what the body holds: ?of=vectors or ?of=coordinates")
+    of = parameters.pop("of", None)  # which rows a binary body holds: "vectors", "coordinates" or None
+    if raw.media_type in BINARY_TYPES:  # a .npy file, or one of RAW_TYPES: numbers without a header
+        row_field = _find_row_field(schema, of)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
-    raw.require_json(*BINARY)
+    raw.require_json(*BINARY_TYPES)
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
     return validate(schema, parameters | content, strict=True)
+
+
+def _find_row_field(schema: type[BaseModel], of: str | None) -> str:
+    """Return the field of a request for the rows in a binary body, by the query parameter `of`. Raises `RequestError`.
+
+    Only a request to reconstruct needs the parameter, since it may have coordinates or vectors.
+    """
+    if "coordinates" not in schema.model_fields:
+        return "vectors"
+    if of is None:
+        raise invalid("say in the query what the body holds: ?of=vectors or ?of=coordinates")
+    return of
 
 
 def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
@@ -67,8 +76,10 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     Raises `RequestError`, also for a body whose Python objects would need too much memory.
     """
     if len(body) > SMALL_BYTES:
-        max_other_values = limits.rows + _MAX_OTHER_VALUES  # each row is an array
-        if _estimate_numbers(body) > limits.numbers + _NUMBERS_PER_VALUE * max_other_values:
+        max_containers = limits.rows + _MAX_CONTAINERS_BESIDE_ROWS
+        # The memory of the largest allowed body, in units of the memory of a number.
+        max_memory_in_numbers = limits.numbers + _NUMBERS_PER_CONTAINER * max_containers
+        if _estimate_memory_in_numbers(body) > max_memory_in_numbers:
             raise too_large(
                 f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows",
                 "numbers",
@@ -82,16 +93,16 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     return content
 
 
-def _estimate_numbers(json_text: bytes) -> int:
-    """Estimate how many numbers need as much memory as the Python objects of a JSON text, without parsing it.
+def _estimate_memory_in_numbers(json_text: bytes) -> int:
+    """Estimate the memory of the Python objects of a JSON text, without parsing it.
 
-    Numbers are counted by their commas, arrays and objects by opening brackets and braces, and fields by their colons.
-    A number needs some 40 bytes, and each of the others up to three times as much.
+    The unit is the memory of a number, some 40 bytes. Numbers are counted by their commas. An array, an object or a
+    field, counted by its opening bracket, brace or colon, needs up to three times as much memory as a number.
     """
     letters = np.frombuffer(json_text, np.uint8)
     numbers = np.count_nonzero(letters == ord(","))
-    other_values = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
-    return int(numbers + _NUMBERS_PER_VALUE * other_values)
+    containers = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
+    return int(numbers + _NUMBERS_PER_CONTAINER * containers)
 
 
 def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> None:
@@ -107,12 +118,14 @@ def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> No
 def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False) -> Schema:
     """Return the content as an object of the schema. Raises `RequestError`.
 
-    With `strict`, the content is from JSON, and its types must be right. Without, a text such as "3" may be a number.
+    With `strict`, the content is from JSON, and its types must be right. Without `strict`, a text such as "3" is
+    accepted as a number.
     """
-    context = "JSON" if strict else None  # tells `parse_version_or_pin` whether a text may be a number
+    context = "JSON" if strict else None  # with a context, `parse_version_or_pin` takes no text as a number
+    # None, and not False: with False, even a field that is declared as strict would accept texts.
+    strict_or_as_declared = True if strict else None
     try:
-        # False would override the fields that are strict by themselves.
-        return schema.model_validate(content, strict=True if strict else None, context=context)
+        return schema.model_validate(content, strict=strict_or_as_declared, context=context)
     except ValidationError as error:
         raise invalid(describe_mistakes(error.errors(include_url=False, include_input=False))) from None
 
@@ -127,20 +140,22 @@ def validate_rows(value: Any, info: ValidationInfo) -> Array:
 def pack_rows(value: Any, name: str) -> Array:
     """Return lists of numbers as an array (n, width).
 
-    All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing. A
-    row may also be a text, as in records: a JSON array, or numbers in base64. Raises `RequestError`.
+    All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing.
+    Instead of a list, a row may be a text with a JSON array, or with numbers in base64. Rows in base64 become an array
+    (n,) of bytes, since the type of their numbers is not known yet. Raises `RequestError`.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
     rows = []
     for i, row in enumerate(value):
-        is_text = isinstance(row, str)
-        rows.append(_decode_row(row, f"{name}[{i}]") if is_text else row)
+        if isinstance(row, str):
+            row = _decode_row(row, f"{name}[{i}]")  # a list from a JSON array, or bytes from base64
+        rows.append(row)
     first = rows[0] if rows else None
-    if isinstance(first, bytes):  # the rows are texts in base64
+    if isinstance(first, bytes):
         return _join_bytes(rows, name)
     width = len(first) if isinstance(first, list) else 0
-    packer = NumberPacker(width, impute=True)  # null becomes NaN
+    packer = NumberPacker(width, null_as_nan=True)
     packed = [_pack_row(packer, row, f"{name}[{i}]") for i, row in enumerate(rows)]
     return np.frombuffer(b"".join(packed)).reshape(len(rows), width)
 
@@ -171,7 +186,7 @@ def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, imp
 
     With `impute`, a record may lack names, but not all of them.
     """
-    packer = NumberPacker(len(names), impute=True)  # null becomes NaN, which `check_rows` refuses if it is not allowed
+    packer = NumberPacker(len(names), null_as_nan=True)  # without `impute`, `check_rows` refuses the NaN later
     labels = [repr(name) for name in names]
     packed = []
     for i, record in enumerate(records):
@@ -204,6 +219,7 @@ def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
         return packer.pack(row, entry=entry_label)
     except VectorError as error:
         if error.reason == "wrong_length":
+            # The text of the error is, for example, "3 numbers, not 4".
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
         raise invalid(str(error)) from None
 
@@ -213,8 +229,8 @@ def _parse_binary(raw: RawRequest, name: str) -> Array:
 
     A body without a header becomes a flat array: the width follows from the model, which is not known yet.
     """
-    if raw.media_type in RAW:
-        dtype = np.dtype(RAW[raw.media_type])
+    if raw.media_type in RAW_TYPES:
+        dtype = np.dtype(RAW_TYPES[raw.media_type])
         if len(raw.body) % dtype.itemsize:
             raise invalid(f"{name}: {len(raw.body)} bytes are not a whole number of {dtype.name} numbers")
         return np.frombuffer(raw.body, dtype)
@@ -242,7 +258,7 @@ def check_rows(
     Missing values become NaN. All numbers must be finite. With `impute`, entries may be missing (NaN), but not all
     entries of a row. Errors name the columns by `names`.
     """
-    rows = _cut_into_rows(rows, name, width)
+    rows = _shape_rows(rows, name, width)
     if len(rows) > limits.rows:
         raise too_large(f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer", "rows")
     if rows.size > limits.numbers:
@@ -253,22 +269,26 @@ def check_rows(
         return np.empty((0, width))
     if rows.shape[1] != width:
         raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
-    is_single = rows.dtype.newbyteorder("=") == np.float32
-    given: Array = rows.astype(np.float32 if is_single else np.float64, copy=False)
-    vectors = missing_values.to_nan(given)
-    if not np.isfinite(vectors).all():
-        _refuse_wrong_rows(vectors, given, name, names, impute=impute)
-    return vectors
+    is_float32 = rows.dtype.newbyteorder("=") == np.float32  # of either byte order
+    as_given: Array = rows.astype(np.float32 if is_float32 else np.float64, copy=False)
+    with_nan = missing_values.to_nan(as_given)  # a number that stands for a missing entry becomes NaN
+    if not np.isfinite(with_nan).all():
+        _refuse_wrong_rows(with_nan, as_given, name, names, impute=impute)
+    return with_nan
 
 
-def _cut_into_rows(rows: Array, name: str, width: int) -> Array:
-    """Return the rows of an array that was parsed without the model, each with `width` numbers.
+def _shape_rows(rows: Array, name: str, width: int) -> Array:
+    """Return the rows of an array that was parsed before the model was known, as an array with two axes.
 
-    A flat array of numbers is cut into rows. An array of bytes, which come from base64, has one row of 4- or 8-byte
-    floats in each item. An array with two axes stays as it is. Raises `RequestError` if the rows would not be whole.
+    - Rows from base64 are an array (n,) of NumPy's type void (V). Each item has the bytes of one row: `width` floats of
+      4 or 8 bytes.
+    - Numbers without a header are an array (n·width,).
+    - Other rows have two axes already, and stay as they are.
+
+    Raises `RequestError` if the rows would not be whole.
     """
-    has_bytes = rows.dtype.kind == "V"
-    if has_bytes:
+    is_from_base64 = rows.dtype.kind == "V"
+    if is_from_base64:
         if rows.itemsize not in (4 * width, 8 * width):
             raise invalid(f"{name}[0] has {rows.itemsize} bytes, not {width} numbers of 4 or 8 bytes")
         bytes_per_number = rows.itemsize // width
@@ -280,22 +300,27 @@ def _cut_into_rows(rows: Array, name: str, width: int) -> Array:
     return rows
 
 
-def _refuse_wrong_rows(rows: Array, given: Array, name: str, names: Sequence[str] | None, *, impute: bool) -> None:
+def _refuse_wrong_rows(
+    with_nan: Array, as_given: Array, name: str, names: Sequence[str] | None, *, impute: bool
+) -> None:
     """Raise `RequestError` for the first entry that is not allowed, or else for a row without a number.
 
-    Infinite entries are not allowed, and missing entries (NaN) only with `impute`. `given` (n, d) are the rows before
-    missing values became NaN.
+    Infinite entries are not allowed, and missing entries only with `impute`. Missing entries are NaN in the rows
+    `with_nan` (n, d). In the rows `as_given` (n, d), they may be a number of the setting `missing_values`.
     """
-    is_missing = np.isnan(rows)  # also where `given` has a number that means "missing"
-    wrong_entry = first_not_finite(rows, impute=impute)
+    is_missing = np.isnan(with_nan)
+    wrong_entry = first_not_finite(with_nan, impute=impute)
     if wrong_entry is not None:
         i, j = wrong_entry
-        value = str(given[i, j])
-        if is_missing[i, j]:
-            cause = "null or NaN" if np.isnan(given[i, j]) else f"{value}, one of missing_values"
-            value = f"{cause} (this model was learned with missing=refuse)"
+        entry = as_given[i, j]
+        if not is_missing[i, j]:
+            found = str(entry)
+        elif np.isnan(entry):
+            found = "null or NaN (this model was learned with missing=refuse)"
+        else:
+            found = f"{entry}, one of missing_values (this model was learned with missing=refuse)"
         column = j if names is None else repr(names[j])
-        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {value}")
+        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {found}")
     is_empty = is_missing.all(axis=1)
     if is_empty.any():
         first_empty = int(is_empty.argmax())

@@ -115,16 +115,22 @@ class RecentVectors:
 def _describe_most_unusual(
     projected: Projected, labels: NDArray[Any], times_s: F64, names: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """Describe the vectors with the highest scores, and the dimensions that contribute most to their distance (SPE)."""
+    """Describe the m vectors with the highest scores, each with the c dimensions that contribute most to its SPE.
+
+    The SPE of a vector is its squared distance from the subspace of the components. The shares of its dimensions are
+    contribution / SPE.
+    """
     score = projected.scores.score
     p = projected.p
-    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]
-    # The first result would be the dimensions that contribute most to T².
-    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
+    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]  # (m,): indices of vectors
+    largest_dimensions, contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
+    spe_dimensions = largest_dimensions[1]  # (m, c); at index 0 are the dimensions that contribute most to T²
+    spe_contributions = contributions.spe  # (m, c)
     described = []
-    for rank, i in enumerate(most_unusual):  # i: the index of the vector among all vectors
+    for rank, i in enumerate(most_unusual):
         dimensions = spe_dimensions[rank].tolist()
-        squared_distance = float(projected.residual[i]) or 1.0  # at a distance of 0, the contributions are 0, too
+        spe = float(projected.residual[i])
+        divisor = spe or 1.0  # if the SPE is 0, all contributions are 0, and so are the shares
         described.append(
             {
                 "at": float(times_s[i]),
@@ -132,7 +138,7 @@ def _describe_most_unusual(
                 "score": float(score[i]),
                 "p": None if p is None else float(p[i]),
                 "dimensions": [names[j] for j in dimensions] if names else dimensions,
-                "shares": [contribution / squared_distance for contribution in contributions.spe[rank].tolist()],
+                "shares": [contribution / divisor for contribution in spe_contributions[rank].tolist()],
             }
         )
     return described

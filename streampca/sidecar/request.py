@@ -12,24 +12,24 @@ from starlette.requests import ClientDisconnect, Request
 from streampca.sidecar.errors import Problem, RequestError, too_large
 
 NPY = "application/x-npy"
-BYTES = "application/octet-stream"
+OCTET_STREAM = "application/octet-stream"
 
-# Media type of numbers without a header → their type.
-RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
-BINARY = (NPY, *RAW)
+# Media types of bodies that are only numbers, without a header → the NumPy type of the numbers.
+RAW_TYPES = {f"{OCTET_STREAM};dtype=float32": "<f4", f"{OCTET_STREAM};dtype=float64": "<f8"}
+BINARY_TYPES = (NPY, *RAW_TYPES)  # of all bodies that hold only rows of numbers
 
 # Media types of JSON, beside those that end with +json. The empty one stands for a request without the header, and curl
 # and fetch send the last two if the user has not set the header.
-_JSON = ("application/json", "", "application/x-www-form-urlencoded", "text/plain")
+_JSON_TYPES = ("application/json", "", "application/x-www-form-urlencoded", "text/plain")
 
-# Header of the Open Inference Protocol: how many bytes of JSON come before the bytes of the tensors.
-LENGTH = "Inference-Header-Content-Length"
+# In the Open Inference Protocol: how many bytes of JSON come before the bytes of the tensors.
+JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 
 _COMPRESSED = (b"gzip", b"deflate")
 _GZIP_OR_ZLIB = 32  # a flag of zlib: the body's first bytes say in which of the two formats it is
 _DIGITS = re.compile("[0-9]{1,18}")
 
-BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
+BODY_TIMEOUT_S = 60.0  # 16 MiB at 2 Mbit/s
 SMALL_BYTES = 64 * 1024  # bodies and answers up to this size are not limited in number
 
 
@@ -38,7 +38,7 @@ class RawRequest:
     """A request after its body was read, and before it is parsed."""
 
     body: bytes
-    media_type: str = ""  # without parameters, except for those of RAW
+    media_type: str = ""  # without parameters such as ";charset=utf-8"; only those in RAW_TYPES keep ";dtype=…"
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
@@ -48,26 +48,27 @@ class RawRequest:
 
     @property
     def json_length(self) -> int:
-        """Number of bytes of JSON at the beginning of the body, by the header `LENGTH`.
+        """Number of bytes of JSON at the beginning of the body, by the header Inference-Header-Content-Length.
 
-        Without the header, the whole body is JSON. Raises `RequestError` if the header is wrong.
+        Without the header, the whole body is JSON, unless its media type is binary. Raises `RequestError` if the header
+        is wrong.
         """
-        if self.media_type in BINARY:
+        if self.media_type in BINARY_TYPES:
             return 0
-        length = self.header(LENGTH.lower().encode())
+        length = self.header(JSON_LENGTH_HEADER.lower().encode())
         if not length:
             return len(self.body)
         if not _DIGITS.fullmatch(length) or int(length) > len(self.body):
             raise RequestError(
                 Problem.MALFORMED_BODY,
-                f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}",
+                f"{JSON_LENGTH_HEADER} {length[:20]} is not the length of the JSON in a body of {len(self.body)}",
             )
         return int(length)
 
-    def require_json(self, *others: str) -> None:
-        """Raise `RequestError` unless the media type is JSON. `others` are media types that the error names as well."""
-        if self.media_type not in _JSON and not self.media_type.endswith("+json"):
-            readable = ", ".join(["application/json", *others])
+    def require_json(self, *also_readable: str) -> None:
+        """Raise `RequestError` unless the media type is JSON. The error also recommends the types `also_readable`."""
+        if self.media_type not in _JSON_TYPES and not self.media_type.endswith("+json"):
+            readable = ", ".join(["application/json", *also_readable])
             raise RequestError(
                 Problem.UNSUPPORTED_TYPE, f"Content-Type {self.media_type[:80]} is not read here: send {readable}"
             )
@@ -110,22 +111,22 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         raise _too_long(max_bytes)
     content_type = headers.get(b"content-type", b"").decode("latin-1").lower()
     media_type = content_type.replace(" ", "").replace('"', "")
-    if media_type not in RAW:
-        media_type, _, _ = media_type.partition(";")  # without parameters
+    if media_type not in RAW_TYPES:  # a raw type keeps its parameter, as in application/octet-stream;dtype=float32
+        media_type, _, _ = media_type.partition(";")
     try:
-        async with asyncio.timeout(BODY_WITHIN_S):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await _read_body(request, max_bytes)
     except TimeoutError:
         raise RequestError(
             Problem.SLOW_BODY,
-            f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once",
-            limit="body_time",
+            f"the body did not arrive within {BODY_TIMEOUT_S:g} s: send fewer rows at once",
+            limit="body_time",  # the name of this limit in the metrics
             headers={"Connection": "close"},
         ) from None
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
     # The values of a repeated parameter become one list with commas.
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
-    return RawRequest(body, media_type, query, headers)
+    return RawRequest(body, media_type=media_type, query=query, headers=headers)
 
 
 def has_large_body(headers: Mapping[bytes, bytes]) -> bool:

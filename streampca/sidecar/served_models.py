@@ -78,46 +78,57 @@ class ServedModels:
 
     def list_unreadable(self) -> list[str]:
         """Return a sentence about each version that cannot be read, and about each pin whose version was deleted."""
-        unreadable = dict(self.cache.readable.unreadable)  # copied, since a thread changes it
-        sentences = [f"version {version} cannot be read: {model.cause}" for version, model in unreadable.items()]
+        unreadable = dict(self.cache.loader.unreadable)  # copied, since a thread changes it
+        sentences = [f"version {version} cannot be read: {file.cause}" for version, file in unreadable.items()]
         for name, version in self.gone_pins.items():
             sentences.append(f"{name} pins version {version}, which is gone")
         return sentences
 
-    def _refresh(self, listed: Models) -> None:
+    def _refresh(self, models: Models) -> None:
         """After a poll, refresh the pinned models and the age of the newest model.
 
-        `listed` are the models as the poll has listed them.
+        `models` answer from the listing of the poll.
         """
         newest = self.cache.current
         if newest is not None:
-            self._refresh_pins(newest, listed)
+            self._refresh_pins(newest, models)
             self._age.refresh(newest, age_s=self._clock() - self.cache.current_since)
 
-    def _refresh_pins(self, newest: PublishedModel, listed: Models) -> None:
-        """Read the pins if they may have changed. If they have, or a newer model is in use, compute the drifts again.
+    def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
+        """If pins or the newest model may have changed, read the pins, and compute the drifts again if needed.
 
-        The listing of the store shows only the names of the pins. If these have not changed, the versions are read only
-        for a newer model and every few seconds.
+        A drift is how far the newest model has moved from a pinned model.
         """
-        pins = Pins(listed.store, listed.topic)
+        pins = Pins(models.store, models.topic)
         names = pins.names()
-        is_newer_model = newest is not self.compared_model
-        is_due = is_newer_model or self._clock() >= self._reread_pins_at
-        have_names_changed = names != self._pin_names
-        may_versions_differ = len(names) > 0 and is_due
-        if not have_names_changed and not may_versions_differ:
+        if not self._must_read_pins(names, newest):
             return
         earlier_pins = self.pins
         self.pins = pins.all() if names else {}
         self.cache.pinned = frozenset(self.pins.values())
-        lacks_drift = len(self.drifts) < len(self.pins)  # the missing model may be readable now
-        if is_newer_model or self.pins != earlier_pins or lacks_drift:
-            self.compared_model = None  # if reading a pinned model raises, the next poll tries again
+        if self._must_compute_drifts(earlier_pins, newest):
+            self.compared_model = None  # if reading a pinned model raises, the next poll computes the drifts
             self.drifts = self._compute_drifts(newest)
         self.compared_model = newest
         self._pin_names = names
         self._reread_pins_at = self._clock() + _READ_PINS_EVERY_S
+
+    def _must_read_pins(self, names: list[str], newest: PublishedModel) -> bool:
+        """Return whether the pins, which have these names in the listing of the store, must be read again.
+
+        The listing does not show the versions of the pins. So the pins are read for each newer model and every few
+        seconds, even if their names have not changed.
+        """
+        if names != self._pin_names:
+            return True
+        is_newer_model = newest is not self.compared_model
+        return len(names) > 0 and (is_newer_model or self._clock() >= self._reread_pins_at)
+
+    def _must_compute_drifts(self, earlier_pins: dict[str, int], newest: PublishedModel) -> bool:
+        """Return whether the drifts must be computed again, after the pins were read."""
+        is_newer_model = newest is not self.compared_model
+        lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model that could not be read may be readable now
+        return is_newer_model or self.pins != earlier_pins or lacks_drift
 
     def _compute_drifts(self, newest: PublishedModel) -> dict[str, dict[str, Any]]:
         """Return how far the newest model has moved from each pinned model, by the pin's name.
@@ -129,13 +140,13 @@ class ServedModels:
         gone: dict[str, int] = {}
         for name, version in self.pins.items():
             pinned = self.cache.get_if_readable(version)
+            is_deleted = pinned is None and version not in self.cache.loader.unreadable
+            if is_deleted:
+                gone[name] = version
             if pinned is not None and pinned.model.dimensions == newest.model.dimensions:
                 drift = measure_drift(pinned.model, newest.model)
-                # `causes` are empty if the pinned model still fits the stream.
+                # `outdated`: why the pinned model no longer fits the stream; empty if it fits.
                 drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.causes}
-            # A file that cannot be read is listed as unreadable. Otherwise it was deleted.
-            elif pinned is None and version not in self.cache.readable.unreadable:
-                gone[name] = version
         if gone and gone != self.gone_pins:
             log.warning("pinned models are gone", pins=gone)
         self.gone_pins = gone

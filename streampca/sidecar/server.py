@@ -19,7 +19,7 @@ from streampca.stores.models import Models
 
 log = structlog.get_logger()
 
-_FINISH_WITHIN_S = 5  # for requests that run at shutdown
+_SHUTDOWN_TIMEOUT_S = 5  # for requests that run at shutdown
 _KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
 _MAX_FILES = 1024  # open files and connections; so many connections that send nothing need 20 MB
 _FILES_PER_CONNECTION = 2  # a connection that is answered needs one; the rest is for files of the store
@@ -28,8 +28,8 @@ _FILES_PER_CONNECTION = 2  # a connection that is answered needs one; the rest i
 def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Then running requests get 5 s to finish.
 
-    Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read, and the error
-    of a thread that has died. A busy store does not end the start.
+    Raises `SettingsError` if the process cannot listen on the address, `StoreError` if the store cannot be read, and
+    the error of a thread that has died. A busy store does not end the start.
     """
     with suppress(StoreBusyError):
         Models(store, settings.topic).versions()  # raises if the store cannot be read
@@ -39,12 +39,12 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         server = create_server(
             app,
             create_tls_context(settings.tls_folder),
-            _limit_files() // _FILES_PER_CONNECTION,
+            max_connections=_limit_files() // _FILES_PER_CONNECTION,
             http=KeepAliveConnection,
             lifespan="on",
             log_level="warning",
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_FINISH_WITHIN_S,
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
         )
 
         def stop(*_: object) -> None:
@@ -54,19 +54,18 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # After its shutdown, uvicorn restores the signal handlers that were installed before its own, and raises the
-        # signal again. Python's own handlers would then end the process with the signal's status. So `process` installs
-        # its handlers first.
+        # At the end of `serve`, uvicorn raises again the signal that has stopped it. `process.run_loop` has installed
+        # `stop` as a handler before. Without this handler, the second signal would end the process with its status.
         process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
 
 def _warn_if_empty(store: Store, topic: str) -> None:
     """Log a warning if the store does not exist yet or has no files of the topic: the settings may be wrong."""
-    with suppress(StoreBusyError):
-        location = store.missing()
-        if location:
-            log.warning("store does not exist yet", path=location)
+    with suppress(StoreBusyError):  # a busy store does not end the start: it only gives no warning
+        missing_location = store.missing()
+        if missing_location:
+            log.warning("store does not exist yet", path=missing_location)
             return
         topics = list_topics(store, "models", "checkpoints")
         if topic not in topics:
@@ -74,8 +73,11 @@ def _warn_if_empty(store: Store, topic: str) -> None:
 
 
 def _limit_files() -> int:
-    """Limit how many files and connections the process may have open, and return the limit."""
-    system_limit, highest_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = min(system_limit, _MAX_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, highest_limit))
+    """Lower the limit of open files and connections to at most `_MAX_FILES`, and return the limit.
+
+    The limit bounds the memory that connections can take.
+    """
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = min(soft_limit, _MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     return limit

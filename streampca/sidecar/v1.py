@@ -28,7 +28,7 @@ from streampca.sidecar.openapi import (
     describe_request,
 )
 from streampca.sidecar.parsing import Limits, parse
-from streampca.sidecar.request import BINARY, NPY, RawRequest
+from streampca.sidecar.request import BINARY_TYPES, NPY, RawRequest
 
 VersionQuery = Annotated[
     schemas.AnyVersion, Query(description="Version of the model, or a pin's name; the newest if absent.")
@@ -50,20 +50,21 @@ class V1Endpoints(Endpoints):
     """The endpoints of the protocol, and those for operations."""
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the endpoints to the application."""
+        """Add the endpoints to the application. What is passed to FastAPI with them is for `/openapi.json`."""
         errors = describe_errors()
-        for path, endpoint, request, query, response in (
+        for path, vectors_endpoint, request, query, response in (
             ("/v1/project", self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
             (
-                "/v1/reconstruct", self.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery,
-                schemas.ReconstructResponse,
+                "/v1/reconstruct", self.reconstruct,
+                schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse,
             ),
             ("/v1/score", self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
         ):  # fmt: skip
+            # With `PlainRoute`, which `app.post` cannot be given, the endpoint gets the request and parses it itself.
             app.router.add_api_route(
-                path, endpoint, tags=["vectors"], methods=["POST"],
+                path, vectors_endpoint, methods=["POST"], route_class_override=PlainRoute, tags=["vectors"],
                 response_model=response, responses=errors | describe_binary_answer(NPZ),
-                openapi_extra=describe_request(request, *BINARY, query=query), route_class_override=PlainRoute,
+                openapi_extra=describe_request(request, *BINARY_TYPES, query=query),
             )  # fmt: skip
         for path, model_endpoint, response_model, responses in (
             ("/v1/model", self.model, schemas.ModelResponse, errors),
@@ -86,7 +87,7 @@ class V1Endpoints(Endpoints):
             parse=partial(parse, schema=schemas.ProjectRequest, query=schemas.ProjectQuery),
             compute=compute.project,
             respond=respond,
-            if_quick=True,
+            run_on_loop_if_quick=True,
         )
 
     async def reconstruct(self, request: Request) -> Response:
@@ -112,10 +113,12 @@ class V1Endpoints(Endpoints):
     def _compute_score(
         self, published: PublishedModel, request: schemas.ScoreRequest, limits: Limits
     ) -> compute.Answer:
-        """Return the scores of vectors and, beside the contributions to them, the labels of records."""
+        """Return the scores of vectors. If contributions are asked for, add the labels of records."""
         answer = compute.score(published, request, limits)
         labels = self._engine.find_labels(request) if request.contributions else None
-        return answer if labels is None else answer._replace(fields=answer.fields | {"labels": labels})
+        if labels is None:  # the vectors are not records, or no label is set
+            return answer
+        return answer._replace(fields=answer.fields | {"labels": labels})
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""

@@ -31,6 +31,10 @@ class TopicDescription(NamedTuple):
     in_sync: Mapping[int, int]  # partition → number of its replicas that are in sync; 0 if it has no leader
     is_writable: bool = True  # whether this user may write; also true if the brokers do not say (before Kafka 2.3)
 
+    @property
+    def partitions(self) -> Collection[int]:
+        return self.in_sync.keys()
+
 
 class Committed(NamedTuple):
     """An offset that the group has committed, with the text that the member has stored with it."""
@@ -211,7 +215,7 @@ class Admin(Protocol):
     def topic_configs(self) -> Mapping[str, str]:
         """Return the topic's options, also those with default values; empty without the right to read them."""
 
-    def log_ends(self) -> dict[int, tuple[int, int]]:
+    def log_bounds(self) -> dict[int, tuple[int, int]]:
         """Return the earliest offset and the high watermark of each partition."""
 
     def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:

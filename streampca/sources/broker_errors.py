@@ -10,8 +10,8 @@ UNKNOWN_TOPIC = {3, 17}
 TOO_LARGE = {10, 18}  # a record, or a batch of records
 TOPIC_NOT_ALLOWED = 29
 NOT_ALLOWED = {TOPIC_NOT_ALLOWED, 30, 31, 53}  # topic, group, cluster, transactional id
-NO_KEY = 87  # such as of a record without a key in a compacted topic
-INVALID_RECORD = {32, NO_KEY}  # such as for its timestamp; the second code if it was sent in one request with others
+NO_KEY = 87  # a record in a compacted topic lacks a key, or the request holds another invalid record
+INVALID_RECORD = {32, NO_KEY}  # most often for a wrong timestamp
 INVALID_SESSION_TIMEOUT = 26
 LOGIN_FAILED = 58
 LOGIN_REFUSED = {33, 34, LOGIN_FAILED}  # also for its mechanism, or its order of requests
@@ -41,8 +41,8 @@ class BrokerErrors:
     def explain(self, code: int | None, text: str, *, has_key: bool = True) -> SourceError:
         """Return the error for a code of Kafka's protocol, with a remedy. `text` is what the client says.
 
-        If the code is None or has no explanation here, the error has only the text. `has_key` says whether the record
-        that was refused has a key.
+        If the code is None or has no explanation here, the error has only the text. `has_key` is False if a record
+        without a key may be the cause.
         """
         if code in UNKNOWN_TOPIC:
             remedy = "create it (streampca create-topics), or correct the name"
@@ -50,7 +50,7 @@ class BrokerErrors:
         if code in TOO_LARGE:
             remedy = f"raise max.message.bytes of {self._topic}"
             return SourceError(f"a record is too large for topic {self._topic} {self._at}; {remedy}")
-        if code == NO_KEY and not has_key:  # the code may also mean a refused timestamp: hence the clocks
+        if code == NO_KEY and not has_key:  # the cause is the missing key or a wrong timestamp: one code means both
             return SourceError(
                 f"a record without a key is refused by topic {self._topic} {self._at} ({text}); if the topic is "
                 "compacted, set its cleanup.policy=delete or give records keys; if not, compare the clocks"
@@ -94,9 +94,9 @@ class BrokerErrors:
         return TopicError(f"the broker {self._at} does not allow this user: {text}; grant it the right")
 
     def not_acknowledged_error(self, waited_s: float) -> SourceError:
-        """Return the error of a full queue of records, which brokers have not acknowledged although they answer."""
+        """Return the error if brokers answer, but do not acknowledge the records in the client's full queue."""
         return SourceError(
-            f"topic {self._topic} {self._at}: brokers answer, but have not acknowledged the records before within "
+            f"topic {self._topic} {self._at}: brokers answer, but have not acknowledged earlier records within "
             f"{waited_s:.0f} s; check that each partition has a leader and min.insync.replicas, and this user's quota"
         )
 

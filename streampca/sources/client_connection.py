@@ -38,8 +38,10 @@ class ClientConnection(ABC):
         self._topic = topic
         self._last_description = TopicDescription(id="", in_sync={})
         self._away_since: float | None = None  # by time.monotonic; None while a broker answers
-        self._logged_cause: str | None = None  # of the outage, without numbers; None if no outage is logged
-        self._logged_at = 0.0
+        # Cause of the outage as last logged, without digits: causes that differ only in a duration then compare as
+        # equal. None if no outage is logged.
+        self._logged_cause: str | None = None
+        self._logged_at = 0.0  # by time.monotonic
         files_read_once = [settings.config_file]
         if not self.reads_certificates_again:
             files_read_once += [settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile]
@@ -52,7 +54,7 @@ class ClientConnection(ABC):
 
     def partitions(self) -> frozenset[int]:
         """Return the topic's partitions, as they were at most some ten seconds ago; never waits."""
-        return frozenset(self._last_description.in_sync)
+        return frozenset(self._last_description.partitions)
 
     @abstractmethod
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
@@ -122,7 +124,7 @@ class ClientConnection(ABC):
 
     def _log_outage(self, now: float) -> None:
         """Log the cause of an outage, unless it was logged already."""
-        cause = _NUMBERS.sub("", self.last_failure)  # without durations, which differ each time
+        cause = _NUMBERS.sub("", self.last_failure)  # a duration in it differs each time
         is_new_outage = self._logged_cause is None
         is_new_cause = cause != self._logged_cause and now - self._logged_at > _NEXT_CAUSE_AFTER_S
         if is_new_outage or is_new_cause:
@@ -131,10 +133,13 @@ class ClientConnection(ABC):
             self._logged_at = now
 
     def _refuse_replaced_files(self) -> None:
-        """Raise `SourceError` if a file that this process reads only once was replaced since the start."""
+        """During an outage, raise `SourceError` if a file that only a new process reads again was replaced.
+
+        The new file may end the outage, for example if a certificate has expired.
+        """
         for path, version_at_start in self._versions_at_start.items():
             version = read_file_version(path)
-            is_missing = version is None  # perhaps it is being replaced: the next call sees the new file
+            is_missing = version is None  # perhaps the file is being replaced: the next call sees the new one
             if not is_missing and version != version_at_start:
                 raise SourceError(
                     f"{NO_ANSWER} at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "

@@ -41,7 +41,7 @@ class ClientProducer(DeadLetters, ABC):
         self._topic = topic
         self._room_timeout_s = room_timeout_s
         self._is_idempotent = is_idempotent
-        self._is_clock_reported = False
+        self._is_wrong_clock_logged = False
 
     @abstractmethod
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
@@ -67,20 +67,21 @@ class ClientProducer(DeadLetters, ABC):
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self.produce(record.value, partition=None, key=record.key, headers=headers)
 
-    def _find_time_to_send_again(self, code: int | None, headers: Sequence[Header]) -> int | None:
-        """Return the time with which to send a refused record once more, in milliseconds since 1970.
+    def _find_own_time_to_send(self, code: int | None, headers: Sequence[Header]) -> int | None:
+        """Return the timestamp with which to send a refused record once more, in milliseconds since 1970.
 
-        `code` is that of the refusal. If a broker refuses the time of sending, a dead letter is sent with the time of
-        its rejected record. Return None if the record is refused for another reason, or has no such time.
+        A dead letter has the time of sending. If a broker refuses this time, the letter is sent with the time of its
+        rejected record. `code` is the code of the refusal. Return None if the record is refused for another reason, is
+        not a dead letter, or if the time of its rejected record is unknown.
         """
         if code not in INVALID_RECORD:
             return None
         time_ms = read_own_time(headers)
         if time_ms < 0:  # it is unknown, or the record is not a dead letter
             return None
-        if not self._is_clock_reported:
+        if not self._is_wrong_clock_logged:
             log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
-            self._is_clock_reported = True
+            self._is_wrong_clock_logged = True
         return time_ms
 
     def partitions(self) -> frozenset[int]:
@@ -97,12 +98,12 @@ class ClientProducer(DeadLetters, ABC):
         Raises `TimeoutError` after `timeout_s`, and `SourceError` if a record is refused.
         """
         deadline = time.monotonic() + timeout_s
-        is_time_left = True
-        while is_time_left:
+        is_last_turn = False
+        while not is_last_turn:
             left_s = max(deadline - time.monotonic(), 0)
-            is_time_left = left_s > 0  # otherwise this is the last turn, which only takes answers that have come
+            is_last_turn = left_s == 0  # it does not wait, and only takes the answers that have come
             unacknowledged = self._wait_for_acknowledgements(min(_WAIT_S, left_s))
-            self._connection.watch()
+            self._connection.watch()  # logs an outage; raises `SourceError` if only a new process can end it
             if not unacknowledged:
                 return
         with contextlib.suppress(TimeoutError):

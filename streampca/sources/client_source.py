@@ -38,7 +38,7 @@ class ClientSource(Source, ABC):
         self.membership: Any = None  # the group's metadata, for transactions; None while no partition is assigned
         self._closed = False
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
-        self._assigned: frozenset[int] = frozenset()  # partitions that are ours, by the events that it has returned
+        self._assigned: frozenset[int] = frozenset()  # of the last event of a rebalance that `poll` has returned
         self._positions = ReadPositions()
         self._standstills = StandstillSearch(self._find_committed_ends)
 
@@ -109,7 +109,10 @@ class ClientSource(Source, ABC):
         return self._connection.partitions() | self._assigned
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
-        """Read assigned partitions from these positions. `last` holds the last records before them, where known."""
+        """Read assigned partitions from these positions; None stands for the earliest record.
+
+        `last` holds the last record before each position, where it is known.
+        """
         unassigned = positions.keys() - self._assigned
         if unassigned:
             raise ValueError(f"partition {min(unassigned)} is not assigned")
@@ -142,14 +145,14 @@ class ClientSource(Source, ABC):
             self._rebalances.append(event_type(frozenset(tp.partition for tp in partitions)))
 
     def _take_records(self, fetched: Mapping[int, Sequence[Record]]) -> list[Records]:
-        """Return the events for fetched records, by partition, and for positions that have moved without a record."""
-        events = []
-        for partition in list(self._positions.by_partition):  # a copy: a partition out of range is removed
-            new_records = fetched.get(partition, ())
-            event = self._positions.take_records(partition, new_records, self._fetched_to(partition))
+        """Return an event for each partition with new records, or whose position or end has moved without one."""
+        records_events = []
+        for partition in list(self._positions.by_partition):  # a copy: `take_records` may remove its partition
+            fetched_records = fetched.get(partition, ())
+            event = self._positions.take_records(partition, fetched_records, self._fetched_to(partition))
             if event is not None:
-                events.append(event)
-        return events
+                records_events.append(event)
+        return records_events
 
     def _take_rebalance(self) -> Event:
         """Return the next event of a rebalance. No partition is read after it until the caller seeks."""
@@ -157,7 +160,7 @@ class ClientSource(Source, ABC):
         self._connection.last_failure = ""  # a failure before this event does not explain a later outage
         self._positions = ReadPositions()
         if isinstance(event, Assigned):
-            self._assigned = event.partitions  # all that are ours: a rebalance revokes all partitions first
+            self._assigned = event.partitions  # not added to earlier ones: a rebalance revokes all partitions first
             self.membership = self._prepare_assigned(event.partitions)
         else:
             self._assigned = frozenset()
@@ -168,10 +171,11 @@ class ClientSource(Source, ABC):
         return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
-        """Ask brokers about each position that was out of range, and return `OutOfRange` if it still is.
+        """Ask brokers about each position that was out of range. If reading on cannot help, return `OutOfRange`.
 
-        Otherwise, read on from the position. It was out of range only for a moment: a new leader had to catch up, or
-        retention has removed the last record before the position.
+        Reading on from a position in the log helps if the last record before the position was not compared yet. Then
+        the position was out of range only for a moment: a new leader had to catch up, or retention has removed that
+        record, with which the fetch began.
         """
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
@@ -180,15 +184,16 @@ class ClientSource(Source, ABC):
                 continue  # a later poll asks again
             earliest, end = log_offsets
             is_in_log = earliest <= position <= end
-            last = self._positions.last_records.get(partition)  # None: unknown, or another record has taken its place
-            if position == EARLIEST:  # the record was deleted after the client had asked which one is the earliest
+            uncompared = self._positions.uncompared_records.get(partition)
+            if position == EARLIEST:  # the earliest record was deleted between the client's two requests
                 self.seek({partition: None})
-            elif is_in_log and last is not None:
-                can_be_compared = last.offset >= earliest  # otherwise retention has removed the record
-                self.seek({partition: position}, {partition: last} if can_be_compared else NO_RECORDS)
+            elif is_in_log and uncompared is not None:
+                is_kept = uncompared.offset >= earliest  # otherwise retention has removed the record
+                self.seek({partition: position}, {partition: uncompared} if is_kept else NO_RECORDS)
             else:
                 self._positions.stop(partition)
-                # A position that is in the log is out of range because the log holds another record before it.
+                # A position inside the log is out of range if the log holds another record at the offset before the
+                # position than the record that was read.
                 diverged = position - 1 if is_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)

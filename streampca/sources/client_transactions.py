@@ -58,9 +58,9 @@ class ClientTransactions(Transactions, ABC):
     commit_s = 10.0
     admin_class: type[Any]  # the client's `Admin`
     client_error: type[Exception]  # what the client raises
-    # A record that is larger than this is sent in a batch of its own. If brokers refuse a smaller record as too large,
-    # perhaps another record of its batch is: they refuse batches as a whole. With 0, the client itself sends each
-    # refused record again in a batch of its own.
+    # The producer fills a batch up to this size. A larger record is sent in a batch of its own. If brokers refuse a
+    # smaller record as too large, perhaps another record of its batch is: they refuse batches as a whole. With 0, the
+    # client itself sends each record of a refused batch again in a batch of its own.
     batch_bytes = 0
 
     def __init__(
@@ -81,12 +81,12 @@ class ClientTransactions(Transactions, ABC):
         self._transactional_id = transactional_id
         self._timeout_s = timeout_s
         self._source = source
-        self._open = False
+        self._open = False  # whether a transaction is open
         self._producer: Any = None  # None before the first one, and after one was given up
         self._configs: Mapping[str, str] = {}  # options of the first topic
         self._reread_configs_at = 0.0  # by time.monotonic
-        self._failures: list[Failure] = []  # of records of this transaction, as the client has reported them
-        self._next_batch_bytes = self.batch_bytes  # limit of `batch_bytes` of the next producer
+        self._failures: list[Failure] = []  # of records of the current transaction, as the client has reported them
+        self._next_batch_bytes = self.batch_bytes  # largest batch of the next producer that is started
         for topic in topics:
             self._count_partitions(topic)  # raises if the topic does not exist
 
@@ -96,13 +96,14 @@ class ClientTransactions(Transactions, ABC):
 
     @abstractmethod
     def _send(self, producer: Any, records: Iterable[OutgoingFields]) -> None:
-        """Add records to the transaction. If the client refuses a record, call `_fail`."""
+        """Add records to the transaction. If the client refuses a record, call `_give_up_and_raise`."""
 
     @abstractmethod
     def _commit(self, producer: Any, offsets: Mapping[int, Committed], membership: Any) -> None:
-        """Commit the transaction with the offsets of a group member. If a record was not delivered, call `_fail`.
+        """Commit the transaction with the offsets of a group member.
 
-        `membership` is the group's metadata of this member; None without a source.
+        If a record was not delivered, call `_give_up_and_raise`. `membership` is the group's metadata of this
+        member; None without a source.
         """
 
     @abstractmethod
@@ -164,7 +165,7 @@ class ClientTransactions(Transactions, ABC):
         try:
             self._commit(producer, offsets, membership)
         except self.client_error as error:
-            self._fail(Failure(error, self._topics[0]))
+            self._give_up_and_raise(Failure(error, self._topics[0]))
         self._open = False
 
     def abort(self) -> None:
@@ -186,25 +187,29 @@ class ClientTransactions(Transactions, ABC):
 
     def _count_partitions(self, topic: str) -> int:
         with self._open_admin(topic) as admin:
-            return len(admin.require_topic().in_sync)
+            return len(admin.require_topic().partitions)
 
     def _begin_unless_open(self) -> Any:
-        """Begin a transaction unless one is open, and return its producer."""
+        """Begin a transaction unless one is open, and return its producer.
+
+        Raises `TransactionFailedError` if no producer is open. If the client fails, `_give_up_and_raise` raises.
+        """
         if self._producer is None:
             raise TransactionFailedError("the last transaction has failed")
         if not self._open:
             try:
                 self._producer.begin_transaction()
             except self.client_error as error:
-                self._fail(Failure(error, self._topics[0]))
+                self._give_up_and_raise(Failure(error, self._topics[0]))
             self._open = True
             self._failures = []
         return self._producer
 
-    def _fail(self, failure: Failure) -> NoReturn:
+    def _give_up_and_raise(self, failure: Failure) -> NoReturn:
         """Give the producer up, and raise the error of the transaction.
 
-        If a record of it was refused before, the refusal is raised: `failure` is perhaps only its consequence.
+        If a record of the transaction was refused before, the refusal is raised: `failure` is perhaps only the
+        consequence of the refusal.
         """
         self._drop_producer()
         for possible_cause in [*self._failures, failure]:
@@ -215,42 +220,49 @@ class ClientTransactions(Transactions, ABC):
         raise TransactionFailedError(text) from None
 
     def _find_refusal(self, failure: Failure) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise for a failure that waiting cannot fix; None if the next transaction may succeed.
+        """Return the error to raise for a failure; None if the same records may be accepted in the next transaction.
 
-        `RecordRefusedError` means that a transaction without this record may succeed.
+        - The record is too large: see `_find_too_large_refusal`.
+        - The record lacks the key that a compacted topic needs: a `SourceError`, since no retry helps.
+        - The record is invalid for another reason, most likely its timestamp: a `RecordRefusedError`, after which the
+          caller sends the record with another timestamp.
+        - Any transaction would be refused: a `SourceError`.
         """
         code, text = self._code_and_text(failure.error)
-        # One record without a key is enough: a broker also refuses the records that were sent with it.
-        has_key = all(other.has_key for other in [*self._failures, failure] if other.topic == failure.topic)
-        error = BrokerErrors(self._settings, failure.topic).explain(code, text, has_key=has_key)
+        # Brokers refuse a request as a whole: this record may have a key, and a record that was sent with it none.
+        failures_in_topic = [other for other in [*self._failures, failure] if other.topic == failure.topic]
+        all_have_keys = all(other.has_key for other in failures_in_topic)
+        error = BrokerErrors(self._settings, failure.topic).explain(code, text, has_key=all_have_keys)
         if code in TOO_LARGE | INVALID_RECORD:
             self._reread_configs_at = 0.0  # the topic's limits may have changed
-        if code == NO_KEY and not has_key and self._is_compacted(failure.topic):
-            return error  # another timestamp would not help
-        if code in INVALID_RECORD:
-            return RecordRefusedError(str(error), code)
         if code in TOO_LARGE:
-            return self._find_too_large(failure, code, error)
+            return self._find_too_large_refusal(failure, code, error)
+        if code in INVALID_RECORD:
+            # Brokers send the code NO_KEY for wrong timestamps, too.
+            lacks_needed_key = code == NO_KEY and not all_have_keys and self._is_compacted(failure.topic)
+            return error if lacks_needed_key else RecordRefusedError(str(error), code)
         return error if code in _ANY_TRANSACTION_REFUSED else None
 
-    def _find_too_large(
+    def _find_too_large_refusal(
         self, failure: Failure, code: int, error: SourceError
     ) -> SourceError | RecordRefusedError | None:
         """Return the error to raise for a record that was refused as too large.
 
-        Return None if another record of its batch may be the large one. The next producer then sends smaller batches.
+        Return None if the large record may be another one of the same batch. The next producer then sends smaller
+        batches.
         """
-        # With `batch_bytes` 0 the client sends each record of a refused batch again alone, before it reports a failure.
+        # `batch_bytes` is the size up to which this producer fills a batch. 0 means: the client has sent each record of
+        # a refused batch again alone, before it reported the failure.
         is_sent_again_alone = self.batch_bytes == 0
-        # A record that is larger than a batch may be is never batched with others.
-        was_alone_in_batch = is_sent_again_alone or failure.size > self.batch_bytes
-        if not was_alone_in_batch:
-            self._next_batch_bytes = self.batch_bytes // _SMALLER_BY  # of the next producer
+        is_larger_than_batches = failure.size > self.batch_bytes  # such a record gets a batch of its own
+        if not (is_sent_again_alone or is_larger_than_batches):
+            self._next_batch_bytes = self.batch_bytes // _SMALLER_BY
             return None
         is_output = failure.topic == self._topics[0]
-        if is_output and failure.size:  # 0: the size is unknown
-            return RecordRefusedError(str(error), code, failure.size)
-        return error
+        is_size_known = failure.size > 0
+        if is_output and is_size_known:
+            return RecordRefusedError(str(error), code, failure.size)  # the caller can reject the record
+        return error  # a dead letter cannot be rejected in turn
 
     def _is_compacted(self, topic: str) -> bool:
         """Return whether a topic is compacted; False if no broker tells."""

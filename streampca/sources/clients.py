@@ -53,7 +53,7 @@ class ReplayProducer:
     def send(self, records: Iterable[OutgoingFields]) -> None:
         """Send records in one transaction, and return when it is committed.
 
-        If a timestamp is refused, the transaction is repeated with more timestamps replaced.
+        If a timestamp is refused, the transaction is repeated with more timestamps replaced by the time of sending.
         """
         records = list(records)
         while True:
@@ -65,7 +65,7 @@ class ReplayProducer:
             except RecordRefusedError as error:
                 self._timestamps.begin_next_try(error)  # raises if another try does not help
                 self._transactions.recover()
-        self._timestamps.begin_first_try()
+        self._timestamps.forget_failed_tries()
         self.replaced_timestamps += replaced
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
         description = admin.require_topic()
     if not description.is_writable:
         raise BrokerErrors(settings, topic).authorization_error(f"writing to topic {topic}")
-    return len(description.in_sync)  # one entry for each partition
+    return len(description.partitions)
 
 
 def require_letters_kept(settings: KafkaSettings, topic: str) -> bool:
@@ -147,7 +147,7 @@ def could_save(settings: ConsumerSettings, waits_for: str) -> bool:
     """Return whether brokers would accept a save now. If so, a save that does not end is the fault of this process.
 
     Brokers accept a save if they answer a new client, and each partition of the topic has a leader and enough replicas
-    in sync. `waits_for` says what the save waits for: for dead letters, their topic counts.
+    in sync. If `waits_for` says that the save waits for "dead letters", the dead-letter topic is asked for instead.
     """
     topic = settings.topic
     if waits_for == "dead letters" and settings.dead_letter_topic:
@@ -162,11 +162,11 @@ def could_save(settings: ConsumerSettings, waits_for: str) -> bool:
 def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     """Open a reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
-        log_ends = admin.log_ends()
-    # `ConsumerSettings` itself has no group, unlike its subclasses. `model_construct` does not check the fields again.
-    fields = dict(settings) | {"topic": topic, "group_instance_id": None}
+        log_bounds = admin.log_bounds()
+    fields = dict(settings) | {"topic": topic, "group_instance_id": None}  # an instance id would need a group
+    # Not `type(settings)`: `ConsumerSettings` itself has an empty group. `model_construct` does not check fields again.
     settings_without_group = ConsumerSettings.model_construct(**fields)
-    return TopicReader(create_client(settings_without_group), topic, log_ends)
+    return TopicReader(create_client(settings_without_group), topic, log_bounds)
 
 
 def create_producer(settings: ProduceSettings) -> ClientProducer:

@@ -171,12 +171,15 @@ class DeadLetterTopic:
 
 
 def make_replay_note(offsets: Iterable[int]) -> tuple[bytes, Headers]:
-    """Return the value and the headers of a note that the letters at these offsets were replayed."""
+    """Return the value and the headers of a replay note: the letters at these offsets were sent again."""
     return json.dumps(list(offsets)).encode(), [(_NOTE_HEADER, b"offsets")]
 
 
 def read_replay_note(record: Record) -> list[int] | None:
-    """Return the offsets in a replay note; None if the record is not a replay note."""
+    """Return the offsets in a replay note; None if the record is not a replay note.
+
+    A replay writes such a record to the dead-letter topic, with the offsets of the letters that it has sent again.
+    """
     if [name for name, _ in record.headers] != [_NOTE_HEADER]:
         return None
     try:

@@ -19,11 +19,11 @@ _TIMEOUT_S = 3.0
 _RETRY_AFTER_S = 2.0
 _RENEW_AFTER = 0.5  # share of a token's lifetime after which it is renewed; librdkafka asks for a new token at 0.8
 # A token that expires within this time is not given to clients, since the clocks of some brokers may be ahead.
-_LEAST_LEFT_S = 60.0
-# A client may keep an old token for this long: librdkafka asks again ten seconds after a failure.
+_TOO_SHORT_TO_USE_S = 60.0
+# For this long, a client may keep a token that has expired: librdkafka asks again ten seconds after a failure.
 _KEPT_BY_CLIENTS_S = 20.0
 _TRY_LATER = (408, 429)  # HTTP statuses
-_MOST_REPLACED = 100  # more tokens than are replaced within `_KEPT_BY_CLIENTS_S`
+_REPLACED_TOKENS_REMEMBERED = 100  # more than are replaced within `_KEPT_BY_CLIENTS_S`
 
 log = structlog.get_logger()
 
@@ -32,6 +32,7 @@ class OAuthTokens:
     """The tokens of one login, for all its clients and threads."""
 
     def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
+        """`request` returns a new token, and its expiry in seconds since 1970."""
         self._request = request
         self._lock = threading.Lock()
         # All times are in seconds since 1970.
@@ -40,23 +41,27 @@ class OAuthTokens:
         self._request_at = 0.0  # when to request the next token
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        self._ends_of_old_tokens: deque[float] = deque(maxlen=_MOST_REPLACED)  # until when each token could be used
+        # When each replaced token has expired or, if it was expired already, when it was replaced. For some seconds
+        # after this, a client may still use the token, and a broker may refuse it.
+        self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether a client may still use an expired token. If a broker refuses it then, a later token will help.
+        """Whether a client may still use an expired token, and a later token will help.
 
-        A client keeps its token until it asks for the next one, and longer if it then gets none. But if the token
-        server refuses the login, no later token will come.
+        A client uses its token until it asks for the next one. So its token may be expired if
+        - the newest token is expired (but if the token server refuses the login, no later token will come),
+        - a request for a token has failed within the last 20 s: a client that asked got none,
+        - a replaced token has expired within the last 20 s: a client may not have asked since.
         """
         now = time.time()
         is_newest_expired = bool(self._token) and now >= self._expiry
         is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
         if is_newest_expired and is_login_refused:
             return False
-        has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S  # the clients got no new token
-        is_old_token_kept = any(end <= now < end + _KEPT_BY_CLIENTS_S for end in self._ends_of_old_tokens)
-        return is_newest_expired or has_just_failed or is_old_token_kept
+        has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
+        has_replaced_just_expired = any(0 <= now - end < _KEPT_BY_CLIENTS_S for end in self._ends_of_replaced_tokens)
+        return is_newest_expired or has_just_failed or has_replaced_just_expired
 
     def current(self) -> tuple[str, float]:
         """Return a token and its expiry, in seconds since 1970. If it is time, request a new token first.
@@ -71,12 +76,15 @@ class OAuthTokens:
                 left_s = self._expiry - time.time()
                 if left_s <= 0:
                     raise self._failure
-                if left_s < _LEAST_LEFT_S:  # brokers whose clocks are ahead refuse it; a later request may succeed
+                if left_s < _TOO_SHORT_TO_USE_S:  # brokers whose clocks are ahead refuse it
                     raise NoBrokerError(str(self._failure))
             return self._token, self._expiry
 
     def _renew(self, now: float) -> None:
-        """Request a token, and decide when to request the next one. If the request fails, keep its error."""
+        """Request a token at the time `now`, and decide when to request the next one.
+
+        If the request fails, its error is kept in `_failure`, and the old token stays.
+        """
         try:
             token, expiry = self._request()
         except SourceError as error:
@@ -87,8 +95,9 @@ class OAuthTokens:
             self._request_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # The old token can be used until it expires. If it has expired already, clients have kept it until now.
-            self._ends_of_old_tokens.append(max(self._expiry, now))
+            # Clients use the old token until it expires or, if it is expired already, until now. For
+            # `_KEPT_BY_CLIENTS_S` after that, `may_be_expired` is true.
+            self._ends_of_replaced_tokens.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry
         self._failure = None
@@ -121,7 +130,8 @@ def _share_tokens(request: Callable[..., tuple[str, float]], *login: str | None)
 def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
     """Request a token for client credentials (RFC 6749, section 4.4), and return it with its expiry.
 
-    Parameters in the query of the URL are sent in the body, as a token endpoint expects them.
+    Parameters in the query of the URL are sent in the body, as a token endpoint expects them. Raises `SourceError` if
+    the token endpoint refuses the login, and its subclass `NoBrokerError` if a later request may succeed.
     """
     import httpx
 

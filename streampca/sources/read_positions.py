@@ -28,9 +28,9 @@ class ReadPositions:
 
     def __init__(self) -> None:
         self.by_partition: dict[int, Reached] = {}
-        # The last record before each position, until the log was seen to hold it or another record there.
-        self.last_records: dict[int, LastRecord] = {}
-        # Positions that the log does not have. Their partitions are not in `by_partition` any more.
+        # The last record before each position, until a fetch has shown which record the log holds at this offset.
+        self.uncompared_records: dict[int, LastRecord] = {}
+        # Positions from which the client could not read on. Their partitions are not in `by_partition` any more.
         self.out_of_range: dict[int, int] = {}
 
     def start(self, partition: int, position: int | None, last: LastRecord | None) -> None:
@@ -38,18 +38,18 @@ class ReadPositions:
         self.stop(partition)
         self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
         if last is not None:
-            self.last_records[partition] = last
+            self.uncompared_records[partition] = last
 
     def stop(self, partition: int) -> None:
         """Do not read a partition any more."""
         self.by_partition.pop(partition, None)
-        self.last_records.pop(partition, None)
+        self.uncompared_records.pop(partition, None)
         self.out_of_range.pop(partition, None)
 
     def fetch_offset(self, partition: int) -> int:
-        """Return the offset to fetch first: that of the last record before the position, if this record is known."""
-        last = self.last_records.get(partition)
-        return self.by_partition[partition].next if last is None else last.offset
+        """Return the offset to fetch first: if the last record before the position must be compared, its offset."""
+        uncompared = self.uncompared_records.get(partition)
+        return self.by_partition[partition].next if uncompared is None else uncompared.offset
 
     def mark_out_of_range(self, partition: int) -> None:
         """Stop reading a partition, since the log does not have its position. A client may report this twice."""
@@ -59,25 +59,24 @@ class ReadPositions:
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
         """Take the records that a client has returned, and how far it has fetched; return the event for them.
 
-        Return None if nothing has changed: there are no new records, and neither the next offset nor the end has moved.
+        Return None if there are no new records, and neither the next offset nor the end has moved. Also return None
+        until the last record before the position was compared, and if the log does not have the position.
         """
         before = self.by_partition[partition]
-        if partition in self.last_records:
+        if partition in self.uncompared_records:
             self._compare_last_record(partition, records, fetched)
-            # Return nothing before the last record was compared, or if the log does not have the position.
-            is_still_unknown = partition in self.last_records
-            if is_still_unknown or partition in self.out_of_range:
+            is_not_compared_yet = partition in self.uncompared_records
+            if is_not_compared_yet or partition in self.out_of_range:
                 return None
             # The fetch began with the last record, which was read before.
             first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[first_new:]
         after_records = records[-1].offset + 1 if records else UNKNOWN
-        next_offset = max(before.next, fetched.next, after_records)
+        next_offset = max(before.next, fetched.next, after_records)  # EARLIEST and UNKNOWN are below every offset
         # When a fetch fails, librdkafka forgets the end, but it still returns records.
-        is_end_forgotten = fetched.end < 0
-        end = before.end if is_end_forgotten else fetched.end
-        knows_end = bool(records) or end >= 0  # the end cannot be before `next_offset`
-        if next_offset < 0 or not knows_end:  # the client has got no answer yet
+        end = fetched.end if fetched.end >= 0 else before.end
+        is_end_known = end >= 0 or bool(records)  # records show that the end is not before `next_offset`
+        if next_offset < 0 or not is_end_known:  # the client has got no answer yet
             return None
         after = Reached(next=next_offset, end=max(end, next_offset))
         if after == before:
@@ -88,19 +87,22 @@ class ReadPositions:
     def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> None:
         """Find out whether the log still holds the last record before the position, with which the fetch began.
 
-        If it does, or if the record was compacted away, forget the record. The position is out of range if the log
-        holds another record in its place, or ends before the position. If nothing was fetched yet, change nothing.
+        - The log holds another record at its offset: the comparison is done, and the position is out of range.
+        - The log ends before the position: the position is out of range, but a later fetch may find the record.
+        - The log holds the record, or compaction has removed the record: the comparison is done.
+        - Nothing was fetched yet: nothing changes.
         """
-        last = self.last_records[partition]
-        is_fetched = bool(records) and records[0].offset == last.offset
-        is_another_record = is_fetched and records[0].leader_epoch != last.leader_epoch
-        # The client has fetched up to an end that is known, and that lies before the position.
-        log_ends_before_position = 0 <= fetched.end <= fetched.next < self.by_partition[partition].next
-        is_passed = bool(records) or fetched.next > last.offset  # the client has fetched beyond the last record
+        last = self.uncompared_records[partition]
+        is_offset_fetched = bool(records) and records[0].offset == last.offset
+        is_another_record = is_offset_fetched and records[0].leader_epoch != last.leader_epoch
+        # The client has fetched everything up to the end (which is known, 0 or more), and the end is before `position`.
+        position = self.by_partition[partition].next
+        log_ends_before_position = 0 <= fetched.end <= fetched.next < position
+        has_fetched_past_last = bool(records) or fetched.next > last.offset
         if is_another_record:
             self.mark_out_of_range(partition)
-            del self.last_records[partition]  # by this, `ClientSource` knows that another record is in its place
+            del self.uncompared_records[partition]
         elif log_ends_before_position:
             self.mark_out_of_range(partition)
-        elif is_passed:
-            del self.last_records[partition]
+        elif has_fetched_past_last:
+            del self.uncompared_records[partition]

@@ -2,7 +2,7 @@
 
 from streampca.formats.layout import varint
 from streampca.sources.base import Headers
-from streampca.sources.record_times import HEADER
+from streampca.sources.record_times import OWN_TIME_HEADER
 
 _BATCH_HEADER = 61  # bytes of a batch before its records
 _FIXED_FIELDS = 3  # bytes of a record: attributes, and the differences to the batch's time and offset, which are 0
@@ -11,13 +11,13 @@ _FIXED_FIELDS = 3  # bytes of a record: attributes, and the differences to the b
 def record_size(value: bytes | None, key: bytes | None, headers: Headers) -> int:
     """Return how many bytes a batch has that holds only this record, without compression.
 
-    The header that `record_times` may add is not counted.
+    The header in which `record_times` keeps the own time of a record is not counted: it may be added later.
     """
-    counted_headers = [(name, content) for name, content in headers if name != HEADER]
+    counted_headers = [(name, content) for name, content in headers if name != OWN_TIME_HEADER]
     record_bytes = _FIXED_FIELDS + _field_size(key) + _field_size(value) + _length_size(len(counted_headers))
     for name, content in counted_headers:
         record_bytes += _field_size(name.encode()) + _field_size(content)
-    return _BATCH_HEADER + _length_size(record_bytes) + record_bytes
+    return _BATCH_HEADER + _length_size(record_bytes) + record_bytes  # the record's length is written before the record
 
 
 def _field_size(data: bytes | None) -> int:

@@ -22,11 +22,12 @@ from streampca.sources.base import OutgoingFields, RecordRefusedError, Transacti
 from streampca.sources.broker_errors import INVALID_RECORD
 from streampca.sources.dead_letters import read_own_time
 
-HEADER = "streampca.timestamp"  # of a record with the time of sending: its own time, in milliseconds, as decimal text
+# A header of a record with the time of sending: the record's own time in milliseconds, as decimal text.
+OWN_TIME_HEADER = "streampca.timestamp"
 
 _NO_LIMIT_MS = 2**63 - 1
 _DELETED_SOON_MS = 5 * 60_000  # brokers look for records to delete every five minutes by default
-_TIME_OF_SENDING = -1  # in place of a timestamp: the client sets it when it sends the record
+_TIME_OF_SENDING = -1  # in place of a timestamp, as is any negative number: the client then sets the time
 
 log = structlog.get_logger()
 
@@ -41,16 +42,16 @@ class KeptTimes(NamedTuple):
 _ALL_TIMES = KeptTimes(before_ms=_NO_LIMIT_MS, after_ms=_NO_LIMIT_MS)
 _LAST_HOUR = KeptTimes(before_ms=3_600_000, after_ms=0)
 _NO_TIMES = KeptTimes(before_ms=-1, after_ms=0)  # from 1 ms after now to now: no timestamp lies between them
-# Each try keeps the timestamps within its limits, if the topic keeps them, too: the first try all, the second one those
-# of the last hour, the third one none. The try after these is the last one. It sends the records' own times, whatever
-# the topic keeps.
-_LIMITS_OF_TRIES = (_ALL_TIMES, _LAST_HOUR, _NO_TIMES)
+# Timestamps that each try keeps if the topic keeps them, too. One more try, the last, has no entry: it keeps all
+# timestamps, whatever the topic keeps.
+_TRY_LIMITS = (_ALL_TIMES, _LAST_HOUR, _NO_TIMES)
 
 
 def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     """Return which timestamps a topic with these options keeps. An option that is missing sets no limit."""
     if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps, and refuses none
         return _ALL_TIMES
+    # A limit of -1 means no limit. `isdecimal` leaves it out, so that `_NO_LIMIT_MS` takes its place.
     numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
     before = numbers.get("message.timestamp.before.max.ms", _NO_LIMIT_MS)
     after = numbers.get("message.timestamp.after.max.ms", _NO_LIMIT_MS)
@@ -62,9 +63,8 @@ def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
         after = difference
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
-        retention = numbers.get("retention.ms", _NO_LIMIT_MS)  # "-1", which is not decimal, stands for ever
-        # A record that would be deleted within five minutes counts as deleted already. If the topic keeps records for
-        # less than ten minutes, half of this time counts instead of five minutes.
+        retention = numbers.get("retention.ms", _NO_LIMIT_MS)
+        # A record that would be deleted soon counts as deleted: soon = min(5 minutes, half of the retention).
         soon = min(_DELETED_SOON_MS, retention // 2)
         before = min(before, retention - soon)
     return KeptTimes(before_ms=before, after_ms=after)
@@ -74,36 +74,42 @@ class TimestampReplacer:
     """Replaces timestamps that a topic does not keep, and more of them in each further try of a transaction.
 
     A caller sends what `replace` returns. If a broker refuses it, the caller calls `begin_next_try` and starts again.
-    When the transaction is committed, it calls `begin_first_try`.
+    When the transaction is committed, it calls `forget_failed_tries`.
     """
 
     def __init__(self, topic: str, transactions: Transactions, clock: Callable[[], float] = time.time) -> None:
+        """`transactions` tells the options of the topic; `clock` returns seconds since 1970."""
         self._topic = topic
         self._transactions = transactions
         self._clock = clock
-        self._failed_tries = 0  # of the transaction
-        self._is_logged = False
+        self._failed_tries = 0  # of the current transaction
+        self._is_replacement_logged = False  # the first replacement is logged
 
     def replace(
         self, records: Sequence[OutgoingFields], timestamps: NDArray[np.int64] | None = None
     ) -> tuple[Sequence[OutgoingFields], int]:
-        """Return the records with timestamps that the topic keeps, and how many timestamps were replaced.
+        """Return the records to send in this try of a transaction, and how many of their timestamps were replaced.
 
-        After each failed try, more timestamps count as not kept: in the third try all of them. The last try sends
-        each record with its own timestamp and replaces none, so its count is 0.
+        The time of sending replaces, in each try:
+        1. timestamps that the topic does not keep, by its options;
+        2. also timestamps outside the last hour;
+        3. all timestamps;
+        4. none, since the time of sending was refused: this machine's clock is wrong. A dead letter, which has the time
+           of sending, gets the time of its rejected record.
 
-        `timestamps` is an array with the timestamps of all records, and perhaps more of them. It is an optimisation: if
-        the topic keeps all of these, the records are not looked at.
+        `timestamps` is an optimisation: an array with the timestamps of all records, and perhaps further ones. If
+        none of them must be replaced, the records are not looked at.
         """
-        is_last_try = self._failed_tries == len(_LIMITS_OF_TRIES)
+        is_last_try = self._failed_tries == len(_TRY_LIMITS)
         if is_last_try:
             return [_restore_own_time(record) for record in records], 0
         now_ms = int(self._clock() * 1000)
         kept_by_topic = read_kept_times(self._transactions.topic_configs())
-        kept_in_try = _LIMITS_OF_TRIES[self._failed_tries]
+        kept_in_try = _TRY_LIMITS[self._failed_tries]
         earliest_ms = now_ms - min(kept_by_topic.before_ms, kept_in_try.before_ms)
         latest_ms = now_ms + min(kept_by_topic.after_ms, kept_in_try.after_ms)
-        if timestamps is not None:  # it may be empty, so `now_ms` counts as one of them
+        if timestamps is not None:
+            # `initial` is for an empty array.
             is_none_too_early = earliest_ms <= timestamps.min(initial=now_ms)
             is_none_too_late = timestamps.max(initial=now_ms) <= latest_ms
             if is_none_too_early and is_none_too_late:
@@ -122,28 +128,34 @@ class TimestampReplacer:
 
     def _log_first(self, replaced_ms: Sequence[int]) -> None:
         """Log the first time that timestamps are replaced; `replaced_ms` are their own times."""
-        if not self._is_logged:
+        if not self._is_replacement_logged:
             first_ms = min(replaced_ms)
             last_ms = max(replaced_ms)
-            log.warning("timestamps replaced", topic=self._topic, header=HEADER, first=first_ms, last=last_ms)
-            self._is_logged = True
+            log.warning("timestamps replaced", topic=self._topic, header=OWN_TIME_HEADER, first=first_ms, last=last_ms)
+            self._is_replacement_logged = True
 
-    def begin_first_try(self) -> None:
-        """A transaction was committed: in the next one, replace only timestamps that the topic does not keep."""
+    def forget_failed_tries(self) -> None:
+        """Begin with the first try again: replace only timestamps that the topic does not keep.
+
+        The caller calls this when a transaction is committed.
+        """
         self._failed_tries = 0
 
     def begin_next_try(self, error: RecordRefusedError) -> None:
-        """A record was refused: replace more timestamps in the next try. If that cannot help, raise `SourceError`."""
+        """Replace more timestamps in the next try, after a broker has refused a record with `error`.
+
+        Raises `SourceError` if the record was not refused for its timestamp, or the last try has failed.
+        """
         self._failed_tries += 1
-        if error.code not in INVALID_RECORD or self._failed_tries > len(_LIMITS_OF_TRIES):
+        if error.code not in INVALID_RECORD or self._failed_tries > len(_TRY_LIMITS):
             raise SourceError(str(error)) from None
 
 
 def _restore_own_time(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the time of its rejected record. Any other record has its own time already."""
     topic, partition, value, key, headers, timestamp_ms = record
-    is_dead_letter = timestamp_ms < 0  # only dead letters have the time of sending
-    own_time_ms = read_own_time(headers) if is_dead_letter else timestamp_ms
+    has_time_of_sending = timestamp_ms < 0  # a negative timestamp means the time of sending: only dead letters have it
+    own_time_ms = read_own_time(headers) if has_time_of_sending else timestamp_ms
     return topic, partition, value, key, headers, own_time_ms
 
 
@@ -153,9 +165,9 @@ def _keep_or_replace_time(record: OutgoingFields, earliest_ms: int, latest_ms: i
     Otherwise, return a record with the time of sending as its timestamp, and its own time in a header.
     """
     topic, partition, value, key, headers, timestamp_ms = record
-    has_time_of_sending = timestamp_ms < 0
+    has_time_of_sending = timestamp_ms < 0  # a negative timestamp means the time of sending
     if has_time_of_sending or earliest_ms <= timestamp_ms <= latest_ms:
         return record
-    other_headers = [(name, content) for name, content in headers if name != HEADER]
-    new_headers = [*other_headers, (HEADER, b"%d" % timestamp_ms)]
+    other_headers = [(name, content) for name, content in headers if name != OWN_TIME_HEADER]
+    new_headers = [*other_headers, (OWN_TIME_HEADER, b"%d" % timestamp_ms)]
     return topic, partition, value, key, new_headers, _TIME_OF_SENDING

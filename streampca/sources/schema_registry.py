@@ -37,12 +37,12 @@ def create_writer(
     *,
     registers: bool = True,
 ) -> Writer:
-    """Create the writer of a topic's values. If the format has schemas, register one as `<topic>-value`.
+    """Create the writer of a topic's values. If the format has schemas, register the values' schema as `<topic>-value`.
 
     If `registers` is False, only ask the registry whether it would accept the schema. Raises `SettingsError` if a
     package is not installed, `NoBrokerError` while the registry is away, and `SourceError` if it refuses the schema.
     """
-    frame = b""  # the bytes before each value, which name its schema; none without a registered schema
+    frame = b""  # the bytes before each value, which hold the id of its schema; none without a registered schema
     schema = schema_of(format, layout)
     if schema is not None:
         subject = f"{topic}-value"
@@ -54,16 +54,21 @@ def create_writer(
                         f"{settings.schema_registry_url}: write to another topic, or relax its compatibility"
                     )
                 if registers:
-                    frame = frame_of(registry.register(subject, schema))
-        except (_RefusedError, KeyError) as error:  # first, since `_RefusedError` is a `TimeoutError`, too
+                    schema_id = registry.register(subject, schema)
+                    frame = frame_of(schema_id)
+        except (_BadRequestError, KeyError) as error:  # first, since `_BadRequestError` is a `TimeoutError`, too
             raise SourceError(str(error)) from None
         except TimeoutError as error:
             raise NoBrokerError(str(error)) from None
-    return writer_of(format, layout.around, frame)
+    # `around`: names of the objects in the value that the fields are inside of.
+    return writer_of(format, around=layout.around, frame=frame)
 
 
-class _RefusedError(TimeoutError):
-    """The registry refuses a request, but not because of the login. A later request may succeed."""
+class _BadRequestError(TimeoutError):
+    """The registry answers with an HTTP status of 4xx that means neither a missing schema nor a refused login.
+
+    A later request may succeed.
+    """
 
 
 class SchemaRegistry:
@@ -96,32 +101,28 @@ class SchemaRegistry:
             schema = self._call(get_schema, schema_id)
             self._add_references(schema, references)
         except (SourceError, TimeoutError) as error:
-            raise self._judge_failure(schema_id, error) from None
+            raise self._find_error_to_raise(schema_id, error) from None
         self._failing_since.pop(schema_id, None)
         return WriterSchema(kind=schema.schema_type, text=schema.schema_str, references=references)
 
-    def _judge_failure(self, schema_id: int | str, error: SourceError | TimeoutError) -> Exception:
-        """Return the error to raise after a request for a schema has failed.
+    def _find_error_to_raise(self, schema_id: int | str, error: SourceError | TimeoutError) -> Exception:
+        """Return the error to raise after a request for a schema has failed with `error`.
 
-        After `TimeoutError` the partition waits, and the caller asks again. After `KeyError` the schema counts as
-        unknown. `SourceError` ends the process.
+        - `SourceError`, which ends the process: the registry refuses access also to a request that needs no schema.
+        - `KeyError`, so that the schema counts as unknown: the registry answers other requests, but calls the request
+          for this schema a bad request, or has not answered it for five minutes.
+        - `TimeoutError`, so that the partition waits and the caller asks again: in all other cases.
         """
+        if isinstance(error, SourceError):  # access is refused
+            return TimeoutError(str(error)) if self._answers() else error
         now = time.monotonic()
-        is_access_refused = isinstance(error, SourceError)
-        if not is_access_refused:
-            failing_since = self._failing_since.setdefault(schema_id, now)
-            fails_for_long = now - failing_since > _UNKNOWN_AFTER_S
-            if not fails_for_long and not isinstance(error, _RefusedError):  # the schema may be good
-                return error
-        if not self._answers():  # the registry is away, or refuses the login
-            return error
-        # The registry answers other requests, so something is wrong with this schema alone.
-        if is_access_refused:
-            return TimeoutError(str(error))  # access may be granted later
-        return KeyError(schema_id)
+        failing_since = self._failing_since.setdefault(schema_id, now)
+        fails_for_long = now - failing_since > _UNKNOWN_AFTER_S
+        may_be_unknown = fails_for_long or isinstance(error, _BadRequestError)
+        return KeyError(schema_id) if may_be_unknown and self._answers() else error
 
     def _answers(self) -> bool:
-        """Return whether the registry answers a request that needs no schema."""
+        """Return whether the registry answers a request that needs no schema. A refused login is not an answer."""
         try:
             self._client.get_schema_types()
         except Exception:  # as in `_call`
@@ -139,7 +140,7 @@ class SchemaRegistry:
         """Return whether a schema may be registered under a subject.
 
         It may if the subject has no schema yet, or its newest schema is compatible. Raises `SourceError`,
-        `_RefusedError` and `TimeoutError` like `_call`.
+        `_BadRequestError` and `TimeoutError` like `_call`.
         """
         try:
             schema_to_test = self._schema_class(schema.text, schema.kind)
@@ -166,7 +167,7 @@ class SchemaRegistry:
         """Call a method of the client that sends a request, and translate its errors.
 
         Raises `KeyError` if the registry does not find what is asked for, `SourceError` if it refuses access,
-        `_RefusedError` if it refuses the request for another reason, and `TimeoutError` for all other errors.
+        `_BadRequestError` if it refuses the request for another reason, and `TimeoutError` for all other errors.
         """
         watchdog.tick()  # a batch may need many requests: without ticks between them, the watchdog ends the process
         try:
@@ -180,7 +181,7 @@ class SchemaRegistry:
                     f"the schema registry {self._url} refuses access ({status}): check schema_registry_login"
                 ) from None
             is_refused = 400 <= status < 500 and status not in _TRY_LATER
-            error_type = _RefusedError if is_refused else TimeoutError
+            error_type = _BadRequestError if is_refused else TimeoutError
             raise error_type(f"the schema registry {self._url} does not answer as it should: {error}") from None
         except Exception as error:  # the library's HTTP client, and so its exceptions, change with its versions
             raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None

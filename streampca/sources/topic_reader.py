@@ -13,11 +13,11 @@ from streampca.sources.base import Source
 from streampca.sources.events import OutOfRange, Records
 
 _POLL_S = 0.2
-_STALLED_AFTER_S = 60.0  # without a new record; a reader of the newest records waits shorter
-_NEWEST_STALLED_AFTER_S = 5.0
+_RECORD_TIMEOUT_S = 60.0  # longest wait for the next record
+_SHORT_RECORD_TIMEOUT_S = 5.0  # for the last records, which a person or a member's start waits for
 # `find_last` searches the last 100 offsets of a partition, then the 400 before them, and so on: 546,100 in all.
 _STEPS = (100, 400, 1600, 6400, 25_600, 102_400, 409_600)
-_MOST_FOUND = 100  # records of each partition
+_MOST_FOUND_PER_PARTITION = 100  # the last of the wanted records that `find_last` has read
 
 
 class _StalledError(NoBrokerError):
@@ -30,15 +30,15 @@ class TopicReader:
     If brokers refuse or do not answer, all methods raise `SourceError`.
     """
 
-    def __init__(self, source: Source, topic: str, log_ends: Mapping[int, tuple[int, int]]) -> None:
-        """`source` has no group. `log_ends` holds each partition's earliest offset and its high watermark.
+    def __init__(self, source: Source, topic: str, log_bounds: Mapping[int, tuple[int, int]]) -> None:
+        """`source` has no group. `log_bounds` holds each partition's earliest offset and its high watermark.
 
         If a transaction is open, committed records end before the high watermark. The reader waits for the end of the
-        transaction, which may write a replay note (see `dead_letters`).
+        transaction: in a dead-letter topic, it may be a replay, which notes the letters that it has sent again.
         """
         self._source = source
         self._topic = topic
-        self.log_ends = log_ends
+        self.log_bounds = log_bounds
 
     def close(self) -> None:
         """Close the source."""
@@ -46,13 +46,13 @@ class TopicReader:
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield all records with their partitions; the same ones at every call."""
-        ends = {partition: end for partition, (_, end) in self.log_ends.items()}
+        ends = {partition: end for partition, (_, end) in self.log_bounds.items()}
         from_earliest: dict[int, int | None] = dict.fromkeys(ends)  # None: the earliest record
         return self._read_to(ends, from_earliest)
 
     def read_between(self, partition: int, start: int, end: int) -> Iterator[Record]:
         """Yield a partition's records from offset `start` to before `end`. Raises `SourceError` if they are gone."""
-        earliest, high_watermark = self.log_ends.get(partition, (0, 0))
+        earliest, high_watermark = self.log_bounds.get(partition, (0, 0))
         if not earliest <= start < end <= high_watermark:
             raise SourceError(
                 f"partition {partition} of {self._topic} holds offsets {earliest} to {high_watermark}, "
@@ -62,14 +62,14 @@ class TopicReader:
 
     def find_bounds(self) -> dict[int, tuple[int, int]]:
         """Return each partition's earliest offset, and the offset at which its committed records end now."""
-        ends = self._source.offsets_at(self.log_ends, None)
-        return {partition: (earliest, ends[partition]) for partition, (earliest, _) in sorted(self.log_ends.items())}
+        ends = self._source.offsets_at(self.log_bounds, None)
+        return {partition: (earliest, ends[partition]) for partition, (earliest, _) in sorted(self.log_bounds.items())}
 
     def read_newest(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
         """Return about `count` of the newest records with their partitions, in the order of their timestamps.
 
-        Equally many are of each partition; `bounds` are the offsets that `find_bounds` has returned. Records that an
-        open transaction blocks are left out after some seconds.
+        Each partition gives the same number of records. `bounds` are the offsets that `find_bounds` has returned.
+        Records that an open transaction blocks are left out after some seconds.
         """
         per_partition = math.ceil(count / len(bounds))
         starts: dict[int, int | None] = {}
@@ -79,57 +79,58 @@ class TopicReader:
             ends[partition] = end
         records: list[tuple[int, Record]] = []
         with suppress(_StalledError):
-            for event in self._events(ends, starts, stalled_after_s=_NEWEST_STALLED_AFTER_S):
+            for event in self._events(ends, starts, record_timeout_s=_SHORT_RECORD_TIMEOUT_S):
                 records += ((event.partition, record) for record in event.records)
         return sorted(records, key=lambda partition_and_record: partition_and_record[1].timestamp)
 
     def find_last(
         self, partitions: Collection[int], is_wanted: Callable[[Record], bool]
     ) -> Mapping[int, Sequence[Record]]:
-        """Return the last wanted records of each partition, in the order of their offsets.
+        """Return at most 100 of the last wanted records of each partition, in the order of their offsets.
 
         The last offsets of a partition may hold no wanted record: aborted records and markers of transactions have
         offsets, too. So the reader steps back from the end until it has found a wanted record, or read the whole
         partition. A partition in which seven steps find none is left out. Raises `NoBrokerError` while a transaction is
         open in one of the partitions.
         """
-        earliest = {partition: self.log_ends[partition][0] for partition in partitions}
-        found = {partition: deque[Record](maxlen=_MOST_FOUND) for partition in partitions}
+        earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
+        found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
         committed_ends = self._source.offsets_at(partitions, None)
         for partition, end in committed_ends.items():
-            high_watermark = self.log_ends[partition][1]
+            high_watermark = self.log_bounds[partition][1]
             if end < high_watermark:  # an open transaction hides the committed records behind its own
                 raise self._make_stalled_error(partition)
-        # The partitions to search further, each with the offset before which it was not searched yet.
-        unsearched = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
+        # The partitions to search further, each with the end of the offsets that were not searched yet.
+        unsearched_ends = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
         for step in _STEPS:
-            starts = {partition: max(end - step, earliest[partition]) for partition, end in unsearched.items()}
-            for partition, record in self._read_to(unsearched, starts, _NEWEST_STALLED_AFTER_S):
+            starts = {partition: max(end - step, earliest[partition]) for partition, end in unsearched_ends.items()}
+            for partition, record in self._read_to(unsearched_ends, starts, _SHORT_RECORD_TIMEOUT_S):
                 if is_wanted(record):
                     found[partition].append(record)
             # Search on where no wanted record was found, and earlier offsets are left.
-            unsearched = {p: start for p, start in starts.items() if start > earliest[p] and not found[p]}
-        return {partition: records for partition, records in found.items() if partition not in unsearched}
+            unsearched_ends = {p: start for p, start in starts.items() if start > earliest[p] and not found[p]}
+        # In the partitions that are still unsearched, all steps have found nothing.
+        return {partition: records for partition, records in found.items() if partition not in unsearched_ends}
 
     def _read_to(
-        self, ends: Mapping[int, int], starts: Mapping[int, int | None], stalled_after_s: float = _STALLED_AFTER_S
+        self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float = _RECORD_TIMEOUT_S
     ) -> Iterator[tuple[int, Record]]:
         """Yield the records of partitions from `starts` to before `ends`, with their partitions."""
-        for event in self._events(ends, starts, stalled_after_s):
+        for event in self._events(ends, starts, record_timeout_s):
             end = ends[event.partition]
             yield from ((event.partition, record) for record in event.records if record.offset < end)
 
     def _events(
-        self, ends: Mapping[int, int], starts: Mapping[int, int | None], stalled_after_s: float
+        self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float
     ) -> Iterator[Records]:
         """Yield the events with the records of partitions from `starts` on, until each has reached its end in `ends`.
 
         The last event of a partition may hold records behind its end. Raises `_StalledError` if no new record comes for
-        `stalled_after_s`.
+        `record_timeout_s`.
         """
         unfinished = {partition for partition, end in ends.items() if end > 0}  # others are empty
         self._source.seek({partition: starts[partition] for partition in unfinished})
-        deadline = time.monotonic() + stalled_after_s
+        deadline = time.monotonic() + record_timeout_s
         while unfinished:
             watchdog.tick()
             for event in self._source.poll(_POLL_S):
@@ -137,7 +138,7 @@ class TopicReader:
                     raise SourceError(f"partition {event.partition} of {self._topic} begins at {event.earliest} now")
                 if isinstance(event, Records) and event.partition in unfinished:
                     yield event
-                    deadline = time.monotonic() + stalled_after_s  # after `yield`: the caller may have taken long
+                    deadline = time.monotonic() + record_timeout_s  # after `yield`: the caller may have taken long
                     if event.next >= ends[event.partition]:
                         unfinished.remove(event.partition)
             if unfinished and time.monotonic() > deadline:

@@ -120,9 +120,12 @@ class Checkpoints:
             except (FileNotFoundError, DamagedFileError) as error:
                 failures[offset] = error
                 continue
-            self._note_skipped(partition, {later: error for later, error in failures.items() if later > offset})
-            # An older checkpoint than the newest known one may be loaded, if that one is damaged or not listed yet.
-            self._memory.newest_known[partition] = max(offset, self._memory.newest_known.get(partition, offset))
+            # A failed checkpoint that is older than the loaded one was not skipped: a newer one was saved meanwhile.
+            skipped = {failed: error for failed, error in failures.items() if failed > offset}
+            self._note_skipped(partition, skipped)
+            # The newest known checkpoint may be ahead of the loaded one: it may be damaged, or not listed yet.
+            newest_known = self._memory.newest_known.get(partition, offset)
+            self._memory.newest_known[partition] = max(newest_known, offset)
             return checkpoint
         if failures:
             self._raise_unusable(partition, failures)
@@ -191,9 +194,10 @@ class Checkpoints:
         )
 
     def _refuse_ahead(self, partition: int, position: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the store holds an intact checkpoint ahead of this position, which the worker saves.
+        """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves.
 
-        A damaged checkpoint does not count: a worker that fell back from it to an older checkpoint reaches it again.
+        `existing` are the offsets of the stored checkpoints. A damaged checkpoint does not count: this worker may have
+        skipped it and continued from an older checkpoint, so that its position is still behind.
         """
         for offset in reversed(existing):
             is_ahead = offset > position
@@ -207,11 +211,12 @@ class Checkpoints:
     def _refuse_replaced(self, partition: int, existing: Sequence[int]) -> None:
         """Raise `StoreError` if the newest checkpoint that this process knows is gone, and the store was replaced.
 
-        Workers delete only older checkpoints. So if the newest one is gone, somebody else has deleted it, or the volume
-        was unmounted. The store's identity is read only then, or if this process knows no checkpoint of the partition.
+        `existing` are the offsets of the stored checkpoints. Workers delete only older checkpoints. So if the newest
+        one is gone, a user has deleted it, or the volume was unmounted.
         """
         known = self._memory.newest_known.get(partition)
-        if known in existing or self.is_same_store():
+        is_there = known is not None and known in existing
+        if is_there or self.is_same_store():  # the store's identity is read only if the checkpoint is not there
             return
         name = partition_name(partition)
         held = "" if known is None else f" the checkpoint of partition {name} at offset {known}, and"

@@ -85,12 +85,15 @@ class DirectoryStore(Store):
             return path.read_bytes()
 
     def names(self, folder: str) -> list[str]:
+        """List the files and folders directly in a folder, without temporary files; [] if it does not exist."""
         path = self._path(folder)
-        with contextlib.suppress(FileNotFoundError), _convert_errors("list", path):
-            names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
-            self._seen_folders.add(path)
-            return names
-        return []
+        try:
+            with _convert_errors("list", path):
+                names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
+        except FileNotFoundError:
+            return []
+        self._seen_folders.add(path)  # if the folder disappears, the volume was perhaps unmounted: see `_make_folder`
+        return names
 
     def size(self, name: str) -> int:
         path = self._path(name)
@@ -128,15 +131,16 @@ class DirectoryStore(Store):
         have been killed before the flush. Raises `StoreError` if the folder and everything else in the store is gone.
         """
         was_seen = folder in self._seen_folders  # before `is_dir`: another thread may create the folder meanwhile
-        if folder.is_dir():
-            if not self._needs_flush(folder):
-                return
-        elif was_seen and self._is_gone():  # perhaps unmounted: a new folder would be on the disk beneath the volume
+        exists = folder.is_dir()
+        if exists and not self._needs_flush(folder):
+            return  # the recursion below ends here, at the latest above the store
+        # Perhaps the volume was unmounted. Then a new folder would be on the disk beneath the volume.
+        if not exists and was_seen and self._is_gone():
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
                 "restart this process if it was deleted"
             )
-        self._make_folder(folder.parent)
+        self._make_folder(folder.parent)  # first, since a folder is created in its parent
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
         self._seen_folders.add(folder)
         with contextlib.suppress(PermissionError):  # this user may not be allowed to read the folder above the store
@@ -148,8 +152,11 @@ class DirectoryStore(Store):
 
         A folder above the store that this process has not created counts as safe.
         """
-        is_safe = not folder.is_relative_to(self.root) and folder not in self._seen_folders
-        return not is_safe and folder not in self._flushed_folders
+        is_above_store = not folder.is_relative_to(self.root)
+        was_created = folder in self._seen_folders  # by this process, which lists no folder above the store
+        if is_above_store and not was_created:
+            return False
+        return folder not in self._flushed_folders
 
     def _is_gone(self) -> bool:
         """Return whether the store is gone or empty, as it looks while its volume is not mounted."""

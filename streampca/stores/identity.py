@@ -33,11 +33,12 @@ def find(store: Store) -> StoreIdentity | None:
     """Read the store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` if damaged."""
     try:
         store_id = checksummed.decode(store.read(NAME), "id", _Id)
-        return _create_identity(store, store_id)
+        return _to_identity(store_id, store)
     except FileNotFoundError:
         return None
     except ValueError:
         raise DamagedFileError(
+            # A worker's error shows the right text, because the group keeps the id with its offsets.
             f"{NAME} in the store {store.location} is damaged: restore it from a backup, or delete it and start "
             "a worker, whose error shows the text to write back; or stop the workers and run `streampca reset`"
         ) from None
@@ -60,10 +61,10 @@ def ensure(store: Store) -> StoreIdentity:
 
 def create_placeholder(store: Store) -> StoreIdentity:
     """Return a placeholder for the identity of a store that has none yet. No other store has its id."""
-    return _create_identity(store, "none yet")
+    return _to_identity("none yet", store)
 
 
-def _create_identity(store: Store, store_id: str) -> StoreIdentity:
+def _to_identity(store_id: str, store: Store) -> StoreIdentity:
     return StoreIdentity(id=store_id, location=store.location, host=socket.gethostname())
 
 

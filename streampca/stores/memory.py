@@ -28,6 +28,7 @@ class MemoryStore(Store):
         return bytes(content)
 
     def names(self, folder: str) -> list[str]:
+        """List the files and folders directly in a folder. A folder is the part of a name before a slash."""
         check_name(folder)
         prefix = f"{folder}/"
         paths = [name.removeprefix(prefix) for name in list(self._files) if name.startswith(prefix)]  # in the folder

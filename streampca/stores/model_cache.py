@@ -60,7 +60,7 @@ class ModelCache:
         """
         self._models = models
         self._clock = clock
-        self.readable = ReadableModels(models, clock)
+        self.loader = ReadableModels(models, clock)
         self._on_load = on_load
         self._after_poll = after_poll
         self.current: PublishedModel | None = None  # the model in use
@@ -74,8 +74,8 @@ class ModelCache:
         self._other_topics = ""  # `describe_other_topics`
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
-        # Failed loads and polls by cause. The counter is shared with `readable`; polls add the causes store and bug.
-        self.failures: Counter[str] = self.readable.failures
+        # Failed loads and polls by cause. The counter is shared with `loader`; polls add the causes store and bug.
+        self.failures: Counter[str] = self.loader.failures
 
     def get_loaded(self, version: int | None) -> PublishedModel:
         """Return the model of a version, if it is in memory; None stands for the version in use.
@@ -108,9 +108,9 @@ class ModelCache:
         try:
             return self.get_loaded(version)
         except NotLoadedError:
-            model = self.readable.load(version)
+            model = self.loader.load(version)
         if model is not None:
-            self._keep(model)
+            self._keep_older(model)
         return model
 
     def versions(self) -> list[int]:
@@ -122,7 +122,7 @@ class ModelCache:
         location = self._missing_store
         if location is not None:
             return f"there is no store at {location} yet: no worker has written to it, or its volume is not mounted"
-        unreadable = dict(self.readable.unreadable)
+        unreadable = dict(self.loader.unreadable)
         if unreadable:
             newest = max(unreadable)
             cause = unreadable[newest].cause
@@ -135,12 +135,12 @@ class ModelCache:
         If the store cannot be read, that is logged once, until it can be read again.
         """
         try:
-            self._missing_store = self._models.store.missing()
+            self._missing_store = self._models.store.missing()  # its location if it does not exist yet, else None
             listed = self._models.snapshot()
             versions = listed.versions()
             self._drop_deleted(versions)
             self._load_first(self._list_candidates(versions))
-            self._after_poll(listed)  # the sidecar reads pins and reports
+            self._after_poll(listed)  # a callback, in which the sidecar reads pins and reports
             if self.current is None:
                 self._other_topics = describe_other_topics(self._models.store, self._models.topic)
         except StoreError as error:
@@ -150,7 +150,7 @@ class ModelCache:
             self.store_error = str(error)
             return
         finally:
-            self.readable.log_unreadable(in_use=self.current.version if self.current else None)
+            self.loader.log_unreadable(in_use=self.current.version if self.current else None)
         if self.store_error is not None:
             log.info("store readable again")
             self.store_error = None
@@ -169,6 +169,7 @@ class ModelCache:
             self._poller.join(_STOP_TIMEOUT_S)
 
     def _poll_forever(self, interval_s: float) -> None:
+        """Poll again and again until `stop` is called."""
         while not self._stop.wait(interval_s):
             try:
                 self.poll()
@@ -186,14 +187,14 @@ class ModelCache:
         if newer:
             return newer
         # The file is looked for, too, since a listing may be old.
-        is_gone = current.version not in versions and not self.readable.is_stored(current.version)
+        is_gone = current.version not in versions and not self.loader.is_stored(current.version)
         # Workers never delete the newest version. If it is gone, another store has taken the place of this one.
         return newest_first if is_gone else []
 
     def _load_first(self, candidates: Sequence[int]) -> None:
         """Load the first candidate that can be read, and use it from now on."""
         for version in candidates:
-            model = self.readable.load(version)
+            model = self.loader.load(version)
             if model is None:
                 continue
             if self.current is not None and version < self.current.version:
@@ -206,7 +207,7 @@ class ModelCache:
 
     def _drop_deleted(self, versions: Sequence[int]) -> None:
         """Forget the versions that the store does not have any more."""
-        self.readable.forget_deleted(versions)
+        self.loader.forget_deleted(versions)
         with self._lock:
             for version in self._older.keys() - versions:
                 del self._older[version]
@@ -222,14 +223,17 @@ class ModelCache:
             raise UnknownVersionError(
                 f"there is no model version {version}: never published, or removed; `streampca inspect STORE` lists all"
             ) from None
-        self._keep(model)
+        self._keep_older(model)
         return model
 
-    def _keep(self, model: PublishedModel) -> None:
-        """Keep an older version in memory. If there are too many, drop the least recently used one."""
+    def _keep_older(self, model: PublishedModel) -> None:
+        """Keep a version that is not in use in memory, and call `on_load` with it.
+
+        Of the versions without a pin, only the four that were used last stay in memory.
+        """
         self._on_load(model)
         with self._lock:
-            self._older[model.version] = model
-            unpinned = [older for older in self._older if older not in self.pinned]
-            for least_recently_used in unpinned[:-_MAX_OLDER_VERSIONS]:  # all but the last four
-                del self._older[least_recently_used]
+            self._older[model.version] = model  # at the end, where the most recently used versions are
+            unpinned = [version for version in self._older if version not in self.pinned]
+            for version in unpinned[:-_MAX_OLDER_VERSIONS]:
+                del self._older[version]

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-import numpy as np
 import structlog
 
 from streampca.errors import (
@@ -42,7 +41,8 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)  # number of versions
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # Not of a snapshot, even if these models are one: a version may be pinned or used after the snapshot was made.
+        # A snapshot of these models lists versions as they were. Pins and reports are read from the store itself even
+        # then: a version may be pinned or used after the snapshot was made.
         self._pins = Pins(store, topic)
         self._reports = ProcessStatuses(store, topic)
 
@@ -154,11 +154,12 @@ class Models:
         return found
 
     def delete(self, versions: Iterable[int]) -> None:
-        """Delete versions, and the pins that name them."""
+        """Delete versions, and their pins, which are names that users have given to them."""
         to_delete = set(versions)
         for name, version in self._pins.all().items():
             if version in to_delete:
                 self._pins.delete(name)
+        # The newest first, as it is in use: if a deletion fails, at least this model is gone.
         for version in sorted(to_delete, reverse=True):
             self.store.delete(numbered.path(self._folder, version))
 
@@ -175,23 +176,21 @@ class Models:
 def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None:
     """Return the version to delete first, or None if there are at most `keep` versions.
 
-    The age of a version is the number of messages that were learned since. The version is chosen whose neighbours are
-    closest: the age of its older neighbour, divided by the age of its younger one, is least. For example, of the ages
-    100, 110, 120, 240 and 480, the version of age 110 is chosen: 120/100 is less than 240/110 and 480/120. So the
-    distances between the versions that are left grow with their age.
+    The age of a version is the number of messages that were learned since. The versions have the ages a[0], a[1] and so
+    on, ascending. The version i with the least ratio a[i+1] / a[i−1] is chosen: its neighbours are closest. For
+    example, of the ages 100, 110, 120, 240 and 480, the version of age 110 is chosen: 120/100 is less than 240/110 and
+    480/120. So the distances between the versions that are left grow with their age.
 
     The newest `min(20, keep)` versions are never chosen, and the oldest only if there is no other choice.
     """
     if len(versions) <= keep:
         return None
     newest_first = sorted(versions, reverse=True)
-    first = max(min(_NEWEST_KEPT, keep), 1)  # index of the first version that may be chosen
-    candidates = newest_first[first:-1]
-    if not candidates:
-        return newest_first[-1]
-    ages = np.array([newest_first[0] - version for version in newest_first], np.float64)
-    ages[0] = 1.0  # instead of 0, by which a ratio would be divided if `keep` is 1
-    ages_of_older_neighbours = ages[first + 1 :]  # of each candidate: one place behind it
-    ages_of_younger_neighbours = ages[first - 1 : -2]  # one place before it
-    ratios = ages_of_older_neighbours / ages_of_younger_neighbours
-    return candidates[int(np.argmin(ratios))]
+    first = max(min(_NEWEST_KEPT, keep), 1)  # the newest version that may be chosen
+    last = len(newest_first) - 1  # the oldest version
+    if first >= last:
+        return newest_first[last]
+    a = [newest_first[0] - version for version in newest_first]
+    a[0] = 1  # instead of 0, by which a ratio would be divided if `keep` is 1
+    chosen = min(range(first, last), key=lambda i: a[i + 1] / a[i - 1])
+    return newest_first[chosen]

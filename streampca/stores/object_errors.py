@@ -109,11 +109,12 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
         certificate=_search(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
-        # The answer may name another permission than that for the action: for example, a write may need to use a key.
+        # The server may name the missing permission, which need not be that of the action. For example, writing to an
+        # encrypted bucket also needs permission to use its key.
         permission=_search(_ACTION, text) or _PERMISSIONS[scheme].get(action, "it"),
         policy=_search(_POLICY, text),
     )
-    is_temporary = RETRY_MAY_HELP in explanation
+    is_temporary = RETRY_MAY_HELP in explanation  # the explanations of temporary failures contain this text
     error_type = StoreBusyError if is_temporary else StoreError
     place = f"{url}/{name}" if name else url
     return error_type(f"cannot {action} {place}: {explanation}")

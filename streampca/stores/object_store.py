@@ -28,9 +28,9 @@ _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, s
 _PARTS_AT_ONCE = 2
 _NAMES_PER_REQUEST = 1000  # of a listing
 _open: Callable[..., Any] = from_url  # its types depend on the URL's scheme, which mypy does not know
-_ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_ALLOW_HTTP_VARIABLES = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 # Not every server that is compatible with S3 can delete many objects in one request.
-_CONFIG: dict[str, Any] = {"s3": {"disable_bulk_delete": True}}
+_CLIENT_CONFIG: dict[str, Any] = {"s3": {"disable_bulk_delete": True}}
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,21 @@ class _Listing:
         self._children: dict[str, dict[str, int]] = {}  # by folder: names directly in it → bytes; 0 for a folder
 
     def add(self, name: str, nbytes: int) -> None:
-        """Add an object, and the folders above it up to the listed one."""
-        is_folder = False  # the object comes first, then its folder, then the folder of this, and so on
-        while name != self.folder and self.covers(name):
-            parent = name.rpartition("/")[0]
+        """Add an object to its folder, this folder to the folder above it, and so on, up to the listed folder.
+
+        An object that does not lie below the listed folder is ignored.
+        """
+        if name == self.folder or not self.covers(name):
+            return
+        folder = name.rpartition("/")[0]
+        self._children.setdefault(folder, {})[name] = nbytes
+        while folder != self.folder:
+            parent = folder.rpartition("/")[0]
             siblings = self._children.setdefault(parent, {})
-            if is_folder and name in siblings:
-                return  # so the folders above it were added, too
-            siblings[name] = 0 if is_folder else nbytes
-            name = parent
-            is_folder = True
+            if folder in siblings:
+                return  # it was added earlier, with all folders above it
+            siblings[folder] = 0  # a folder has no bytes
+            folder = parent
 
     def remove(self, name: str) -> None:
         """Remove an object."""
@@ -87,34 +92,39 @@ class ObjectStore(Store):
     """`Store` in a bucket, below the prefix of its URL. Credentials come from the provider's environment variables."""
 
     def __init__(self, url: str, timeouts: Timeouts = Timeouts(), observe: Observe = observe_nothing) -> None:
-        """Does not connect yet. `url` was returned by `store_url.validate_location`."""
+        """Does not connect yet. `url` was returned by `store_url.validate_location`.
+
+        `observe` is called after each operation.
+        """
         self.location = url
         self._observe = observe
-        self._listing: _Listing | None = None  # what a snapshot has listed; None: this is not a snapshot
+        self._listing: _Listing | None = None  # the objects that `snapshot` has listed; None: this is not a snapshot
         scheme = store_url.find_scheme(url) or ""
-        allow_http = os.environ.get(_ALLOW_HTTP[scheme], "").lower() in ("1", "true", "yes")
+        # The client reads all other variables of the environment itself, such as those with credentials.
+        allow_http = os.environ.get(_ALLOW_HTTP_VARIABLES[scheme], "").lower() in ("1", "true", "yes")
         with self._convert_errors("open", ""):
             self._bucket = _open(
                 url,
-                config=_CONFIG.get(scheme, {}),
+                config=_CLIENT_CONFIG.get(scheme, {}),
                 client_options={
                     "allow_http": allow_http,
                     "connect_timeout": timedelta(seconds=timeouts.connect_s),
-                    "read_timeout": timedelta(seconds=timeouts.silence_s),
-                    "timeout": timedelta(seconds=timeouts.request_s),
+                    "read_timeout": timedelta(seconds=timeouts.silence_s),  # without a byte from the server
+                    "timeout": timedelta(seconds=timeouts.request_s),  # of a whole request
                 },
                 retry_config={
                     "max_retries": 10,
-                    "retry_timeout": timedelta(seconds=timeouts.retry_s),
+                    "retry_timeout": timedelta(seconds=timeouts.retry_s),  # no retry begins later
                     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
                 },
             )
 
     def write(self, name: str, data: bytes) -> None:
+        """Upload an object, a large one in several parts."""
         with self._request("write", name) as request:
-            request.count = _count_uploads(len(data))
+            request.count = _count_uploads(len(data))  # HTTP requests, for the metrics
             obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
-        if self._listing:
+        if self._listing:  # a snapshot shows its own writes
             self._listing.add(name, len(data))
 
     def create(self, name: str, data: bytes) -> bool:
@@ -123,11 +133,12 @@ class ObjectStore(Store):
         If the object is large, or the server cannot test and upload in one request, the object is read first, and
         uploaded if it is not there. This is not atomic: two processes may both upload the object, and both get True.
         """
-        was_created = None
+        was_created = None  # while nothing was tried, or the server cannot do it in one request
         if len(data) <= _PART_BYTES:
             was_created = self._create_in_one_request(name, data)
-        if was_created is None:  # too large for one request, or the server cannot do it
+        if was_created is None:
             was_created = self._write_unless_found(name, data)
+        # A snapshot lists the object even if another process has uploaded it: it exists now.
         if self._listing:
             self._listing.add(name, len(data))
         return was_created
@@ -162,22 +173,27 @@ class ObjectStore(Store):
             return bytes(obstore.get(self._bucket, name).bytes())
 
     def names(self, folder: str) -> list[str]:
+        """List the objects and folders directly in a folder; [] if there are none.
+
+        If this is a snapshot of the folder, or of a folder above it, no request is made.
+        """
         check_name(folder)
         prefix = f"{folder}/"
-        listing = self._listing
-        if listing and listing.covers(folder):  # the snapshot has listed this folder
-            names = set(listing.names(folder))
+        if self._listing and self._listing.covers(folder):
+            names = set(self._listing.names(folder))
         else:
             with self._request("list", folder) as request:
                 answer = obstore.list_with_delimiter(self._bucket, folder)
-                names = set(answer["common_prefixes"])  # the folders in this folder
+                names = set(answer["common_prefixes"])  # the folders in this folder, each perhaps with a slash behind
                 names |= {entry["path"] for entry in answer["objects"]}
                 request.count = _count_listings(len(names))
+        # An object and a folder may have the same name, which is listed once.
         parts = {name.removeprefix(prefix).split("/")[0] for name in names}
         # Other programs may have put objects there whose names are not valid here; these are left out.
         return sorted(f"{prefix}{part}" for part in parts if is_part(part))
 
     def size(self, name: str) -> int:
+        """Return the bytes of an object; 0 if it does not exist. A snapshot looks in its own list."""
         if self._listing and self._listing.covers(name):
             return self._listing.size(name)
         check_name(name)
@@ -239,10 +255,14 @@ class ObjectStore(Store):
 
     @contextmanager
     def _convert_errors(self, action: Action, name: str) -> Iterator[None]:
-        """Convert the library's errors to `StoreError`, without what they quote: URLs and answers may hold secrets."""
+        """Convert the library's errors to `StoreError`, without what they quote: URLs and answers may hold secrets.
+
+        If only the object to read or delete is missing, `FileNotFoundError` is raised.
+        """
         try:
             yield
         except FileNotFoundError as error:
+            # The library also raises it if the bucket is missing, which is an error of the store.
             if action in ("read", "delete") and is_missing_object(error):
                 raise FileNotFoundError(f"{self.location}/{name}") from None
             raise explain_error(action, self.location, name, error) from None

@@ -100,6 +100,7 @@ class RequestThreads(Executor):
     """Runs each call in a thread of its own. A request that hangs does not keep the process from ending."""
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """Call `fn` in a new thread, and return the future of its result."""
         future: Future[R] = Future()
 
         def call() -> None:

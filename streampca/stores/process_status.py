@@ -62,9 +62,9 @@ class ProcessStatuses:
         self._store = store
         self._folder = f"workers/{topic}"
 
-    def missing_store(self) -> str | None:
-        """Return the location of the store if it does not exist yet; else None."""
-        return self._store.missing()
+    def store_exists(self) -> bool:
+        """Return whether the store exists, so that writing a report would not create it. Raises `StoreError`."""
+        return self._store.missing() is None
 
     def write(self, report: ProcessStatus) -> None:
         """Replace the previous report of the same name. Raises `StoreError`."""

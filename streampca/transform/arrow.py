@@ -22,7 +22,7 @@ MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer add
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of a row: the six columns before the fields, and the bits that mark nulls
 _HEADER_BYTES = 4 + 4 + 1  # of a header: the lengths of its name and value, and the bits that mark nulls
 _NUMBER_BYTES = 8
-_ROWS_SHARE = 0.75  # of the bytes that a topic takes; the rest is for the schema
+_ROWS_SHARE = 0.75  # of the bytes that a record of the topic may have; the rest is for the schema and the header
 
 
 class ArrowPacker:
@@ -38,7 +38,9 @@ class ArrowPacker:
         record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), indices of records
         bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
         row_sizes = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
+        # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}, which names the record of the first row.
         template = make_origin_template(projected)
+        # The rest of a message is for its schema and header.
         max_bytes_of_rows = int(min(self._message_bytes, max_record_bytes * _ROWS_SHARE))
         for rows in _split_rows(row_sizes, max_bytes_of_rows):
             records = record_of_row[rows]
@@ -78,12 +80,12 @@ def _split_rows(sizes: NDArray[np.int64], max_bytes: int) -> Iterator[slice]:
 
     A row that is larger than `max_bytes` has a slice of its own.
     """
-    bytes_up_to = np.cumsum(sizes)  # of all rows up to this one
+    bytes_up_to = np.cumsum(sizes)  # of each row and all rows before it
     start = 0
     while start < len(sizes):
-        bytes_before = bytes_up_to[start] - sizes[start]
-        stop = int(np.searchsorted(bytes_up_to, bytes_before + max_bytes, "right"))
-        stop = max(stop, start + 1)  # one row, even if it is too large
+        bytes_before_start = bytes_up_to[start] - sizes[start]
+        first_too_many = int(np.searchsorted(bytes_up_to, bytes_before_start + max_bytes, side="right"))
+        stop = max(first_too_many, start + 1)  # at least one row, even if it is too large
         yield slice(start, stop)
         start = stop
 
@@ -134,5 +136,7 @@ def _measure_headers(headers: Column) -> NDArray[np.int64]:
     values = pairs.field(1)
     pair_sizes = _HEADER_BYTES + _measure_binaries(names) + _measure_binaries(values)
     bytes_before_pair = np.concatenate([[0], np.cumsum(pair_sizes)])
-    first_pairs = headers.offsets.to_numpy()  # of each record, and at last the number of all pairs
+    # The pairs of record i are those from first_pairs[i] to before first_pairs[i + 1], so their bytes are
+    # bytes_before_pair[first_pairs[i + 1]] - bytes_before_pair[first_pairs[i]].
+    first_pairs = headers.offsets.to_numpy()
     return np.asarray(np.diff(bytes_before_pair[first_pairs]), np.int64)

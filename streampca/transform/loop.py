@@ -71,7 +71,7 @@ class Transformer(MemberLoop):
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
         self._positions = self._assignment.progress
-        self._accepted_any = False  # the group has committed a record, or this member has projected a vector
+        self._has_accepted_vector = False  # the group has committed a record, or this member has projected a vector
         # The open transaction.
         self._uncommitted: dict[int, Position] = {}  # by partition, the position after its records
         self._counts = Counter[str]()  # of its records, by outcome, and of all
@@ -96,15 +96,16 @@ class Transformer(MemberLoop):
             if not self._uncommitted:  # no transaction is open: the events of this turn may open one
                 self._began_at = clock()
             self._handle_events_or_stop()
-            is_due = clock() - self._began_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
+            record_count = self._counts["all"]  # of the open transaction
+            is_due = clock() - self._began_at >= TRANSACTION_S or record_count >= TRANSACTION_RECORDS
             if self._uncommitted and is_due:
                 if clock() >= self._check_topic_at:
-                    self._check_topic()
+                    self._abort_if_topic_replaced()  # a deleted topic's offsets must not be committed for a new one
                     self._check_topic_at = clock() + CHECK_TOPIC_S
                 self._commit()
             self._assignment.retry_when_due(clock())
         except RecordRefusedError as error:
-            self._prepare_retry(error)
+            self._prepare_retry(error)  # from now on, smaller outputs are sent, or more timestamps are replaced
             self._start_over("aborted", str(error))
         except TransactionFailedError as error:  # for another cause: the same records may be sent again as they are
             self._start_over("failed", str(error))
@@ -118,13 +119,17 @@ class Transformer(MemberLoop):
             raise
 
     def _prepare_retry(self, error: RecordRefusedError) -> None:
-        """Change how records are sent, so that the next transaction is not refused for the same record."""
+        """Change how records are sent, so that the next transaction is not refused for the same record.
+
+        If the record was too large, the limit of outputs is lowered for good. If its timestamp was refused, more
+        timestamps are replaced, until `_end_retry_if_committed` ends this.
+        """
         is_too_large = error.size > 0  # otherwise, the timestamp of the record was refused
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
             self._timestamps.begin_next_try(error)
-        # The refused record is in this transaction, perhaps the last one of it. `_end_retry_if_committed` awaits all.
+        # Which record was refused is not known. So the retry ends when all records of this transaction are committed.
         for partition, position in self._uncommitted.items():
             self._refused_up_to[partition] = position.position
 
@@ -142,8 +147,8 @@ class Transformer(MemberLoop):
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
-                self._in_flight.finish(event.partition)  # records that are in flight are not lost
-                self._check_topic()
+                self._in_flight.finish(event.partition)  # write the records that were read before the lost ones
+                self._abort_if_topic_replaced()  # then nothing is skipped: all records are read again
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
@@ -154,10 +159,11 @@ class Transformer(MemberLoop):
         limit = self._output_limit
         outputs = self._outputs
 
-        def project(_previous: TransformedBatch | None) -> TransformedBatch:  # the previous batch does not matter
+        # A task gets the result of the task before it, which only a worker needs, to continue learning.
+        def project(_previous: TransformedBatch | None) -> TransformedBatch:
             return outputs.project(model, limit, batch)
 
-        self._in_flight.work(batch.partition, batch.nbytes, project, self._write)
+        self._in_flight.work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
 
     def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
@@ -165,26 +171,31 @@ class Transformer(MemberLoop):
         partition = batch.partition
         # Raises if so many records are rejected before the first vector that a setting must be wrong. This comes first,
         # since nothing may be sent then.
-        rejects = self._config.find_dead_letters(batch, accepted_any=self._accepted_any)
-        messages = len(batch.timestamps)
-        if messages:
-            self._accepted_any = True
-        # A batch without records only moves the position; the last record of an earlier batch is still the last one.
+        rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
+        message_count = len(batch.timestamps)  # records that hold vectors; some of them may get no output
+        if message_count:
+            self._has_accepted_vector = True
+        # A batch may only move the position, over offsets without records. Then the last record does not change.
         has_records = transformed.record_count > 0
-        position = Position(batch.next, last=transformed.last if has_records else self._positions[partition].last)
+        last_record = transformed.last if has_records else self._positions[partition].last
+        position = Position(batch.next, last=last_record)
         self._positions[partition] = position
         self._uncommitted[partition] = position
         replaced = self._send(transformed, rejects)
-        for event in report_rejected_and_skipped(batch, accepted_any=self._accepted_any):
+        for event in report_rejected_and_skipped(batch, accepted_any=self._has_accepted_vector):
             self._notify(event)
         self._counts.update(
-            all=transformed.record_count, read=batch.count, written=transformed.written,
-            rejected=len(batch.decoded.rejects), skipped=len(batch.decoded.skipped), replaced=replaced,
-        )  # fmt: skip
+            all=transformed.record_count,  # including values that hold a valid batch of no vectors
+            read=batch.count,  # the records that hold vectors, are rejected or skipped
+            written=transformed.written,
+            rejected=len(batch.decoded.rejects),
+            skipped=len(batch.decoded.skipped),
+            replaced=replaced,
+        )
         self._notify(
             events.BatchTransformed(
                 partition,
-                messages=messages,
+                messages=message_count,
                 outputs=transformed.written,
                 version=transformed.version,
                 lag=batch.end - batch.next,
@@ -209,20 +220,21 @@ class Transformer(MemberLoop):
     def _commit(self) -> None:
         """Commit the open transaction, with the position behind its records in each partition."""
         started = time.perf_counter()
+        # For the next transaction: somebody may have changed the largest size of a record in the output topic.
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         shape = self._model.shape  # numbers of components and dimensions: a later member must write the same
         topic_id = self._outputs.source_topic_id
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
         self._transactions.commit(offsets)
         self._end_retry_if_committed()
-        self._end("committed", seconds=time.perf_counter() - started)
+        self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_retry_if_committed(self) -> None:
-        """If all records of refused transactions are committed, replace only the usual timestamps again.
+        """Once all records of refused transactions are committed, replace no more timestamps than before the refusal.
 
-        After a broker has refused a timestamp, `TimestampReplacer` replaces more of them. It must do so until the
-        refused record is committed, which may take several transactions. A partition that was released is another
-        member's, so this member no longer waits for it.
+        `TimestampReplacer` replaces timestamps that the options of the topic do not allow. After a broker has refused a
+        timestamp, it also replaces allowed ones, until the refused record is committed, perhaps some transactions
+        later. A partition that was released is another member's, so this member no longer waits for its records.
         """
         for partition, end in list(self._refused_up_to.items()):
             is_ours = partition in self._positions
@@ -230,9 +242,9 @@ class Transformer(MemberLoop):
             if is_committed or not is_ours:
                 del self._refused_up_to[partition]
         if not self._refused_up_to:
-            self._timestamps.begin_first_try()
+            self._timestamps.forget_failed_tries()
 
-    def _check_topic(self) -> None:
+    def _abort_if_topic_replaced(self) -> None:
         """If the topic was replaced, abort the transaction and raise `TransactionFailedError`.
 
         Our positions mean other records in the new topic. If the brokers do not answer, the same error is raised.
@@ -251,11 +263,11 @@ class Transformer(MemberLoop):
 
     def _start_over(self, outcome: str, cause: str) -> None:
         """Read all partitions again from the committed offsets."""
-        self._end(outcome, cause)
+        self._report_end(outcome, cause)
         self._assignment.restart()
 
-    def _end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
-        """Report the end of the open transaction, if there is one, and forget it."""
+    def _report_end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
+        """Report the end of the open transaction, if there is one, and forget its records."""
         if self._uncommitted:
             self._notify(events.TransactionEnded(outcome, self._counts, seconds, cause))
         self._uncommitted = {}
@@ -264,9 +276,9 @@ class Transformer(MemberLoop):
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Release partitions, and abort the open transaction, since it may hold records of them."""
         self._transactions.abort()
-        self._end("aborted", "partitions lost" if lost else "partitions revoked")
+        self._report_end("aborted", "partitions lost" if lost else "partitions revoked")
         self._assignment.release(partitions, lost=lost)
-        if self._positions:  # the transaction may hold records of the partitions that stay, too
+        if self._positions:  # partitions stay, whose records in the aborted transaction must be read again
             self._assignment.restart()
 
     def _raise_if_stopping(self) -> None:
@@ -278,30 +290,40 @@ class Transformer(MemberLoop):
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
         """Yield the positions at which partitions continue. Partitions that the output topic lacks are left out.
 
-        Raises `TimeoutError` if a retry can help, or if the member is to stop, since each request may take long.
+        Raises `TimeoutError` if a retry can help. The requests may take long, so it is also raised between two of them
+        if the member is to stop.
         """
         self._raise_if_stopping()
-        self._transactions.recover()
+        self._transactions.recover()  # ends a transaction that has failed, or that an earlier process has left open
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         self._raise_if_stopping()
         writable = self._find_writable(partitions)
         self._raise_if_stopping()
-        if self._positions:  # other partitions were read, while these waited until the output topic had them
-            self._check_topic()
-        else:  # nothing is being read, and the topic may be another one by now
-            self._accepted_any = False
-        starts = self._start_finder.find(writable)
+        is_reading_others = bool(self._positions)  # as while these partitions wait until the output topic has them
+        if is_reading_others:
+            self._abort_if_topic_replaced()  # otherwise, positions of the old topic would be committed for the new one
+        else:  # the topic may have been replaced meanwhile, and the settings may not fit the new one
+            self._has_accepted_vector = False
+        yield self._find_starts(writable)
+
+    def _find_starts(self, partitions: Collection[int]) -> dict[int, Position]:
+        """Return the positions at which partitions continue, and note the id of their topic for outputs.
+
+        If partitions have no committed offset, the next transaction commits where they begin, so that a later member
+        need not find this again.
+        """
+        starts = self._start_finder.find(partitions)
         # The group has committed records, so the settings are taken to be right.
         if any(committed.offset > 0 for committed in starts.committed.values()):
-            self._accepted_any = True
+            self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
-        # Committed with the next transaction, so that a later member need not find where they have begun. The position
-        # −1 cannot be committed.
-        self._uncommitted |= {p: position for p, position in starts.begun.items() if position.position >= 0}
+        for partition, position in starts.uncommitted.items():
+            if position.position >= 0:  # -1, the earliest record, cannot be committed
+                self._uncommitted[partition] = position
         transform_start = self._start_finder.transform_start
-        if starts.begun and transform_start is not None:
-            log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts.begun))
-        yield starts.positions(writable)
+        if starts.uncommitted and transform_start is not None:
+            log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts.uncommitted))
+        return starts.positions(partitions)
 
     def _find_writable(self, partitions: Collection[int]) -> list[int]:
         """Return the partitions whose outputs can be written: the output topic has a partition of the same number.

@@ -36,6 +36,7 @@ class TransformMetrics(MemberMetrics):
                 self._metrics[name].labels(outcome)
 
     def observe(self, change: Change) -> None:
+        """Set gauges to the values of an event, and increase counters by them."""
         super().observe(change)
         match change.event:
             case BatchTransformed(partition, version=version, lag=lag):
@@ -45,5 +46,5 @@ class TransformMetrics(MemberMetrics):
                 self._record(label=outcome, transactions=1)
                 if outcome == "committed":
                     self._record(commit_duration_seconds=seconds, timestamps_replaced=counts["replaced"])
-                    for name in _OUTCOMES["records"]:
-                        self._record(label=name, records=counts[name])
+                    for record_outcome in _OUTCOMES["records"]:  # read, written, rejected, skipped
+                        self._record(label=record_outcome, records=counts[record_outcome])

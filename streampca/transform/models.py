@@ -33,13 +33,14 @@ class CurrentModel:
     ) -> None:
         """`version` is the version to use, or the name of one of the `pins`. If it is None, the newest one is used.
 
-        `output` is the topic of the outputs, for errors. Outputs are written if their p-value is below `p_below`. If
-        `p_below` is None, p-values are not needed. The paths in `field` may name the dimensions. `pins` is called once.
+        `output` is the topic of the outputs, for errors. With a limit `p_below`, a model must have past scores, from
+        which p-values are computed; None: p-values are not needed. If the paths in `field` name the dimensions, a model
+        must have the same names. `pins` is called once.
         """
         self._cache = cache
         self._output = output
         self._pins = pins
-        self._pin = version if isinstance(version, str) else ""  # "": the version is not given by a pin
+        self._pin_name = version if isinstance(version, str) else ""  # "": the version is not given by a pin
         # The fixed version; None if the newest is used. A pin is looked up by the first `refresh`.
         self.version = version if isinstance(version, int) else None
         self._p_below = p_below
@@ -55,21 +56,21 @@ class CurrentModel:
 
     @property
     def shape(self) -> OutputShape:
-        """The numbers of components and dimensions, and the version if it is fixed. It is committed with offsets."""
+        """The numbers of components and dimensions, and the version if it is fixed; committed with the offsets."""
         return _find_shape(self.published)._replace(version=self.version)
 
     def refresh(self) -> str:
         """Use the fixed version or the newest model. Return why there is no model to use yet, or "" if there is one.
 
-        Raises `InputError` if the version cannot be used, or has another shape than the earlier one, and
-        `SettingsError` if its dimensions have other names than the dimensions that `field` reads.
+        Raises `InputError` if the model cannot be used, or has another shape than the model before, and `SettingsError`
+        if the model was learned from dimensions with other names than those in `field`.
         """
         is_fixed_in_use = self._model is not None and self.version is not None
-        if is_fixed_in_use:  # it never changes
+        if is_fixed_in_use:  # a fixed version is never replaced
             return ""
         try:
-            if self._pin and self.version is None:
-                self.version = look_up_pin(self._pin, self._pins())
+            if self._pin_name and self.version is None:
+                self.version = look_up_pin(self._pin_name, self._pins())
             model = self._cache.get(self.version)
         except NoModelError as error:
             return str(error)
@@ -78,10 +79,10 @@ class CurrentModel:
         if model is self._model:
             return ""
         lacks_past_scores = self._p_below is not None and model.past_scores is None
-        if lacks_past_scores and self.version is not None:
-            raise InputError(f"model version {self.version} has no past scores, which p-values need")
-        if lacks_past_scores:  # an earlier model stays in use, if there is one
-            return "" if self._model else _NO_PAST_SCORES
+        if lacks_past_scores:
+            if self.version is not None:
+                raise InputError(f"model version {self.version} has no past scores, which p-values need")
+            return "" if self._model else _NO_PAST_SCORES  # the model before stays in use, if there is one
         self._refuse_other_dimensions(model)
         if self._model is None:
             self._warn_if_no_p_can_be_below(model)
@@ -89,7 +90,7 @@ class CurrentModel:
         return ""
 
     def _refuse_other_dimensions(self, model: PublishedModel) -> None:
-        """Raise if a new model has another shape than the model in use, or other dimensions than `field` reads."""
+        """Raise if a new model has another shape than the model in use, or other names of dimensions than `field`."""
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
         names = dimension_names(self._field, model.model.dimensions)
@@ -111,25 +112,24 @@ class CurrentModel:
             self._refuse_other_version(written.version)
 
     def _refuse_other_version(self, written: int) -> None:
-        """Raise `InputError` unless the version in use is `written`, that of the outputs written before."""
+        """Raise `InputError` unless the version in use is `written`, the version of the outputs written before."""
         if written == self.version:
             return
-        now = "unset" if self.version is None else str(self.version)
-        if self._pin:
-            setting = f"{self._pin} now means version"
-            remedy = f"`streampca pin {written} --as {self._pin}`"
-        else:
-            setting = "model_version is"
+        if self._pin_name:  # "but stable now means version 7, …: `streampca pin 6 --as stable`, or …"
+            version_now = f"{self._pin_name} now means version {self.version}"
+            remedy = f"`streampca pin {written} --as {self._pin_name}`"
+        else:  # "but model_version is 7, …: set model_version=6, or …"
+            version_now = f"model_version is {'unset' if self.version is None else self.version}"
             remedy = f"set model_version={written}"
         raise InputError(
-            f"{self._output} holds outputs of model version {written}, but {setting} {now}, and each version is "
+            f"{self._output} holds outputs of model version {written}, but {version_now}, and each version is "
             f"another basis: {remedy}, or {_START_OVER}"
         )
 
     def _refuse_other_shape(self, model: PublishedModel, written: OutputShape) -> None:
-        """Raise `InputError` if a model has not the numbers of components and dimensions that were written before."""
+        """Raise `InputError` if a model has other numbers of components and dimensions than the outputs before."""
         shape = _find_shape(model)
-        if shape.size != written.size:
+        if shape.components_and_dimensions != written.components_and_dimensions:
             raise InputError(
                 f"{self._output} holds outputs of {_describe(written)}, but model version {model.version} has "
                 f"{_describe(shape)}, and they must not be mixed: {_START_OVER}"

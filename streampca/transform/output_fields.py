@@ -38,6 +38,8 @@ class OutputFields:
         """Name of each field of an output → what it holds."""
         kinds: dict[str, Kind] = {}
         for name in self.emitted:
+            # "contributions:5" stands for several fields: for each score, the five dimensions that contributed most,
+            # and what they contributed. The label says which machine, say, the record is about.
             if name.startswith("contributions:"):
                 for score in ("t2", "spe"):
                     kinds |= {f"{score}_dimensions": "integers", f"{score}_contributions": "numbers"}
@@ -60,31 +62,34 @@ class OutputFields:
 
     def project(
         self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64], counts: NDArray[np.int64],
-        in_batches: NDArray[np.bool_],
+        have_own_blocks: NDArray[np.bool_],
     ) -> Fields:  # fmt: skip
-        """Return the fields of the vectors (n, d) of m records, n > 0.
+        """Return the fields of the vectors (n, d) of m records, n > 0, whose offsets (m,) ascend.
 
-        Each record has an offset in `offsets` (m,), which ascend, and a number of vectors in `counts` (m,). Where
-        `in_batches` (m,) is true, the value of the record is a batch, and its vectors have blocks of their own. Any
-        other record has one vector, and shares a block with the records of near offsets.
+        A block is `GEMM_ROWS` rows that are multiplied at once. The row of a vector in its block depends on the record
+        alone, so that the fields of a record have the same bits whatever else is projected with it. A record may have
+        several vectors, `counts` (m,), if it is true in `have_own_blocks` (m,): its vectors begin at row 0 of blocks of
+        their own. Any other record has one vector, whose row is offset % GEMM_ROWS in the block of the near offsets.
         """
         are_consecutive = offsets[-1] - offsets[0] == len(offsets) - 1
-        if are_consecutive and not in_batches.any():
+        if are_consecutive and not have_own_blocks.any():
             return self._project_consecutive(published, vectors, int(offsets[0]))
-        return self._project_at(published, vectors, _indices_in_blocks(offsets, counts, in_batches))
+        return self._project_at(published, vectors, _find_rows_in_blocks(offsets, counts, have_own_blocks))
 
     def _project_consecutive(self, published: PublishedModel, vectors: Array, offset: int) -> Fields:
         """Return the fields of vectors at consecutive offsets, the first at `offset`.
 
-        This is an optimisation: unlike `_project_at`, it does not copy the vectors of whole blocks.
+        The row of a vector in its block is offset % GEMM_ROWS. This is an optimisation: unlike `_project_at`, this
+        function does not copy the vectors that fill whole blocks.
         """
         n = len(vectors)
-        row_of_first = offset % GEMM_ROWS  # in its block
-        row_after_last = (row_of_first + n) % GEMM_ROWS
         # For example, with blocks of 4 rows: of the offsets 6 to 16, 6 and 7 end a block, 8 to 15 fill two blocks, and
         # 16 begins a block. Each of these three parts may be empty.
-        whole_start = min(-row_of_first % GEMM_ROWS, n)  # index of the first vector at row 0 of a block
-        whole_stop = max(whole_start, n - row_after_last)  # index behind the last row of a whole block
+        row_of_first = offset % GEMM_ROWS  # 2 in the example
+        rows_to_next_block = -row_of_first % GEMM_ROWS  # 2
+        row_after_last = (row_of_first + n) % GEMM_ROWS  # 1
+        whole_start = min(rows_to_next_block, n)  # 2, the index of offset 8
+        whole_stop = max(whole_start, n - row_after_last)  # 10, the index of offset 16
         runs = []
         for start, stop in pairwise([0, whole_start, whole_stop, n]):
             if start < stop:
@@ -99,17 +104,17 @@ class OutputFields:
         return self._project_at(published, vectors, np.arange(row, row + len(vectors)))
 
     def _project_at(self, published: PublishedModel, vectors: Array, rows: NDArray[np.int64]) -> Fields:
-        """Return the fields of vectors, each computed at its row in `rows` (n,), counted over all blocks."""
+        """Return the fields of vectors, each computed at its row in `rows` (n,), which are counted over all blocks."""
         fields = self._compute(published, place_at_indices(vectors, rows))
         return {name: values[rows] for name, values in fields.items()}
 
     def _compute(self, published: PublishedModel, blocks: Array) -> Fields:
-        """Return the fields of the vectors (n, d) in one or more whole blocks."""
+        """Return the fields of vectors (n, d), which fill whole blocks: n is a multiple of `GEMM_ROWS`."""
         projected = published.project(blocks)
         fields: dict[str, NDArray[Any]] = {}
         computed = list(self.emitted)
         if self.with_p and "p" not in computed:
-            computed.append("p")
+            computed.append("p")  # not emitted: `Outputs` selects by p which records get outputs
         for name in computed:
             if name.startswith("contributions:"):
                 limit = int(name.removeprefix("contributions:"))
@@ -141,36 +146,48 @@ class OutputFields:
         """
         d = published.model.dimensions
         names = None
-        if self.with_names:  # if the model has no names, they are numbers: the schema of the outputs needs names
+        if self.with_names:
+            # A model without names gets the numbers as names, since the schema of the outputs needs some.
             names = np.array(published.names or [str(i) for i in range(d)], object)
         fields: dict[str, NDArray[Any]] = {}
-        (t2_dimensions, spe_dimensions), largest = projected.contributions(min(limit, d))
-        for score, indices, contributions in (("t2", t2_dimensions, largest.t2), ("spe", spe_dimensions, largest.spe)):
-            fields[f"{score}_dimensions"] = indices
-            fields[f"{score}_contributions"] = contributions.astype(np.float64, copy=False)
+        (t2_dimensions, spe_dimensions), contributions = projected.contributions(min(limit, d))
+        largest_by_score = {"t2": (t2_dimensions, contributions.t2), "spe": (spe_dimensions, contributions.spe)}
+        for score, (dimensions, values) in largest_by_score.items():
+            fields[f"{score}_dimensions"] = dimensions
+            fields[f"{score}_contributions"] = values.astype(np.float64, copy=False)
             if names is not None:
-                fields[f"{score}_names"] = names[indices]
+                fields[f"{score}_names"] = names[dimensions]
         return fields
 
 
-def _indices_in_blocks(
-    offsets: NDArray[np.int64], counts: NDArray[np.int64], in_batches: NDArray[np.bool_]
+def _find_rows_in_blocks(
+    offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_blocks: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (n,) of each vector, counted over all blocks. The arguments are those of `OutputFields.project`.
+    """Return the row (n,) of each vector, counted over all blocks of `GEMM_ROWS` rows that are multiplied at once.
 
-    For example, let blocks have 4 rows, and let there be records at the offsets 5 and 6 with one vector each, at 8 with
-    a batch of 5 vectors, and at 9 with one vector. The first two share a block, and have the rows 1 and 2. The batch
-    has two blocks of its own, and the rows 4 to 8. The last record begins a block at row 12, and has row 13.
+    The row of a vector in its block depends on its record alone: see `OutputFields.project`, which has the same
+    arguments. For example, let a block have 4 rows, and let the records at the offsets 5, 6 and 9 have one vector each,
+    and the record at 8 five vectors in blocks of its own. The result is 1, 2, 4, 5, 6, 7, 8, 13, by these steps:
+
+        offset           5   6   8   9
+        row_in_block     1   2   0   1   of the first vector of the record
+        heights          4   4   8   4   rows of all blocks of the record
+        begins_block     T   F   T   T   F: in the same block as the record before
+        block_starts     0   0   4  12   row at which the blocks of the record begin
+        first_rows       1   2   4  13   block_starts + row_in_block
     """
-    # Of each record (m,): the row of its first vector in its block, and how many rows its blocks have.
-    row_in_block = np.where(in_batches, 0, offsets % GEMM_ROWS)
-    blocks_of_batch = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up
-    heights = GEMM_ROWS * np.where(in_batches, blocks_of_batch, 1)
-    # A record begins a new block if it is a batch, or if the record before it is a batch or in another block.
-    offset_of_block = np.where(in_batches, -1, offsets - row_in_block)  # at row 0 of the block; -1: a batch
-    begins_block = in_batches | (np.diff(offset_of_block, prepend=-1) != 0)
-    ends_of_blocks = np.cumsum(heights * begins_block)
-    first_rows = ends_of_blocks - heights + row_in_block
+    row_in_block = np.where(have_own_blocks, 0, offsets % GEMM_ROWS)
+    own_block_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up
+    heights = GEMM_ROWS * np.where(have_own_blocks, own_block_count, 1)
+    # Two records share a block if they have the same offset at row 0 of their block. Records with own blocks have no
+    # such offset. The first record always begins a block: it has an offset, or own blocks.
+    no_offset = -1
+    offset_at_row_0 = np.where(have_own_blocks, no_offset, offsets - row_in_block)
+    is_other_block = np.diff(offset_at_row_0, prepend=no_offset) != 0
+    begins_block = have_own_blocks | is_other_block
+    block_ends = np.cumsum(heights * begins_block)  # a record that shares the block before adds no rows
+    block_starts = block_ends - heights
+    first_rows = block_starts + row_in_block
     # Of each vector (n,): its index among the vectors of its record.
     first_vectors = np.cumsum(counts) - counts
     index_in_record = np.arange(counts.sum()) - np.repeat(first_vectors, counts)

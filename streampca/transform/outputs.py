@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.base import Fields
 from streampca.formats.codec import Codec
 from streampca.formats.record import LastRecord, Record, Reject, headers_of, keys_of, offsets_of, values_of
 from streampca.sources.base import Outgoing, OutgoingFields
@@ -57,12 +58,14 @@ class Outputs:
         """
         projected = self._project_records(published, batch)
         outputs: list[OutgoingFields] = []
-        written = 0
+        written_records = 0
         if projected is not None:
             outputs.extend(self.packer.pack(self.topic, projected, limit.max_record_bytes))
-            written = len(projected.counts)
+            written_records = len(projected.counts)
+        # By the offset of a record, why its message is too large. Of a message of several records, only the first one
+        # is rejected: all other records are projected again, and get other messages.
         too_large = limit.find_too_large(self.topic, outputs)
-        if too_large:  # reject these, and project the others again: a message that is too large may hold some of them
+        if too_large:
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
         kept = batch
         if not batch.decoded.rejects:  # otherwise the records are needed for dead letters
@@ -73,21 +76,21 @@ class Outputs:
             record_count=len(batch.records),
             last=batch.last,
             outputs=outputs,
-            written=written,
+            written=written_records,
             version=published.version,
         )
 
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
-        """Return the records of a batch that get outputs, with the fields of these; None if no record gets one."""
-        # The decoded records: their indices in the batch, their numbers of vectors, offsets and timestamps, each (m,).
-        indices = batch.decoded.indices
-        counts = batch.decoded.counts
+        """Return the records of a batch that get outputs, with their fields; None if no record gets one."""
+        # Of the m decoded records, which are some of the records in the batch, each (m,).
+        indices = batch.decoded.indices  # in `batch.records`
+        counts = batch.decoded.counts  # numbers of vectors
         if not len(indices):
             return None
         offsets = offsets_of(batch.records)[indices]
-        timestamps = batch.timestamps
-        in_batches = (counts > 1) | self.codec.is_batch
-        fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, in_batches)
+        timestamps = batch.timestamps  # a batch has these only of its decoded records
+        have_own_blocks = (counts > 1) | self.codec.is_batch  # records that could hold several vectors
+        fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_blocks)
         if self.only_p_below is not None:  # leave out the records without an unusual vector
             has_output = _have_wanted_vector(fields["p"] < self.only_p_below, counts)
             has_row = np.repeat(has_output, counts)
@@ -98,23 +101,32 @@ class Outputs:
             timestamps = timestamps[has_output]
             if not len(indices):
                 return None
-        if "record" in self.output_fields.kinds:
-            values = _select(values_of(batch.records), indices)
-            fields = {**fields, "record": _put_in_first_rows(values, counts)}
-        if "label" in self.output_fields.kinds:
-            labels = self.codec.read_labels([batch.records[i] for i in indices.tolist()], counts)
-            fields = {**fields, "label": np.array(labels, object)}
+        fields = {**fields, **self._read_fields(batch, indices, counts)}
         return ProjectedRecords(
             topic_id=self.source_topic_id,
             partition=batch.partition,
             version=published.version,
-            fields={name: fields[name] for name in self.output_fields.kinds},
+            fields={name: fields[name] for name in self.output_fields.kinds},  # p may have been computed only to select
             counts=counts,
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
             offsets=offsets,
             timestamps=timestamps,
         )
+
+    def _read_fields(self, batch: Vectors, indices: NDArray[np.int64], counts: NDArray[np.int64]) -> Fields:
+        """Return the fields that are read from records, if outputs have them: the value of the record, and its label.
+
+        `indices` (m,) are of records in the batch, and `counts` (m,) their numbers of vectors.
+        """
+        fields: dict[str, NDArray[Any]] = {}
+        if "record" in self.output_fields.kinds:
+            values = _select(values_of(batch.records), indices)
+            fields["record"] = _put_in_first_rows(values, counts)
+        if "label" in self.output_fields.kinds:
+            labels = self.codec.read_labels([batch.records[i] for i in indices.tolist()], counts)
+            fields["label"] = np.array(labels, object)
+        return fields
 
     def make_dead_letter(self, partition: int, record: Record, reject: Reject) -> Outgoing:
         """Return the dead letter of a rejected record. Without a dead-letter topic, raises `ValueError`."""

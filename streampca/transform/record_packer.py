@@ -54,12 +54,14 @@ class RecordPacker:
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterable[OutgoingFields]:
         """Return a message for each record, whatever its size."""
         values = self.write_values(projected.fields, projected.counts)
+        # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}, which names the record of the output.
         template = make_origin_template(projected)
         headers = [
             [*headers_of_record, (ORIGIN, template % offset)]
             for headers_of_record, offset in zip(projected.headers, projected.offsets.tolist(), strict=True)
         ]
         timestamps = projected.timestamps.tolist()
+        # In the order of the fields of `Outgoing`.
         return zip(repeat(topic), repeat(projected.partition), values, projected.keys, headers, timestamps)
 
     def write_values(self, fields: Fields, counts: NDArray[np.int64]) -> Sequence[bytes]:

@@ -26,7 +26,7 @@ class Written(NamedTuple):
     """What a partition of the output topic tells about the records that were written to it."""
 
     last: int | None  # offset of the last record that has a committed output; None: no output was found
-    is_complete: bool  # the partition was searched, and still holds the first record that was written to it
+    is_whole_log: bool  # the partition was searched, and still holds the first record that was written to it
 
 
 class Starts(NamedTuple):
@@ -34,14 +34,16 @@ class Starts(NamedTuple):
 
     topic_id: str  # "" if the brokers give topics no ids
     committed: Mapping[int, Committed]  # by partition, the offsets of the group, also of other partitions
-    begun: Mapping[int, Position]  # by partition, where partitions without a committed offset begin
+    uncommitted: Mapping[int, Position]  # by partition, where partitions without a committed offset begin
 
     def positions(self, partitions: Collection[int]) -> dict[int, Position]:
-        """Return the positions of these partitions."""
+        """Return where each partition is read from: its position in `uncommitted`, or the committed one."""
         positions = {}
         for partition in partitions:
-            begun = self.begun.get(partition)
-            positions[partition] = read_position(self.committed[partition]) if begun is None else begun
+            if partition in self.uncommitted:
+                positions[partition] = self.uncommitted[partition]
+            else:
+                positions[partition] = read_position(self.committed[partition])
         return positions
 
 
@@ -67,15 +69,15 @@ class StartFinder:
         """
         committed = self._find_committed()
         topic_id = self.source.topic_id()
-        uncommitted = set(partitions) - committed.keys()
+        without_offset = set(partitions) - committed.keys()
         written: Mapping[int, Written] = {}
-        if uncommitted and self.transform_start in (None, OUTPUTS):
-            written = self._find_written(uncommitted, topic_id)
+        if without_offset and self.transform_start in (None, OUTPUTS):
+            written = self._read_written(without_offset, topic_id)
             # While the outputs were read, another member may have written the first ones, and committed their offsets.
             committed = self._find_committed()
-            uncommitted -= committed.keys()
+            without_offset -= committed.keys()
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
-        return Starts(topic_id=topic_id, committed=committed, begun=self._begin(uncommitted, written))
+        return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))
 
     def _find_committed(self) -> Mapping[int, Committed]:
         """Return the group's offsets of all partitions of the topic."""
@@ -94,12 +96,12 @@ class StartFinder:
     def _begin_behind(self, partition: int, written: Written) -> Position:
         """Return where a partition begins if `transform_start` is outputs or not set.
 
-        It begins behind the record of the last output if `transform_start` is outputs, and at the earliest record if
-        nothing was written. Otherwise outputs could be written twice, so `SettingsError` is raised.
+        The partition begins behind the record of the last output if `transform_start` is outputs, and at the earliest
+        record if nothing was written. Otherwise outputs could be written twice, so `SettingsError` is raised.
         """
         if written.last is not None and self.transform_start == OUTPUTS:
             return Position(written.last + 1)
-        was_never_written = written.last is None and written.is_complete
+        was_never_written = written.last is None and written.is_whole_log  # read from its first record on
         if was_never_written:
             return _EARLIEST
         if written.last is not None:
@@ -114,18 +116,20 @@ class StartFinder:
             f"so that no output is written twice, set transform_start to {choices}"
         )
 
-    def _find_written(self, partitions: Collection[int], topic_id: str) -> Mapping[int, Written]:
-        """Find what the output topic tells about these partitions."""
+    def _read_written(self, partitions: Collection[int], topic_id: str) -> Mapping[int, Written]:
+        """Read from the output topic which records of these partitions have outputs already."""
         written = {}
         try:
             with closing(self.open_outputs()) as reader:
-                require_output_partitions(self.output_topic, len(reader.log_ends), self.topic, partitions)
-                found = reader.find_last(partitions, is_wanted=_is_output)
+                require_output_partitions(self.output_topic, len(reader.log_bounds), self.topic, partitions)
+                # By partition, the newest outputs. A partition is absent if the search gave up before it found one.
+                newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
-                    earliest, _ = reader.log_ends[partition]  # 0: the log still has its beginning
-                    last = _find_last_record(found.get(partition, []), topic_id)
-                    was_searched = partition in found  # False: the search gave up, before it found an output
-                    written[partition] = Written(last, is_complete=was_searched and earliest == 0)
+                    last = _find_last_record(newest_outputs.get(partition, []), topic_id)
+                    was_searched = partition in newest_outputs
+                    earliest_offset, _ = reader.log_bounds[partition]
+                    has_beginning = earliest_offset == 0  # retention has removed no output
+                    written[partition] = Written(last=last, is_whole_log=was_searched and has_beginning)
         except NoBrokerError as error:  # a retry can help
             raise TimeoutError(str(error)) from None
         except SourceError as error:
@@ -157,6 +161,7 @@ def _find_last_record(outputs: Sequence[Record], topic_id: str) -> int | None:
     for output in reversed(outputs):
         origin = read_origin(output.headers)
         if origin is not None and not _is_of_other_topic(origin, topic_id):
+            # The header of an Arrow message names the record of its first row only, so its last row is read.
             last_offset = _read_offset_of_last_row(output)
             return origin.offset if last_offset is None else last_offset
     return None

@@ -14,6 +14,7 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
 import structlog
 
+from streampca.consumer_group.committed import read_begins
 from streampca.consumer_group.events import (
     CheckpointPostponed,
     CheckpointSaved,
@@ -40,15 +41,15 @@ from streampca.worker.writer import CheckpointWriter, SaveResult
 
 log = structlog.get_logger()
 
-_FLUSH_S = 2.0  # longest wait for dead letters before a save is postponed
-_ANSWER_S = 0.05  # longest wait for the store in one step of restoring; then the loop polls
-_BEGUN_AT_ONCE = 64  # new partitions in one step: brokers are asked for the offsets at which they begin
+_DEAD_LETTERS_TIMEOUT_S = 2.0  # longest wait for dead letters before a save is postponed
+_STEP_TIMEOUT_S = 0.05  # longest wait for the store in one step of restoring; then the loop polls
+_MAX_BEGUN_AT_ONCE = 64  # new partitions in one step: brokers are asked for the offsets at which they begin
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Restoring: TypeAlias = Generator[Mapping[int, Fold], None, T]
-"""Yields restored folds by partition, {} while it waits for the store, and returns T."""
+FoldGenerator: TypeAlias = Generator[Mapping[int, Fold], None, T]
+"""A generator that yields restored folds by partition, {} while it waits for the store, and at last returns T."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,31 +75,25 @@ def check_before_joining(
 ) -> dict[int, Fold]:
     """Check the checkpoints before the worker joins its group, and return their folds, by partition.
 
-    With `every`, the newest one of each partition is loaded. Otherwise one of a partition and one of a backfill are
-    enough, since a topic may have a thousand partitions, and each one is checked when it is assigned.
+    With `every`, the newest checkpoint of each partition is loaded. Otherwise the checkpoint of one partition and that
+    of one backfill are enough: a topic may have a thousand partitions, and each is checked when it is assigned.
 
     Raises `ForeignStoreError` if the group has another store, `SettingsError` if a fold has learned with other
     settings, `TopicReplacedError` if it has learned an earlier topic of the same name, and `StoreBusyError` if the
-    store does not answer. Raises `DamagedFileError` if all checkpoints of a partition are damaged. If one cannot be
-    read, its `StoreError` is raised only with `every`, or if no other could be read.
+    store does not answer. Raises `DamagedFileError` if all checkpoints of a partition are damaged. If a checkpoint
+    cannot be read, its `StoreError` is raised only with `every`, or if no checkpoint could be read.
     """
     refuse_other_store(checkpoints, committed, checkpoints.find_identity())
     stored = checkpoints.snapshot()
-    answers: Iterable[Answer[Checkpoint | None]]
-    if every:
-        sizes = stored.sizes(stored.newest_offsets())
-        answers = stored.for_each(sizes, stored.newest).take_in_order()
-    else:  # a checkpoint is loaded only if its `result` is called
-        answers = (Answer(partition, partial(stored.newest, partition)) for partition in stored.partitions())
     folds: dict[int, Fold] = {}
     unreadable: list[StoreError] = []
-    kinds_checked: set[str] = set()
-    for partition, result in answers:
+    checked_kinds: set[str] = set()
+    for partition, load in _prepare_loads(stored, every=every):
         kind = "backfill" if is_backfill(partition) else "partition of Kafka"
-        if kind in kinds_checked and not every:
+        if kind in checked_kinds and not every:
             continue  # one good checkpoint of this kind is enough
         try:
-            checkpoint = result()
+            checkpoint = load()
         except StoreBusyError:
             raise
         except StoreError as error:
@@ -106,10 +101,25 @@ def check_before_joining(
             continue
         if checkpoint is not None:
             folds[partition] = checkpoint.adapt_to(config, topic_id).fold
-            kinds_checked.add(kind)
-    if unreadable and (every or not folds):
+            checked_kinds.add(kind)
+    was_any_checked = bool(folds)
+    if unreadable and (every or not was_any_checked):
         raise unreadable[0]
     return folds
+
+
+def _prepare_loads(stored: Checkpoints, *, every: bool) -> Iterable[Answer[Checkpoint | None]]:
+    """Yield each partition with a function that loads its newest checkpoint.
+
+    With `every`, threads load all checkpoints side by side, and the function returns what they have loaded. Otherwise
+    nothing is loaded before the function is called.
+    """
+    if every:
+        sizes = stored.sizes(stored.newest_offsets())
+        yield from stored.for_each(sizes, stored.newest).take_in_order()
+        return
+    for partition in stored.partitions():
+        yield Answer(partition, partial(stored.newest, partition))
 
 
 class Checkpointer:
@@ -136,18 +146,20 @@ class Checkpointer:
         self._topic_id = ""  # empty: not known, or the brokers give topics no ids
         self._unrestored: dict[int, str] = {}  # why assigned partitions could not be restored, by partition
         self._models_wait_for: Mapping[int, str] = {}  # why models wait for partitions, at the last publication
-        self._reported: Collection[int] = set()  # the missing partitions, as last reported
+        self._reported_missing: Collection[int] = set()  # partitions that the last report of missing ones has named
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
+        self._uncommitted: set[int] = set()  # restored partitions that have no committed offset: see `_load`
         self._running_save: Future[SaveResult] | None = None  # the save that was started and not finished
         self._is_restoring = False
 
-    def restore(self, partitions: Collection[int]) -> Restoring[None]:
+    def restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
         """Yield the folds from which just assigned partitions continue, by partition, as soon as they are restored.
 
-        Threads ask the store. While it has not answered, this yields {}, so that the loop can poll. The loop may close
-        this generator at any yield, when partitions are revoked. A partition whose checkpoint is gone or cannot be read
-        is left out and reported: a retry may help. Raises `StoreError` or `TimeoutError` if that holds for all
-        partitions, and `ForeignStoreError` if the store is not the group's.
+        Threads ask the store. While it has not answered, this generator yields {}, so that the loop can poll. The loop
+        may close it at any yield, when partitions are revoked. A partition whose checkpoint is gone or cannot be read
+        is left out and reported: a retry may help. Raises `StoreError` if the store cannot be listed or none of the
+        checkpoints can be read, `TimeoutError` if brokers do not answer, and `ForeignStoreError` if the store is
+        another group's.
         """
         self._is_restoring = True
         try:
@@ -155,40 +167,48 @@ class Checkpointer:
         finally:
             self._is_restoring = False
 
-    def _restore(self, partitions: Collection[int]) -> Restoring[None]:
-        """Do what `restore` says: check the store, then load the checkpoints, then begin new partitions."""
-        if not self._saved:  # nothing was read yet, so it does not matter if the topic was replaced since the start
+    def _restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
+        """Restore partitions, as `restore` says: check the store, load the checkpoints, then begin new partitions."""
+        has_restored_any = bool(self._saved)
+        if not has_restored_any:  # nothing was read yet, so a topic that was replaced since the start is read instead
             self._topic_id = self._source.topic_id()
+
+        # Check that the store is the group's, and compare its checkpoints with the committed offsets.
         committed = self._group_store.read_committed()
         examined = yield from self._ask(partial(examine_store, self._writer.checkpoints, committed))
-        causes = self._group_store.accept(examined, partitions)  # why partitions are not restored; the steps add more
+        # The causes why partitions are not restored, by partition. The steps below add more.
+        why_unrestored = self._group_store.begin_assignment(examined, partitions)
         stored = examined.stored
-        if not self._saved and self._names is None:
+        if not has_restored_any and self._names is None:
             yield from self._read_names_of_backfill(stored)
-        to_restore = [partition for partition in partitions if partition not in causes]
-        # Partitions that failed before come last: if the store stays busy with one of them, all others are restored.
+
+        # Load the checkpoints of the partitions that have one.
+        to_restore = [partition for partition in partitions if partition not in why_unrestored]
+        # Partitions that failed before come last: if the store stays busy with one of them, the rest is restored.
         to_restore.sort(key=lambda partition: (partition in self._unrestored, partition))
         new = [partition for partition in to_restore if partition not in examined.offsets]
         offsets = {partition: examined.offsets[partition] for partition in to_restore if partition not in new}
         sizes = yield from self._ask(partial(stored.sizes, offsets))
-        failures = yield from self._load(stored, sizes, committed, causes)
-        if failures and not self._saved and not new:  # nothing could be restored, so the caller retries all
-            self._unrestored = causes
-            raise failures[0]
+        errors = yield from self._load(stored, sizes, committed, why_unrestored)
+        if errors and not self._saved and not new:  # nothing could be restored, so the caller retries all
+            self._unrestored = why_unrestored
+            raise errors[0]
+
         if new:
-            yield from self._begin_new(new, examined, causes)
-        self._unrestored = causes
+            yield from self._begin_new(new, examined, why_unrestored)
+        self._unrestored = why_unrestored
         self._report_missing()
 
     def forget(self, partitions: Collection[int]) -> None:
-        """Drop partitions that were revoked or lost, and find out anew which partitions are missing in models."""
+        """Forget the folds of partitions that were revoked or lost, and all that was reported as missing."""
         for partition in partitions:
             self._saved.pop(partition, None)
+            self._uncommitted.discard(partition)
             self._unrestored.pop(partition, None)
-        # The next publication finds out which partitions models wait for. The member's state has dropped its missing
-        # partitions, too, so those that are still missing must be reported again.
+        # `MemberState` also forgets the missing partitions when partitions are released. So the next publication finds
+        # out anew for which partitions models wait, and those that are still missing are reported again.
         self._models_wait_for = {}
-        self._reported = set()
+        self._reported_missing = set()
 
     @property
     def is_saving(self) -> bool:
@@ -196,11 +216,18 @@ class Checkpointer:
         return self._running_save is not None
 
     def begin_publication_if_due(self, owned: Collection[int], now: float) -> bool:
-        """Return whether this worker, which owns these partitions, must publish a model with its next save."""
+        """Return whether this worker must publish a model with its next save; if so, note that a publication begins.
+
+        `owned` are the partitions that this worker has restored. If `now` is infinite, a publication is always due.
+        """
         if self._is_restoring:  # a publication would read the checkpoints a second time
             return False
-        # Partitions that could not be restored are assigned to this worker, too, so no other worker would publish.
-        return self._publish_schedule.begin_if_due({*owned, *self._unrestored}, self._source.partitions(), now)
+        return self._publish_schedule.begin_if_due(
+            # Partitions that could not be restored are assigned to this worker, too: nobody else publishes for them.
+            owned={*owned, *self._unrestored},
+            all_partitions=self._source.partitions(),
+            now=now,
+        )
 
     def save(self, folds: Mapping[int, Fold]) -> None:
         """Save the folds that have changed or are gone from the store, and wait until they are on disk."""
@@ -211,32 +238,37 @@ class Checkpointer:
     def start_save(self, folds: Mapping[int, Fold], *, publish: bool, rewrite: bool = False) -> None:
         """Start to write the folds that have changed. With `publish`, a model is written after them.
 
-        With `rewrite`, folds that were saved and are gone from the store are written again. Must not be called while
-        `is_saving`. Raises `ForeignStoreError` if another member of the group saves to another store.
+        With `rewrite`, folds that were saved and are gone from the store are written again. If brokers do not answer, a
+        later save writes the changed folds. Must not be called while `is_saving`. Raises `ForeignStoreError` if another
+        member of the group saves to another store.
         """
         if self.is_saving:
             raise RuntimeError("one save at a time")
-        changed = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
-        if changed and not self._prepare_save():  # a later save writes them
-            changed = {}
-        unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
-        if changed or publish or rewrite:
+        to_write = {
+            p: fold for p, fold in folds.items() if p in self._uncommitted or fold.position != self._saved[p].position
+        }
+        if to_write and not self._prepare_save():
+            to_write = {}
+        # The folds of all partitions that are not written now, as they were saved last. A model needs them, too, and
+        # those that are gone from the store may be written again.
+        saved_before = {p: fold for p, fold in self._saved.items() if p not in to_write}
+        if to_write or publish or rewrite:
             self._running_save = self._writer.start(
-                self._make_checkpoints(changed),
+                self._make_checkpoints(to_write),
                 publish=publish,
-                saved_before=self._make_checkpoints(unchanged),
+                saved_before=self._make_checkpoints(saved_before),
                 rewrite=rewrite,
             )
 
     def _prepare_save(self) -> bool:
-        """Do what must be done before checkpoints are written, and return True.
+        """Check the other members' store, wait for sent dead letters, and check that the topic was not replaced.
 
-        If brokers do not answer, report it, and return False.
+        Return whether checkpoints may be written now. If brokers do not answer in time, report it, and return False.
         """
         self._group_store.check_other_members()
         waits_for: Literal["dead letters", "topic"] = "dead letters"
         try:
-            self._dead_letters.flush(_FLUSH_S)
+            self._dead_letters.flush(_DEAD_LETTERS_TIMEOUT_S)
             waits_for = "topic"
             self.check_topic()
         except TimeoutError as error:
@@ -258,16 +290,18 @@ class Checkpointer:
         result = watchdog.wait_for_result(save)
         saved = {event.partition: event.fold for event in result.events if isinstance(event, CheckpointSaved)}
         self._saved |= saved
+        self._uncommitted -= saved.keys()
         if saved:
             # The position -1, before anything was read, cannot be committed.
             self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
         for event in result.events:
             if isinstance(event, ModelPublished):
-                self._publish_schedule.end(event.seconds)
+                self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        # None: this save has not looked for the partitions that models wait for.
-        if result.missing is not None and result.missing != self._models_wait_for:
-            self._models_wait_for = result.missing
+        # The partitions for which models wait. None: this save does not know, since it has not merged a model.
+        missing = result.missing
+        if missing is not None and missing != self._models_wait_for:
+            self._models_wait_for = missing
             self._report_missing()
         if result.error:
             raise result.error
@@ -288,6 +322,7 @@ class Checkpointer:
         self._topic_id = self._topic_id or topic_id  # if it was not known before
 
     def _make_checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
+        """Return a checkpoint of each fold, with the topic, the settings and the names of this worker."""
         settings = self._fold_config.as_dict()
         return [
             Checkpoint(self._topic, self._topic_id, partition, fold, settings, names=self._names)
@@ -297,14 +332,14 @@ class Checkpointer:
     def _report_missing(self) -> None:
         """Report which partitions are missing, unless the last report has named the same ones."""
         missing = {**self._models_wait_for, **self._unrestored}
-        if missing.keys() != self._reported:
-            self._reported = missing.keys()
+        if missing.keys() != self._reported_missing:
+            self._reported_missing = missing.keys()
             self._notify(PartitionsMissing(missing))
 
-    def _ask(self, function: Callable[[], T]) -> Restoring[T]:
+    def _ask(self, function: Callable[[], T]) -> FoldGenerator[T]:
         """Call a function in a thread. Yield {} until it has ended, then return its result."""
-        future = self._writer.checkpoints.threads.submit(_watch(function))
-        while not wait_for_end(future, _ANSWER_S):
+        future = self._writer.checkpoints.threads.submit(_end_process_if_hanging(function))
+        while not wait_for_end(future, _STEP_TIMEOUT_S):
             yield {}
         return future.result()
 
@@ -313,12 +348,12 @@ class Checkpointer:
         stored: Checkpoints,
         sizes: Mapping[int, int],
         committed: Mapping[int, Committed],
-        causes: dict[int, str],
-    ) -> Restoring[list[StoreError]]:
+        why_unrestored: dict[int, str],
+    ) -> FoldGenerator[list[StoreError]]:
         """Load the newest checkpoints of the partitions in `sizes`, and yield their folds.
 
         `sizes` are the bytes of the checkpoints, by partition. Returns the errors of checkpoints that cannot be read,
-        and adds their texts to `causes`, by partition.
+        and adds their texts to `why_unrestored`, by partition.
         """
         fold_config = self._fold_config
         topic_id = self._topic_id
@@ -329,82 +364,107 @@ class Checkpointer:
                 raise StoreError(f"the checkpoints of partition {partition} are gone since they were listed")
             return checkpoint.adapt_to(fold_config, topic_id)
 
-        failures: list[StoreError] = []
-        loads = stored.for_each(sizes, _watch(load))  # if the store hangs, the watchdog ends the process
+        errors: list[StoreError] = []
+        loads = stored.for_each(sizes, _end_process_if_hanging(load))
         while not loads.have_ended:
             folds: dict[int, Fold] = {}
             # Each wait is short, because the loop polls only between two steps of this generator.
-            for partition, result in loads.take_ended(_ANSWER_S):
+            for partition, get_checkpoint in loads.take_ended(_STEP_TIMEOUT_S):
                 try:
-                    folds[partition] = self._take_over(result())
+                    folds[partition] = self._take_over(get_checkpoint())
                 except StoreError as error:
-                    causes[partition] = str(error)
-                    failures.append(error)
-            # Commit the positions that the group does not have, because a worker was killed between saving and
-            # committing. Without them, nobody would notice if these checkpoints were lost.
-            uncommitted = {p: fold.position for p, fold in folds.items() if p not in committed}
-            self._group_store.commit(uncommitted)
+                    why_unrestored[partition] = str(error)
+                    errors.append(error)
+            # If the group has no offset of a partition, a worker was killed between saving and committing, perhaps even
+            # before its checkpoint was safe from a power failure. The next save writes it again, and commits.
+            self._uncommitted |= {p for p in folds if p not in committed or read_begins(committed[p].metadata)}
             self._note_restored(folds)
             yield folds
-        return failures
+        return errors
 
-    def _begin_new(self, new: Sequence[int], examined: Examined, causes: dict[int, str]) -> Restoring[None]:
+    def _begin_new(self, new: Sequence[int], examined: Examined, why_unrestored: dict[int, str]) -> FoldGenerator[None]:
         """Yield the folds with which partitions without a checkpoint begin, where the setting `start` says.
 
-        Adds to `causes` why a partition cannot begin. Folds that begin at an offset are saved first, at most 64 at a
-        time. If the store refuses one of these, the partitions after these 64 wait for the next attempt.
+        Adds to `why_unrestored` the causes why partitions cannot begin. The next attempt tries these partitions again.
         """
         try:
             newest_model = yield from self._ask(self._writer.models.newest)
-            causes |= self._find_gone(new, newest_model, examined.offsets)
-            may_begin = [partition for partition in new if partition not in causes]
+            why_unrestored |= self._find_gone(new, newest_model, examined.offsets)
+            may_begin = [partition for partition in new if partition not in why_unrestored]
             backfills: list[Checkpoint] = []
             if self._start == "backfill" and may_begin:
                 backfills = yield from self._ask(partial(read_backfills, examined.stored))
-        except StoreError as error:  # perhaps only a model or a backfill cannot be read
-            causes |= dict.fromkeys(new, str(error))
+        except StoreError as error:  # the newest model or a backfill cannot be read, so none of the partitions begins
+            why_unrestored |= dict.fromkeys(new, str(error))
             return
-        if self._start == "earliest":  # neither brokers nor the store are asked
+        if self._start == "earliest" and not examined.compared.begins:  # neither brokers nor the store are asked
             empty_folds = {p: Fold.empty(self._fold_config.learning) for p in may_begin}
             self._note_restored(empty_folds)
             yield empty_folds
-            return
-        for first in range(0, len(may_begin), _BEGUN_AT_ONCE):
-            partitions = may_begin[first : first + _BEGUN_AT_ONCE]
-            offsets = find_starts(self._start, partitions, self._source, backfills)
+        else:
+            yield from self._begin_at_starts(may_begin, backfills, examined, why_unrestored)
+
+    def _begin_at_starts(
+        self,
+        new: Sequence[int],
+        backfills: Sequence[Checkpoint],
+        examined: Examined,
+        why_unrestored: dict[int, str],
+    ) -> FoldGenerator[None]:
+        """Yield the folds of new partitions that begin where brokers or backfills say, at most 64 at a time.
+
+        Where an earlier owner has committed that a partition begins at an offset, this offset holds. If the store
+        refuses a fold, the cause is added to `why_unrestored`, and the partitions after these 64 do not begin now:
+        perhaps the store is busy, and would also refuse them.
+        """
+        begins = examined.compared.begins
+        for first in range(0, len(new), _MAX_BEGUN_AT_ONCE):
+            partitions = new[first : first + _MAX_BEGUN_AT_ONCE]
+            undecided = [partition for partition in partitions if partition not in begins]
+            offsets = {partition: begins[partition] for partition in partitions if partition in begins}
+            offsets |= find_starts(self._start, undecided, self._source, backfills)
             at_earliest = [partition for partition in partitions if partition not in offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
             if offsets:
-                folds |= yield from self._begin(offsets, examined.stored, causes)
+                begun = yield from self._begin(offsets, examined.stored, why_unrestored)
+                folds.update(begun)
             self._note_restored(folds)
             yield folds
             has_refused_some = len(folds) < len(partitions)
-            if has_refused_some:  # perhaps the store is busy: each further save would wait as long
+            if has_refused_some:
                 return
 
     def _find_gone(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return the partitions whose checkpoint is gone, with the cause: the newest model contains them.
+        """Return which of these partitions must not begin as new, each with a message that says why.
 
-        They must not begin like new ones, since models must not shrink. With start=backfill, the backfills say where
-        partitions begin. So if the checkpoint of a backfill is gone or too old, no partition can begin.
+        A partition that the newest model contains had a checkpoint, which is gone: if the partition began as new,
+        models would shrink. With start=backfill, the backfills say where partitions begin. So if the checkpoint of a
+        backfill is gone or too old, no partition can begin. `offsets` are those of the newest checkpoints in the store,
+        by partition.
         """
-        missing = find_missing(newest_model, offsets, self._topic_id)
-        backfills = [partition for partition in missing if is_backfill(partition)]
-        if self._start == "backfill" and backfills:
-            return dict.fromkeys(partitions, missing[backfills[0]])
-        return {partition: cause for partition, cause in missing.items() if partition in partitions}
+        message_by_missing = find_missing(newest_model, offsets, self._topic_id)
+        missing_backfills = [partition for partition in message_by_missing if is_backfill(partition)]
+        if self._start == "backfill" and missing_backfills:
+            message = message_by_missing[missing_backfills[0]]
+            return dict.fromkeys(partitions, message)
+        return {partition: message for partition, message in message_by_missing.items() if partition in partitions}
 
     def _begin(
-        self, offsets: Mapping[int, int], stored: Checkpoints, causes: dict[int, str]
-    ) -> Restoring[dict[int, Fold]]:
-        """Save the folds of new partitions that begin at these offsets, and return those that are saved.
+        self, offsets: Mapping[int, int], stored: Checkpoints, why_unrestored: dict[int, str]
+    ) -> FoldGenerator[dict[int, Fold]]:
+        """Save empty folds of new partitions, which begin at these offsets, and return the folds that were saved.
 
-        They are saved before a record is read: after a crash, `start` could mean another offset. If the store refuses
-        one of them, the cause is added to `causes`. Yields {} until all are saved.
+        The group agrees on the offsets, and then the folds are saved, before a record is read: after a crash,
+        start=latest, for example, would mean a later offset. If the store or the group refuses a fold, the cause is
+        added to `why_unrestored`. Yields {} until all writes have ended.
         """
         self.check_topic()  # otherwise the offsets could mean records of a topic that has replaced ours
+        wanted = offsets
+        offsets = self._group_store.agree_on_beginnings(wanted)
+        refused = wanted.keys() - offsets.keys()
+        why_unrestored |= dict.fromkeys(refused, "the group did not take the offset where it begins")
         empty = Fold.empty(self._fold_config.learning)
         folds = {partition: empty.at(offset) for partition, offset in offsets.items()}
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._make_checkpoints(folds)}
@@ -413,40 +473,48 @@ class Checkpointer:
             stored.save(checkpoints[partition])
 
         begun: dict[int, Fold] = {}
-        writes = stored.for_each({partition: fold.nbytes for partition, fold in folds.items()}, _watch(save))
+        sizes = {partition: fold.nbytes for partition, fold in folds.items()}
+        writes = stored.for_each(sizes, _end_process_if_hanging(save))
         while not writes.have_ended:
-            for partition, result in writes.take_ended(_ANSWER_S):
+            for partition, raise_if_failed in writes.take_ended(_STEP_TIMEOUT_S):
                 try:
-                    result()
+                    raise_if_failed()
                 except StoreError as error:
-                    causes[partition] = str(error)
+                    why_unrestored[partition] = str(error)
                     continue
                 begun[partition] = folds[partition]
                 log.info("partition begun", partition=partition, offset=offsets[partition], start=self._start)
             yield {}
-        # Another worker may get a listing of the store without these checkpoints, and would begin at later records. But
-        # the group's offsets tell it that there are checkpoints, so it waits until the store lists them.
+        # Another worker may get a listing of the store without these checkpoints. The group's offsets now tell it that
+        # there are checkpoints, so it waits until the store lists them.
         self._group_store.commit({partition: fold.position for partition, fold in begun.items()})
         return begun
 
-    def _read_names_of_backfill(self, stored: Checkpoints) -> Restoring[None]:
+    def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
         """Take over the names of the dimensions from the last backfill, since partitions may have none yet.
 
         If there is no backfill, or it cannot be read, do nothing.
         """
 
-        def read() -> list[Checkpoint | None]:
-            return [stored.newest(backfill) for backfill in find_backfills(stored)[-1:]]
+        def read_last() -> Checkpoint | None:
+            backfills = find_backfills(stored)
+            return stored.newest(backfills[-1]) if backfills else None
 
-        with contextlib.suppress(StoreError):  # models wait for the backfill, and that is reported
-            for checkpoint in (yield from self._ask(read)):
-                if checkpoint is not None:
-                    self._take_over(checkpoint.adapt_to(self._fold_config, self._topic_id))
+        # An error is reported later: the next model waits for the backfill.
+        with contextlib.suppress(StoreError):
+            checkpoint = yield from self._ask(read_last)
+            if checkpoint is not None:
+                self._take_over(checkpoint.adapt_to(self._fold_config, self._topic_id))
 
     def _take_over(self, checkpoint: Checkpoint) -> Fold:
-        """Return the fold of a checkpoint. If the worker knows no names of dimensions, take over the checkpoint's."""
+        """Return the fold of a checkpoint, and agree on the names of the dimensions.
+
+        If only the worker or only the checkpoint has names, these count for both from now on, which is logged. Raises
+        `SettingsError` if both have names that differ.
+        """
         names = checkpoint.agree_on_names(self._names)
-        if checkpoint.names != self._names:
+        only_one_has_names = checkpoint.names != self._names  # names that differ were refused
+        if only_one_has_names:
             self._names = names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(names or []))
         return checkpoint.fold
@@ -458,10 +526,10 @@ class Checkpointer:
             self._unrestored.pop(partition, None)
 
 
-def _watch(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that does the same, watched: if the store hangs in it, the watchdog ends the process.
+def _end_process_if_hanging(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that does the same as `function`. If the store hangs in it, the watchdog ends the process.
 
-    The function is to be called in a thread, which the watchdog watches until the call has ended.
+    The watchdog watches the thread that calls the function until the call has ended.
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -2,17 +2,19 @@
 
 import contextlib
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
 
-from streampca.consumer_group.committed import format_store_metadata, read_store
+from streampca.consumer_group.committed import format_store_metadata, parse_store_metadata, read_begins
 from streampca.errors import ForeignStoreError, list_causes
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.identity import NAME, StoreIdentity, format_file
 
 log = structlog.get_logger()
+
+V = TypeVar("V")
 
 
 def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
@@ -21,12 +23,15 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
     `committed` holds the offsets by partition. Offsets that other tools have committed name no store.
     """
     for partition, offset in committed.items():
-        theirs = read_store(offset.metadata)
+        theirs = parse_store_metadata(offset.metadata)
         if theirs is None or theirs.id == ours.id:
             continue
-        saved = f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store"
-        difference = f"{saved} {theirs} (id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
-        if _has_checkpoint_at_offset(checkpoints, committed, theirs):  # perhaps it is their store, with another id
+        difference = (
+            f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store {theirs} "
+            f"(id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
+        )
+        # A store with such a checkpoint may be the group's, and only its file with the id was deleted or replaced.
+        if _has_checkpoint_at_offset(checkpoints, committed, theirs):
             raise ForeignStoreError(
                 f"{difference}, with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted "
                 f"or replaced, so write this text back into it: {format_file(theirs.id)}; otherwise set store to "
@@ -43,7 +48,7 @@ def _has_checkpoint_at_offset(
 ) -> bool:
     """Return whether our store has a checkpoint at an offset that a worker with the store `theirs` has committed."""
     for partition, (offset, metadata) in committed.items():
-        store = read_store(metadata)
+        store = parse_store_metadata(metadata)
         is_theirs = store is not None and store.id == theirs.id
         if is_theirs and offset in checkpoints.offsets(partition):
             return True
@@ -53,40 +58,46 @@ def _has_checkpoint_at_offset(
 class ComparedOffsets(NamedTuple):
     """Committed offsets that differ from the newest checkpoints."""
 
-    moved: dict[int, int]
-    """Offsets, by partition, that another tool has set to another position than the newest checkpoint's."""
+    set_by_other_tools: dict[int, int]
+    """Offsets, by partition, that another tool than streampca has set, and that differ from the newest checkpoint's."""
     committed_ahead: dict[int, str]
     """Why a partition cannot continue: its worker has committed an offset that no checkpoint has reached."""
+    begins: dict[int, int]
+    """Offsets, by partition, at which partitions without a checkpoint begin: an earlier owner has committed them."""
 
 
 def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[int, Committed]) -> ComparedOffsets:
     """Compare the group's committed offsets, by partition, with the offsets of the newest checkpoints.
 
-    `offsets` come from the names of the files. So a damaged checkpoint counts, too: a worker has written it.
+    `offsets` come from the names of the files. So a damaged checkpoint counts, too: a worker has written it. An offset
+    that a worker has not committed was set by a user with another tool.
 
     A worker commits an offset after its checkpoint is on disk. So if every offset that workers have committed is ahead
     of its partition's checkpoints, this is another group's store, or an older copy: raises `ForeignStoreError`.
     """
-    moved: dict[int, int] = {}
-    ahead: dict[int, str] = {}
-    has_reached_any = False
+    set_by_other_tools: dict[int, int] = {}
+    committed_ahead: dict[int, str] = {}
+    begins: dict[int, int] = {}
+    has_any_checkpoint_of_group = False
     for partition, (offset, metadata) in committed.items():
         newest = offsets.get(partition)  # None: the partition has no checkpoint
-        is_from_worker = read_store(metadata) is not None  # only workers name their store in the metadata
+        is_from_worker = parse_store_metadata(metadata) is not None  # only workers name their store in the metadata
         if not is_from_worker:
-            expected = 0 if newest is None else newest  # without a checkpoint, offset 0 moves nothing
+            expected = 0 if newest is None else newest  # offset 0 without a checkpoint changes nothing
             if offset != expected:
-                moved[partition] = offset
+                set_by_other_tools[partition] = offset
+        elif newest is None and read_begins(metadata):
+            begins[partition] = offset
         elif newest is None or newest < offset:
-            ahead[partition] = _describe_ahead(topic, partition, offset, newest)
+            committed_ahead[partition] = _describe_ahead(topic, partition, offset, newest)
         else:
-            has_reached_any = True
-    if ahead and not has_reached_any:
+            has_any_checkpoint_of_group = True
+    if committed_ahead and not has_any_checkpoint_of_group:
         raise ForeignStoreError(
-            f"{list_causes(ahead)}: is the volume mounted, is it this group's store, or was it restored from an older "
-            "backup? To continue from this store all the same, run `streampca reset`"
+            f"{list_causes(committed_ahead)}: is the volume mounted, is it this group's store, or was it restored from "
+            "an older backup? To continue from this store all the same, run `streampca reset`"
         )
-    return ComparedOffsets(moved, ahead)
+    return ComparedOffsets(set_by_other_tools, committed_ahead, begins)
 
 
 def _describe_ahead(topic: str, partition: int, offset: int, newest: int | None) -> str:
@@ -110,12 +121,13 @@ class Examined(NamedTuple):
 
 
 def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) -> Examined:
-    """Compare the store with the group's committed offsets. If it is the group's, and has no identity, create one.
+    """Compare the store with the group's committed offsets. If the store has no identity yet, create one.
 
-    The caller has read the offsets before this lists the checkpoints: an offset that is committed later may be ahead of
-    the listing. Raises `ForeignStoreError` if the group has another store, or is ahead of all checkpoints, and
-    `StoreError` when a retry can help.
+    `committed` must have been read before this call, which lists the checkpoints: an offset that is committed after the
+    listing may be ahead of the listed checkpoints. Raises `ForeignStoreError` if the group has another store, or is
+    ahead of all checkpoints, and `StoreError` when a retry can help.
     """
+    # A store without an identity gets a placeholder, so it is refused if the group has a store.
     refuse_other_store(checkpoints, committed, checkpoints.find_identity())
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
@@ -142,20 +154,32 @@ class GroupStore:
         """Return the offsets that the group has committed, by partition. Raises `TimeoutError`."""
         return self._source.committed(self._source.partitions())
 
-    def accept(self, examined: Examined, partitions: Collection[int]) -> dict[int, str]:
-        """Note the identity of the store that was examined, and return which of these partitions cannot continue.
+    def begin_assignment(self, examined: Examined, partitions: Collection[int]) -> dict[int, str]:
+        """Note the identity of the store, and return why some of the just assigned partitions cannot continue.
 
-        They were just assigned. One whose committed offset is ahead of its checkpoints cannot continue; the result says
-        why, by partition. If another tool has set an offset, a warning is logged.
+        The result has a text for each partition whose committed offset is ahead of its checkpoints. If another tool has
+        set an offset, a warning is logged.
         """
-        compared = examined.compared
-        moved = {partition: offset for partition, offset in compared.moved.items() if partition in partitions}
-        if moved:
+        set_by_other_tools = _select(examined.compared.set_by_other_tools, partitions)
+        if set_by_other_tools:
             cause = "set by another tool: reading goes on from the checkpoints; use `streampca reset --to` to move it"
-            log.warning("committed offsets ignored", offsets=moved, cause=cause)
+            log.warning("committed offsets ignored", offsets=set_by_other_tools, cause=cause)
         self._ours = examined.identity
         self._is_newly_assigned = True
-        return {partition: cause for partition, cause in compared.committed_ahead.items() if partition in partitions}
+        return _select(examined.compared.committed_ahead, partitions)
+
+    def agree_on_beginnings(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Commit the offsets at which new partitions begin, before a checkpoint says so. Return what the group has.
+
+        If this worker dies, or loses a partition, before its first checkpoint is saved and listed, the next owner
+        begins at the same offset. Brokers refuse the commit of a worker that has lost a partition; such a partition is
+        left out, unless the new owner has committed where it begins. Raises `TimeoutError`.
+        """
+        if self._ours is None:
+            raise RuntimeError("the store is examined first")
+        self._source.commit(offsets, format_store_metadata(self._ours, begins=True))
+        committed = self.read_committed()
+        return {p: committed[p].offset for p in offsets if p in committed and read_begins(committed[p].metadata)}
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """Commit the next offsets of partitions whose checkpoints are saved, with our store's identity."""
@@ -171,10 +195,16 @@ class GroupStore:
     def check_other_members(self) -> None:
         """If another member of the group saves to another store, raise `ForeignStoreError`.
 
-        Members that join together see each other's stores only when all of them have committed. So this checks once
-        after each assignment, at the save that follows the first commit.
+        Called before each save. The stores of other members are known from the offsets that they have committed.
+        Members that were assigned partitions at the same time have committed when our second save begins. So that save
+        checks, once after each assignment.
         """
         if self._ours and self._is_check_due:
             with contextlib.suppress(TimeoutError):  # the next save checks again
                 refuse_other_store(self._checkpoints, self.read_committed(), self._ours)
                 self._is_check_due = False
+
+
+def _select(value_by_partition: Mapping[int, V], partitions: Collection[int]) -> dict[int, V]:
+    """Return the entries of these partitions."""
+    return {partition: value for partition, value in value_by_partition.items() if partition in partitions}

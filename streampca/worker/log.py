@@ -24,13 +24,14 @@ class WorkerLog(MemberLog):
         super().__init__()
         self._has_warned_of_timestamps = False
         self._has_warned_of_clock = False
-        self._has_warned_of_dominance = False
+        self._has_warned_of_dominant_dimension = False
 
     def observe(self, change: Change) -> None:
+        """Log what the event of a change means for the user: warnings once each, checkpoints, and models."""
         super().observe(change)
         state = change.after
         match change.event:
-            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:
+            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:  # at least one is odd
                 cause = f"half_life_seconds depends on {describe_odd_timestamp(first)}"
                 log.warning("timestamps outside 1990 to 2100", cause=cause)
                 self._has_warned_of_timestamps = True
@@ -38,23 +39,24 @@ class WorkerLog(MemberLog):
                 log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
             case ModelPublished():
                 self._warn_of_clock(change.event)
-                self._warn_of_dominance(change.event)
+                self._warn_of_dominant_dimension(change.event)
                 _log_model(change.event, is_first=change.before.model_version is None)
         if state.has_caught_up and not change.before.has_caught_up:
             learned = sum(fold.stats.learned for fold in _learned_folds(state))
             if learned:
                 log.info("caught up", partitions=len(state.partitions), learned=learned)
 
-    def _warn_of_clock(self, published: ModelPublished) -> None:
-        """Warn once if a model with a half-life has records that are far ahead of this machine's clock.
+    def _warn_of_clock(self, event: ModelPublished) -> None:
+        """Warn once if a model with a half-life has learned records with timestamps far ahead of this machine's clock.
 
-        A merge takes all times ahead of the clock for the same time, so the half-life does not act between them.
+        If the event times of partitions are ahead of the clock, a merge treats them as equal to the clock. So the
+        half-life has no effect between these partitions.
         """
-        model = published.model
+        model = event.model
         has_half_life = model.settings.get("half_life_seconds") is not None
         if not has_half_life or self._has_warned_of_clock:
             return
-        ahead_s = published.event_time_ms / 1000 - model.published_at
+        ahead_s = event.event_time_ms / 1000 - model.published_at
         if ahead_s > _CLOCK_TOLERANCE_S:
             self._has_warned_of_clock = True
             log.warning(
@@ -64,13 +66,13 @@ class WorkerLog(MemberLog):
                 "clock, or the producers'",
             )
 
-    def _warn_of_dominance(self, published: ModelPublished) -> None:
+    def _warn_of_dominant_dimension(self, event: ModelPublished) -> None:
         """Warn once if one dimension has nearly all of the variance."""
-        if self._has_warned_of_dominance:
+        if self._has_warned_of_dominant_dimension:
             return
-        cause = describe_dominant_dimension(published.model)
+        cause = describe_dominant_dimension(event.model)
         if cause:
-            self._has_warned_of_dominance = True
+            self._has_warned_of_dominant_dimension = True
             log.warning("one dimension has most variance", cause=cause)
 
     def log_end(self, state: MemberState) -> None:
@@ -98,18 +100,23 @@ class WorkerLog(MemberLog):
         }
 
 
-def _log_model(published: ModelPublished, *, is_first: bool) -> None:
-    """Log a published model: the first one of this worker at `info`. Progress lines name later versions."""
-    model = published.model
-    loss = model.stats.loss_ewma  # None: no message was scored yet
+def _log_model(event: ModelPublished, *, is_first: bool) -> None:
+    """Log a published model.
+
+    The first model of this worker is logged at `info`. Later ones are logged at `debug`, since progress lines tell
+    their versions.
+    """
+    published = event.model  # the model with its version and origin
+    explained_ratios = published.model.explained_variance_ratio  # of each component
+    loss = published.stats.loss_ewma  # None: no message was scored yet
     write = log.info if is_first else log.debug
     write(
         "model published",
-        version=model.version,
-        explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
+        version=published.version,
+        explained_variance_ratio=round(float(explained_ratios.sum()), 5),
         loss_ewma=None if loss is None else round(loss, 5),
-        partitions=len(model.positions),
-        seconds=round(published.seconds, 3),
+        partitions=len(published.positions),
+        seconds=round(event.seconds, 3),
     )
 
 

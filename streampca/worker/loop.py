@@ -49,15 +49,21 @@ class Worker(MemberLoop):
         writer: CheckpointWriter,
         notify: events.Notify,
     ) -> None:
-        super().__init__(source, in_flight, notify, config.codec.seen_names)
+        """Does not join the group yet; `run` does. `notify` is called with each event, for metrics and the log."""
+        # `seen_names` are the names in the setting `field` at which a vector had a number.
+        super().__init__(source, in_flight, notify, seen_names=config.codec.seen_names)
         self._config = config
         self._dead_letters = dead_letters
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, notify)
-        first_records = FirstRecords(config.topic, config.codec)
         self._assignment = Assignment[Fold](
-            config, source, in_flight, self._checkpointer.restore, notify, first_records
+            policy=config,
+            source=source,
+            in_flight=in_flight,
+            restore=self._checkpointer.restore,
+            notify=notify,
+            first_records=FirstRecords(config.topic, config.codec),
         )
-        self._folds = self._assignment.progress
+        self._folds = self._assignment.progress  # the progress of a worker: the fold of each restored partition
         self._next_save = 0.0
         self._next_rewrite = 0.0  # of checkpoints that are gone from the store
 
@@ -70,6 +76,7 @@ class Worker(MemberLoop):
         return self._checkpointer.is_saving
 
     def _turn(self, clock: Callable[[], float]) -> None:
+        """Poll and handle events, retry to restore partitions, and start and finish saves, each when it is due."""
         self._handle_events(_RESTORING_POLL_S if self._assignment.is_restoring else _POLL_S)
         now = clock()
         self._assignment.retry_when_due(now)
@@ -92,19 +99,22 @@ class Worker(MemberLoop):
         The model comes last, so that the next owners of the partitions need not wait for it.
         """
         publish = False
-        has_crashed = self._stop_cause is None
+        has_crashed = self._stop_cause is None  # every other end of the loop has set a cause
         try:
-            if not has_crashed:  # after a crash, nothing is saved: the next worker learns it again
+            if not has_crashed:  # after a crash, nothing is saved: the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                publish = self._checkpointer.begin_publication_if_due(self._folds, math.inf)
+                # At the end, a publication is due even if the last one has just begun.
+                publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()
-            self._source.close()
+            self._source.close()  # leaves the group
         if publish:
-            self._checkpointer.start_save({}, publish=True)
+            no_folds: dict[int, Fold] = {}  # all are saved, so this save only publishes
+            self._checkpointer.start_save(no_folds, publish=True)
             self._checkpointer.finish_save(wait=True)
 
     def _handle(self, event: Event) -> None:
+        """Learn records, take over or release partitions, or skip records that the log has lost."""
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
             # A save commits offsets, which must happen while the partitions are still ours.
             self._checkpointer.finish_save(wait=True)
@@ -143,11 +153,14 @@ class Worker(MemberLoop):
     def _install(self, batch: Vectors, learned: Learned) -> None:
         """Send the dead letters of a batch, then install the fold that has learned it, and report it."""
         partition = batch.partition
+        # If nothing was learned before this batch, many rejects at its start mean a wrong setting, and raise an error.
+        had_learned = self._has_learned()
         # If sending fails, the old fold must still be there: its position is before the records, which are read again.
-        for reject in self._config.find_dead_letters(batch, accepted_any=self._has_learned()):
+        for reject in self._config.find_dead_letters(batch, accepted_any=had_learned):
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
+        has_learned = self._has_learned()  # now with this batch; if not, a warning says that many records are skipped
+        for event in report_rejected_and_skipped(batch, accepted_any=has_learned):
             self._notify(event)
         self._notify(self._describe_learned(batch, learned))
 

@@ -122,22 +122,28 @@ class WorkerMetrics(MemberMetrics):
         super().__init__("worker", topic, "streampca_", _TABLE)
 
     def observe(self, change: Change) -> None:
+        """Update the metrics that an event changes.
+
+        Each keyword of `_record` is the name of a metric, and its value is set, added or observed; None changes
+        nothing. `label` is the value of the metric's label: an outcome, a reason, a kind of event or a partition.
+        """
         super().observe(change)
         match change.event:
             case BatchLearned():
-                self._on_batch(change.event, change.now.unix)
+                self._on_batch(change.event, change.now.unix_s)
             case RecordRejected(reason=reason):
                 self._record(label="rejected", messages=1)
                 self._record(label=reason, records_rejected=1)
             case RecordsSkipped(count, reason=reason):
                 self._record(label="skipped", messages=count)
                 self._record(label=reason, records_skipped=count)
-            case CheckpointSaved(partition, fold, seconds):  # below, None is not recorded
+            case CheckpointSaved(partition, fold, seconds):
+                has_learned_block = fold.state.rank > 0  # otherwise there are no axes, so there is no error of them
                 self._record(checkpoint_duration_seconds=seconds)
                 self._record(
                     label=partition,
-                    checkpoint_last_success_timestamp_seconds=change.now.unix,
-                    pinv_error=fold.state.pinv_error if fold.state.rank else None,
+                    checkpoint_last_success_timestamp_seconds=change.now.unix_s,
+                    pinv_error=fold.state.pinv_error if has_learned_block else None,
                 )
             case CheckpointPostponed():
                 self._record(checkpoints_postponed=1)
@@ -168,7 +174,10 @@ class WorkerMetrics(MemberMetrics):
                 self._record(label="lost" if lost else "revoked", rebalances=1)
 
     def _on_batch(self, batch: BatchLearned, now: float) -> None:
-        """Record what a batch has changed; `now` is in seconds since 1970."""
+        """Record what a batch has changed. `now` is in seconds since 1970.
+
+        Each keyword of `_record` is the name of a metric; None leaves the metric as it is.
+        """
         fold = batch.fold
         missing = fold.state.missing  # None: messages cannot lack entries
         newest_ms = fold.stats.last_ms  # negative: no timestamp is known
@@ -188,7 +197,8 @@ class WorkerMetrics(MemberMetrics):
             loss_ewma=fold.stats.recent_loss,
         )
         if batch.losses:
-            residual = np.concatenate([losses.residual for losses in batch.losses])
-            norm = np.concatenate([losses.norm for losses in batch.losses])
-            is_not_zero = norm > 0
-            self._record(prequential_loss_ratio=residual[is_not_zero] / norm[is_not_zero])
+            # Of each message, ‖r‖² and ‖y‖²: y is its difference from the mean, r the part outside of the components.
+            r_squared = np.concatenate([losses.residual for losses in batch.losses])
+            y_squared = np.concatenate([losses.norm for losses in batch.losses])
+            is_not_zero = y_squared > 0
+            self._record(prequential_loss_ratio=r_squared[is_not_zero] / y_squared[is_not_zero])

@@ -16,7 +16,7 @@ from streampca.worker.group_store import compare_offsets
 
 
 def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> dict[int, str]:
-    """Return, with a cause for each, the partitions and backfills of which a model contains more than the checkpoints.
+    """Return the partitions and backfills that a model has learned further than the checkpoints, with a message each.
 
     `offsets` are the next offsets of the newest checkpoints, by partition. If the model is of another topic than
     `topic_id`, its offsets mean other records, and only backfills are compared.
@@ -28,9 +28,9 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
     for partition, position in model.positions.items():
         if is_other_topic and not is_backfill(partition):
             continue
-        name = partition_name(partition)
-        described = name if is_backfill(partition) else f"partition {name}"
-        contained = f"model {model.version} contains {described}"
+        name = partition_name(partition)  # "3" or "backfill-0"
+        subject = name if is_backfill(partition) else f"partition {name}"
+        contained = f"model {model.version} contains {subject}"
         if partition not in offsets:
             missing[partition] = (
                 f"{contained}, but no checkpoint of it is left: restore its checkpoints from a backup, or do without "
@@ -44,7 +44,8 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
 def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[int, Committed], topic_id: str) -> None:
     """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is gone.
 
-    A checkpoint that is only older than the newest model is enough: the worker learns the records behind it again.
+    It is not raised if a checkpoint of a partition is only older than the newest model: the worker learns the records
+    in between again.
     """
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()

@@ -29,7 +29,7 @@ from streampca.worker.missing import find_missing
 
 _MIN_MESSAGES = 2  # one vector has no direction from the mean
 CACHED_BYTES = 64 * 2**20  # without a limit, memory would grow with the number of partitions
-_SHARE_OF_TIME = 0.1  # of publishing at most: it competes with learning, and delays checkpoints
+_MAX_SHARE_OF_TIME = 0.1  # of publishing, which competes with learning, and delays checkpoints
 
 
 class PublishSchedule:
@@ -50,7 +50,7 @@ class PublishSchedule:
         is_publisher = min(all_partitions, default=0) in owned
         # The shorter of two times: if the store hangs during one publication, the next one is not delayed.
         took_s = min(self._last_took_s, self._second_last_took_s)
-        is_due = took_s <= _SHARE_OF_TIME * (now - self._began_at)
+        is_due = took_s <= _MAX_SHARE_OF_TIME * (now - self._began_at)
         if is_publisher and is_due:
             self._began_at = now
         return is_publisher and is_due
@@ -75,15 +75,16 @@ class NewestCheckpoints:
         in_memory: Sequence[Checkpoint],
         unreadable: dict[int, str],
     ) -> Iterator[Checkpoint]:
-        """Yield the newest checkpoint of each partition in `offsets`, which are those of the newest checkpoints.
+        """Yield the newest checkpoint of each partition. `offsets` are those of these checkpoints, by partition.
 
-        A checkpoint that is cached or `in_memory`, and is at this offset, is not read. The others are read side by
-        side. If a checkpoint cannot be read, it is left out, and the cause is added to `unreadable`. Raises
-        `StoreBusyError` if the store does not answer.
+        A checkpoint at this offset that is cached or `in_memory` is not read from the store. All further checkpoints
+        are read side by side. If a checkpoint cannot be read, it is left out, and the cause is added to `unreadable`,
+        by partition. Raises `StoreBusyError` if the store does not answer.
         """
         known = self._find_known(offsets, in_memory)
         sizes = stored.sizes({partition: at for partition, at in offsets.items() if partition not in known})
-        # In the order of `offsets`. If the newest checkpoint is damaged, the answer is an older one.
+        # One answer for each partition in `sizes`, in the order of `offsets`. If the newest checkpoint is damaged, the
+        # answer is an older one.
         answers = stored.for_each(sizes, stored.newest).take_in_order()
         for partition in offsets:
             if partition in known:
@@ -110,14 +111,14 @@ class NewestCheckpoints:
         return known
 
     def _put(self, checkpoint: Checkpoint) -> None:
-        """Cache a checkpoint if it fits in memory, without its pending vectors: its state learns them first.
+        """Cache a checkpoint if it fits, with a state that has also learned the pending vectors, and without these.
 
-        The merge of models is the same as with the pending vectors. These are needed apart from the state only to be
-        scored, and that happens once, when the checkpoint is read.
+        A later merge is the same: it learns pending vectors, too. Apart from the state, pending vectors are only
+        scored, once, which happens when the checkpoint is read.
         """
         fold = checkpoint.fold
-        state = fold.provisional(self._fold_config.learning)
-        cached = replace(checkpoint, fold=replace(fold, state=state).without_pending())
+        state_after_pending = fold.provisional(self._fold_config.learning)
+        cached = replace(checkpoint, fold=replace(fold, state=state_after_pending).without_pending())
         self._cache.pop(checkpoint.partition, None)
         nbytes = cached.fold.nbytes + sum(other.fold.nbytes for other in self._cache.values())
         if nbytes <= CACHED_BYTES:
@@ -162,14 +163,7 @@ class Publisher:
             stored = stored.snapshot()
             offsets = stored.newest_offsets()
             _refuse(find_missing(self._newest, offsets, topic_id))
-        unreadable: dict[int, str] = {}
-        scorer_version = self._find_model_with_valid_scores()
-        # The model that scores pending vectors must not have learned them.
-        scored_by = scorer_version.model if scorer_version else self._merge_without_pending(stored, offsets, in_memory)
-        publication = self._merge(self._inputs.read(stored, offsets, in_memory, unreadable), scored_by)
-        # If the newest checkpoint of a partition was damaged, an older one was read, which may hold too little.
-        merged_positions = publication.model.positions if publication else {}
-        _refuse(find_missing(self._newest, merged_positions, topic_id) | unreadable)
+        publication = self._merge_newest(stored, offsets, in_memory, topic_id)
         if publication is None:  # too few messages
             return None
         # The version does not increase if nothing was learned, for example if all new records were rejected.
@@ -179,6 +173,26 @@ class Publisher:
         if not is_saved:
             return None
         self._newest = publication.model
+        return publication
+
+    def _merge_newest(
+        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Sequence[Checkpoint], topic_id: str
+    ) -> Publication | None:
+        """Return the merge of the newest checkpoints as the next version; None if there are too few messages.
+
+        Raises `PartitionsMissingError` if the merge lacks a checkpoint that could not be read, or contains less of a
+        partition than the newest model does.
+        """
+        # The pending vectors are scored by an earlier model, which has not learned them: the newest published model or,
+        # if its past scores are not valid any more, the merge of these checkpoints without their pending vectors.
+        earlier = self._find_model_with_valid_scores()
+        scored_by = earlier.model if earlier else self._merge_without_pending(stored, offsets, in_memory)
+        unreadable: dict[int, str] = {}  # filled while `_merge` reads the checkpoints
+        checkpoints = self._inputs.read(stored, offsets, in_memory, unreadable)
+        publication = self._merge(checkpoints, scored_by)
+        # If the newest checkpoint of a partition was damaged, an older one was read, which may hold too little.
+        merged_positions = publication.model.positions if publication else {}
+        _refuse(find_missing(self._newest, merged_positions, topic_id) | unreadable)
         return publication
 
     def _update_newest(self, models: Models) -> None:
@@ -212,40 +226,48 @@ class Publisher:
     def _merge_without_pending(
         self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Sequence[Checkpoint]
     ) -> Model | None:
-        """Return the model of these checkpoints without their pending vectors."""
+        """Merge these checkpoints without their pending vectors to a model; None if nothing else was learned.
+
+        Checkpoints that cannot be read are left out: `_merge_newest` reads them again, and reports them.
+        """
         merger = self._create_merger()
         components = self._fold_config.learning.components
-        for checkpoint in NewestCheckpoints(self._fold_config).read(stored, offsets, in_memory, unreadable={}):
+        # A new reader without a cache, because cached states have learned the pending vectors.
+        reader = NewestCheckpoints(self._fold_config)
+        for checkpoint in reader.read(stored, offsets, in_memory, unreadable={}):
             merger.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
         state = merger.state(components)
         return make_model(state, components) if state else None
 
     def _merge(self, checkpoints: Iterable[Checkpoint], scored_by: Model | None) -> Publication | None:
-        """Return the next version, with the p-values of its pending vectors; None if there are too few messages.
+        """Merge checkpoints to the next version, with p-values of its pending vectors.
 
-        The model `scored_by` scores the pending vectors.
+        Returns None if there are too few messages. The model `scored_by` scores the pending vectors. If it is None,
+        they get no p-values.
         """
         merger = self._create_merger()
         previous = self._newest
         positions_before = previous.positions if previous else {}
         learned_before = previous.version if previous else 0
         scores_builder = PastScoresBuilder(self._fold_config.learning.components)
-        with_valid_scores = self._find_model_with_valid_scores()
-        if with_valid_scores and with_valid_scores.past_scores:
-            scores_builder.histograms = with_valid_scores.past_scores
+        model_with_valid_scores = self._find_model_with_valid_scores()
+        if model_with_valid_scores and model_with_valid_scores.past_scores:
+            scores_builder.histograms = model_with_valid_scores.past_scores
         event_time_ms = -1
         for checkpoint in checkpoints:
             merger.add_partition(checkpoint)
             event_time_ms = max(event_time_ms, checkpoint.fold.event_time.now_ms)
             # Only vectors that the previous version has not learned: a model must not score what it has learned.
             new_pending = _select_pending(checkpoint.fold, positions_before.get(checkpoint.partition, 0))
+            # An earlier model may have other dimensions than the vectors, and cannot score them then.
             if scored_by and len(new_pending) and new_pending.shape[1] == scored_by.dimensions:
                 scores_builder.score(scored_by, new_pending)
         merged = merger.merge()
         if merged is None or merged.stats.learned < _MIN_MESSAGES:
             return None
-        p_values = scores_builder.p_values()  # before these vectors enter the past scores
+        p_values = scores_builder.p_values()  # by the past scores alone, before the new scores are added to them
         messages_since_previous = merged.stats.learned - learned_before
+        # Past scores lose weight with these messages, then the new scores are added.
         scores_builder.enter(messages_since_previous, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)

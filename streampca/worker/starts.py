@@ -32,9 +32,10 @@ def find_backfills(checkpoints: Checkpoints) -> list[int]:
 
 
 def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
-    """Return the checkpoints of the backfills in the store. Raises `SettingsError` if there is none."""
-    newest = [checkpoints.newest(backfill) for backfill in find_backfills(checkpoints)]
-    backfills = [checkpoint for checkpoint in newest if checkpoint is not None]
+    """Return the newest checkpoint of each backfill in the store. Raises `SettingsError` if there is none."""
+    # A backfill has a number like a partition, so `newest` finds its checkpoint.
+    newest = [checkpoints.newest(number) for number in find_backfills(checkpoints)]
+    backfills = [checkpoint for checkpoint in newest if checkpoint is not None]  # None: deleted since it was listed
     if not backfills:
         raise SettingsError(f"start is backfill, and the store holds none of {checkpoints.topic}: run it first")
     return backfills

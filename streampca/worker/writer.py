@@ -24,7 +24,7 @@ class SaveResult(NamedTuple):
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
     error: StreampcaError | None = None
-    missing: Mapping[int, str] | None = None  # why models wait for partitions; None: nobody has looked
+    missing: Mapping[int, str] | None = None  # why models wait for partitions; None: unknown, no model was merged
 
 
 class CheckpointWriter:
@@ -61,7 +61,10 @@ class CheckpointWriter:
     def _write(
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite: bool
     ) -> SaveResult:
-        """Do what `start` says, in the thread of the writer. No error is raised: the result tells what has failed."""
+        """Write the checkpoints and then a model, as `start` says, in the thread of the writer.
+
+        Raises no `StreampcaError`: the result tells what has failed.
+        """
         result = SaveResult([])
         try:
             stored = self.checkpoints.snapshot()  # one listing for all partitions
@@ -69,8 +72,9 @@ class CheckpointWriter:
                 checkpoints = [*checkpoints, *_find_gone(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
-                result = self._publish([*saved_before, *saved], stored, result)
-        except StoreError as error:  # the store could not be listed or compared, so nothing was written
+                missing = self._publish(stored, [*saved_before, *saved], result)
+                result = result._replace(missing=missing)
+        except StoreError as error:  # the store could not be listed, or its identity not read: nothing was written
             if checkpoints:
                 result.events.append(CheckpointPostponed(str(error)))
             if publish:
@@ -82,8 +86,8 @@ class CheckpointWriter:
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> list[Checkpoint]:
         """Write checkpoints side by side, and return those that were written. Adds the events to `result`.
 
-        If a write fails, the others are tried all the same, unless the store is busy. After all writes, raises the
-        first error that a retry cannot mend.
+        If a write fails, the remaining checkpoints are still written, unless the store is busy. After all writes,
+        raises the first error that a retry cannot mend.
         """
         by_partition = {checkpoint.partition: checkpoint for checkpoint in checkpoints}
 
@@ -95,10 +99,12 @@ class CheckpointWriter:
         saved: list[Checkpoint] = []
         failures: list[StreampcaError] = []
         sizes = {partition: checkpoint.fold.nbytes for partition, checkpoint in by_partition.items()}
-        for partition, seconds in stored.for_each(sizes, write).take_in_order():
+        writes = stored.for_each(sizes, write)  # if the store is busy, begins no further write
+        for partition, get_seconds in writes.take_in_order():
             checkpoint = by_partition[partition]
             try:
-                result.events.append(CheckpointSaved(partition, checkpoint.fold, seconds()))
+                seconds = get_seconds()  # raises the error of a write that has failed
+                result.events.append(CheckpointSaved(partition, checkpoint.fold, seconds))
             except StreampcaError as error:
                 failures.append(error)
                 continue
@@ -109,20 +115,25 @@ class CheckpointWriter:
             result.events.append(CheckpointPostponed(str(failure)))
         return saved
 
-    def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> SaveResult:
-        """Publish a model, and return the result with the event, or with what is missing."""
+    def _publish(
+        self, stored: Checkpoints, in_memory: Sequence[Checkpoint], result: SaveResult
+    ) -> Mapping[int, str] | None:
+        """Publish a model, add the event to `result`, and return why models wait for partitions, by partition.
+
+        Returns {} if models wait for no partition, and None if this is not known, because the store failed.
+        """
         started = self._clock()
         try:
             published = self._publisher.publish(stored, in_memory)
         except PartitionsMissingError as error:
-            return result._replace(missing=error.causes)
+            return error.causes
         except (StoreError, DamagedFileError) as error:
             result.events.append(PublishFailed(str(error)))
-            return result
-        if published is not None:
+            return None
+        if published is not None:  # None: the newest model is of these checkpoints already, or too little was learned
             seconds = self._clock() - started
             result.events.append(ModelPublished(published.model, seconds, published.p_values, published.event_time_ms))
-        return result._replace(missing={})  # models wait for no partition
+        return {}
 
 
 def _find_gone(stored: Checkpoints, saved_before: Sequence[Checkpoint]) -> list[Checkpoint]:

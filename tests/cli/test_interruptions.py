@@ -79,7 +79,7 @@ class Cluster:
     def partitions(self) -> frozenset[int]:
         return frozenset(ENDS)
 
-    def log_ends(self) -> dict[int, tuple[int, int]]:
+    def log_bounds(self) -> dict[int, tuple[int, int]]:
         return {partition: (10, end) for partition, end in ENDS.items()}
 
     def list_partition_offsets(self, times: Mapping[Any, int]) -> dict[Any, Any]:

@@ -47,7 +47,7 @@ config = learning.LearningConfig(
 )
 compile_kernels(config)
 before = list_compiled()
-sizes = (config.start, 256, 18 * 256, 1024, 7)
+sizes = (config.first_block_size, 256, 18 * 256, 1024, 7)
 V = np.random.default_rng(0).standard_normal((sum(sizes), d)).astype(dtype)
 if impute:
     V[::5, 3] = np.nan

@@ -33,16 +33,18 @@ def test_a_member_is_healthy_if_its_loop_ran_in_the_last_minute_or_starts_within
         clock.now += seconds
         notify(member, *[MEMBER] * has_run)
         expected = silence_s and Failure("loop", f"the loop has not run for {silence_s} s")
-        assert why_unhealthy(member.state, member.now().ticks) == expected
+        assert why_unhealthy(member.state, member.now().monotonic_s) == expected
 
 
 def test_a_member_is_ready_from_the_first_assignment_until_it_stops(member: Member) -> None:
-    assert why_not_ready(member.state, member.now().ticks) == Failure("group", "no place in the consumer group yet")
+    assert why_not_ready(member.state, member.now().monotonic_s) == Failure(
+        "group", "no place in the consumer group yet"
+    )
     member.notify(ASSIGNED)
-    assert why_not_ready(member.state, member.now().ticks) is None
+    assert why_not_ready(member.state, member.now().monotonic_s) is None
     member.notify(events.MemberStopping("SIGTERM"))
-    assert why_not_ready(member.state, member.now().ticks) == Failure("stopping", "stopping: SIGTERM")
-    assert why_unhealthy(member.state, member.now().ticks) is None
+    assert why_not_ready(member.state, member.now().monotonic_s) == Failure("stopping", "stopping: SIGTERM")
+    assert why_unhealthy(member.state, member.now().monotonic_s) is None
 
 
 @pytest.mark.parametrize(
@@ -63,8 +65,8 @@ def test_a_worker_is_ready_with_partitions_or_as_a_standby(
     for seconds, event, is_ready in timeline:
         clock.now += seconds
         member.notify(event)
-        assert (why_not_ready(member.state, member.now().ticks) is None) == is_ready
-    assert is_ready or why_not_ready(member.state, member.now().ticks) == (
+        assert (why_not_ready(member.state, member.now().monotonic_s) is None) == is_ready
+    assert is_ready or why_not_ready(member.state, member.now().monotonic_s) == (
         "group",
         "no place in the consumer group yet",
     )

@@ -101,7 +101,7 @@ def after(timeline: list[tuple[float, MemberEvent]], state: MemberState | None =
     state = state or make_first_state(save_due_after_s=5.0)
     now = state.last_turn_at
     for seconds, event in timeline:
-        now = Moment(now.ticks + seconds, now.unix + seconds)
+        now = Moment(now.monotonic_s + seconds, now.unix_s + seconds)
         state = state.after(event, now)
     return state, now
 
@@ -167,8 +167,8 @@ def test_every_problem_that_begins_also_ends(name: type) -> None:
     timeline[-1] = (400.0 * (name is Saving), BEGINS[name][-1])
     begun, now = after(timeline, owned)
     assert begun.problems.keys() == {name}
-    assert begun.problems[name].since == now.ticks
-    assert after([(7.0, BEGINS[name][-1])], begun)[0].problems[name].since == now.ticks  # still the same one
+    assert begun.problems[name].since == now.monotonic_s
+    assert after([(7.0, BEGINS[name][-1])], begun)[0].problems[name].since == now.monotonic_s  # still the same one
     for ends in ENDS[name]:
         *most, _ = ends
         assert after([(0.0, event) for event in most], begun)[0].problems.keys() == {name}

@@ -112,7 +112,7 @@ def test_a_scrape_may_name_its_metrics(server: Server) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: a"])
 def test_a_silent_client_is_disconnected(server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(http_server, "SHORT_S", 0.1)
+    monkeypatch.setattr(http_server, "SHORT_CONNECTION_S", 0.1)
     with suppress(ConnectionError), socket.create_connection(server, timeout=60) as client:
         client.sendall(sent)
         assert client.recv(100) == b""  # or reset, if it was late
@@ -123,7 +123,7 @@ def test_a_silent_client_is_disconnected(server: Server, monkeypatch: pytest.Mon
 def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "SHORT_S", 0.5)
+    monkeypatch.setattr(http_server, "SHORT_CONNECTION_S", 0.5)
     with socket.create_connection(server, timeout=60) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nA: ")
         for _ in range(200):
@@ -142,7 +142,7 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(
     long.inc()
     with serving(registry, member) as server:
         assert get(server, "/healthz")[0] == 200  # its thread has opened all that it needs
-        monkeypatch.setattr(http_server, "SHORT_S", 0.5)
+        monkeypatch.setattr(http_server, "SHORT_CONNECTION_S", 0.5)
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(60)
@@ -188,7 +188,7 @@ def test_closing_frees_the_port_and_ends_the_thread(member: Member) -> None:
 
 def test_slow_clients_leave_descriptors_for_checkpoints(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     """They block no other; connections beyond the most are closed; when others end, there is room again."""
-    monkeypatch.setattr(http_server, "SHORT_S", 600.0)  # so that it is not what closes them
+    monkeypatch.setattr(http_server, "SHORT_CONNECTION_S", 600.0)  # so that it is not what closes them
     with serving(CollectorRegistry(), member) as server, ExitStack() as stack:
         with socket.create_connection(server):
             assert get(server, "/healthz")[0] == 200

@@ -52,7 +52,7 @@ class Watched:
 
     @property
     def is_healthy(self) -> bool:
-        return why_unhealthy(self.member.state, self.member.state.last_turn_at.ticks) is None
+        return why_unhealthy(self.member.state, self.member.state.last_turn_at.monotonic_s) is None
 
 
 class Hanging(Executor):

@@ -70,17 +70,17 @@ def test_the_ends_of_a_log_are_right_or_not_known_while_its_leader_leaves(
         topic=topic, dimensions=D, components=K, bootstrap_servers=cluster.bootstrap, kafka_client=client
     )
     with closing(create_admin(settings, topic)) as admin:
-        right = admin.log_ends()
+        right = admin.log_bounds()
         assert right == dict.fromkeys(range(PARTITIONS), (0, CHUNK + 1))
         node = cluster.leader(topic)
         cluster.leave(node, kill=True)
 
         def are_known() -> bool:
             try:
-                log_ends = admin.log_ends()
+                log_bounds = admin.log_bounds()
             except NoBrokerError:
                 return False
-            assert log_ends == right
+            assert log_bounds == right
             return True
 
         wait_until(are_known, READ_S, "the new leaders")

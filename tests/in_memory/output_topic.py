@@ -47,5 +47,5 @@ class CommittedLog:
 def open_outputs(topic: MemoryTopic, name: str, partitions: int) -> TopicReader:
     """Open a reader of the output topic."""
     coordinator = topic.coordinator
-    log_ends = {p: (coordinator.first[name, p], len(coordinator.logs[name, p])) for p in range(partitions)}
-    return TopicReader(CommittedLog(topic, name), name, log_ends)  # type: ignore[arg-type]
+    log_bounds = {p: (coordinator.first[name, p], len(coordinator.logs[name, p])) for p in range(partitions)}
+    return TopicReader(CommittedLog(topic, name), name, log_bounds)  # type: ignore[arg-type]

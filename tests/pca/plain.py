@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from streampca.pca import algorithm1, block_step
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
-from streampca.pca.blocked.block import SKETCH, draw_combinations
-from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
+from streampca.pca.blocked.block import SKETCH_SIZE, draw_sketch_sums
+from streampca.pca.blocked.centring import LARGEST_SHARE, SMALLEST_REACH, UNCLIPPED_MESSAGES
 from streampca.pca.learning_config import LearningConfig
 from streampca.pca.state import Losses, State
 
@@ -149,8 +149,8 @@ def learn_messages(state: State, block: Block, config: LearningConfig) -> Learne
     for s, v in enumerate(block.V):
         y = v - mean
         unbiased = 1 - kappa if config.center else 1.0
-        limit = max(SHARE * block.before[s] * age, ORDINARY) * total_variance / unbiased  # section 5
-        if y @ y > limit > 0 and state.count + s >= SHORT:
+        limit = max(LARGEST_SHARE * block.before[s] * age, SMALLEST_REACH) * total_variance / unbiased  # section 5
+        if y @ y > limit > 0 and state.count + s >= UNCLIPPED_MESSAGES:
             kept[s] = np.sqrt(limit / (y @ y))
         y = y * kept[s]
         norm[s] = y @ y  # section 9
@@ -244,8 +244,8 @@ def update_factor(state: State, after: State, block: Block, learned: Learned, co
         total_variance = float(np.sum(next_D**2 * variances))
         after = replace(after, variances=variances, scale=next_D, total_variance=total_variance)
     basis = np.eye(d)
-    has_little = after.count <= block_step.WHOLE_UNTIL or state.rank + len(rows) <= block_step.FEW_ROWS
-    if not has_little and past >= block_step.SHORT_MEMORY and state.rank >= config.components:
+    has_little = after.count <= block_step.EXACT_UP_TO_MESSAGES or state.rank + len(rows) <= block_step.EXACT_UP_TO_ROWS
+    if not has_little and past >= block_step.EXACT_BELOW_PAST_SHARE and state.rank >= config.components:
         covariance, basis = approximate_covariance(covariance, start)
     CF = axes_within(covariance, basis)[:, : config.columns]
     variance = np.square(CF).sum(axis=0) + past * outside * np.median(np.square(ratio))
@@ -405,7 +405,7 @@ def predict_changes(
     if growth > largest_growth:
         predicted_change *= largest_growth / growth
     # ‖x‖², which is K on average, is limited to 30 times as much.
-    limit = ORDINARY * C.shape[1]
+    limit = SMALLEST_REACH * C.shape[1]
     predicted_change *= limit / max(limit, np.trace(to_x @ change[ordinary_pairs] @ to_x.T))
     predicted_moved *= np.sqrt(limit / max(limit, np.sum(np.square(to_x @ moved[is_ordinary]))))
     return predicted_change, predicted_moved
@@ -460,9 +460,9 @@ def compute_fits(V: F64, mean: F64, C: F64, total_variance: float, seen: int | N
 
 
 def combine_rows(rows: F64) -> F64:
-    """Sums of the rows (B, d) with fixed random signs, as columns (d, SKETCH)."""
-    column, sign = draw_combinations(len(rows)).T
-    return np.asarray(rows.T @ (np.eye(SKETCH)[column] * sign[:, None]))
+    """Sums of the rows (B, d) with fixed random signs, as columns (d, SKETCH_SIZE)."""
+    column, sign = draw_sketch_sums(len(rows)).T
+    return np.asarray(rows.T @ (np.eye(SKETCH_SIZE)[column] * sign[:, None]))
 
 
 def normalise_columns(A: F64) -> F64:

@@ -117,7 +117,7 @@ def test_where_nothing_predicts_a_block_has_available_case_moments(
     center: bool, retention: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """About the entries' means, by the messages that show both entries; correlations are cut to 1."""
-    monkeypatch.setattr(missing, "FILLS", 0)
+    monkeypatch.setattr(missing, "EM_ITERATIONS", 0)
     n, d = 40, 8
     V = with_gaps(gaussian(3, n, np.append(5.0, np.full(d - 1, 0.3)), offset=2.0), 0.5)
     state, _ = learn(State.empty(d), V, np.full(n, retention), LearningConfig(d, 2, 2, center, impute=True, warm_up=n))

@@ -23,7 +23,8 @@ def added_at_most(state: State, rho: float, V: F64, center: bool) -> float:
     eta, known = 1 / (before + 1), 1 - state.concentration if center else 1.0
     age = state.find_least_known(~np.isnan(V).all(axis=0))
     seen = (1 - eta) * age + eta
-    return max(centring.SHARE * before * age, centring.ORDINARY) * eta / seen * state.total_variance / known
+    reach = max(centring.LARGEST_SHARE * before * age, centring.SMALLEST_REACH)
+    return reach * eta / seen * state.total_variance / known
 
 
 @given(
@@ -89,7 +90,7 @@ def test_after_a_quiet_first_block_the_axes_are_those_of_the_rest(quiet: float, 
 def test_without_outliers_clipping_changes_no_bit(d: int, factor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     X, config = gaussian(22, 5000, 1 / np.arange(1, d + 1.0), offset=3.0), LearningConfig(d, min(d, 5), factor=factor)
     bounded, _ = one_pass(X, config)
-    monkeypatch.setattr(centring, "SHARE", np.inf)
+    monkeypatch.setattr(centring, "LARGEST_SHARE", np.inf)
     monkeypatch.setattr(centring, "_MEDIANS", np.inf)
     free, _ = one_pass(X, config)
     assert bounded.clipped == free.clipped == 0

@@ -168,7 +168,7 @@ def test_blocks_of_a_young_stream_are_short() -> None:
     counts = (0, 1, 200, 200 + YOUNG - 1, 200 + YOUNG)
     for config in (LearningConfig(8, 2), LearningConfig(5000, 20)):
         assert [config.next_block_size(n) for n in counts] == [200, LEARN_BLOCK, LEARN_BLOCK, LEARN_BLOCK, LONG_BLOCK]
-    assert LearningConfig(5000, 200).start == 400
+    assert LearningConfig(5000, 200).first_block_size == 400
     assert LearningConfig(768, 20).next_block_size(9000) == LONG_BLOCK
 
 
@@ -204,7 +204,7 @@ def test_algorithm_1_sees_every_message_after_the_first_block(
     random, config = np.random.default_rng(0), LearningConfig(d, k, dtype=dtype)
     X = random.standard_normal((n, d)) * 1.2 ** -np.minimum(np.arange(d), 60.0)
     state, losses = one_pass(X, config)
-    assert sum(seen) == n - config.start == len(losses.norm)
+    assert sum(seen) == n - config.first_block_size == len(losses.norm)
     exact = (
         np.linalg.eigh(find_covariance(state))[1][:, ::-1][:, :k].T
         if d < 1000

@@ -37,7 +37,8 @@ def stream(n: int, seed: int = 0, offset: float = 3.0) -> F64:
 
 def filled(state: State, V: F64) -> F64:
     """The block V (B, d), filled."""
-    return missing_entries.fill(state, V, centring.compute_weights(state, np.ones(len(V))), K, center=True).V
+    weights = centring.compute_weights(state, np.ones(len(V)))
+    return missing_entries.fill_missing_entries(state, V, weights, K, center=True).V
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.5))
@@ -66,7 +67,7 @@ def test_the_first_block_is_learned_by_the_axes_that_em_finds(center: bool) -> N
     state, _ = learn(State.empty(D), V, np.ones(40), replace(CONFIG, center=center))
     missing = np.isnan(V)
     X = np.where(missing, np.nanmean(V, axis=0) * center, V)
-    for _ in range(missing_entries.FILLS):
+    for _ in range(missing_entries.EM_ITERATIONS):
         mean = X.mean(axis=0) * center
         sigma = (X - mean).T @ (X - mean) / len(X)
         fits = plain.compute_fits(V, mean, plain.axes_within(sigma, np.eye(D))[:, :K], float(np.trace(sigma)))

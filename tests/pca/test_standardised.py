@@ -196,7 +196,7 @@ def test_the_sizes_of_batches_change_no_bit(factor: bool, impute: bool) -> None:
     X = ordered("constant at first", 4000)
     X = with_gaps(X, 0.2) if impute else X
     whole, _ = one_pass(X, config)
-    first = config.start
+    first = config.first_block_size
     ends = [first, first + 256, first + 5 * 256, first + 9 * 256, len(X)]
     state, _ = learn(State.empty(30), X[:first], np.ones(first), config)
     for start, end in itertools.pairwise(ends):

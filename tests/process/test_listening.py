@@ -111,7 +111,7 @@ def test_a_silent_client_does_not_block_another_client(certificates: Certificate
 def test_a_client_that_does_not_shake_hands_is_disconnected(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_WITHIN_S", 0.2)
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.2)
     with certificates.server() as url:
         address = urlsplit(url)
         with (

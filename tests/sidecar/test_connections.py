@@ -21,13 +21,13 @@ COMPONENTS = b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: a
 SHORT = """
 from streampca.process import http_server
 from streampca.sidecar import middleware, request
-middleware.READ_WITHIN_S = request.BODY_WITHIN_S = 0.5
-http_server.REQUEST_WITHIN_S = 7.0  # of the tests, too, which may be stopped for a moment before they send one
+middleware.READ_TIMEOUT_S = request.BODY_TIMEOUT_S = 0.5
+http_server.REQUEST_TIMEOUT_S = 7.0  # of the tests, too, which may be stopped for a moment before they send one
 """
 FEW = """
 from streampca.process import http_server
 from streampca.sidecar import server
-server._MAX_FILES, http_server.REQUEST_WITHIN_S = 64, 120.0
+server._MAX_FILES, http_server.REQUEST_TIMEOUT_S = 64, 120.0
 """
 
 

@@ -65,7 +65,7 @@ def ask(engine: Engine, protocol: FakeProtocol, body: bytes = b"{}", *, if_quick
         request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
         return await engine.answer(
             request, operation="score", parse=protocol.parse, compute=protocol.compute, respond=protocol.respond,
-            if_quick=if_quick,
+            run_on_loop_if_quick=if_quick,
         )  # fmt: skip
 
     return bytes(asyncio.run(answer()).body)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from streampca.sidecar.errors import Problem
-from streampca.sidecar.request import LENGTH
+from streampca.sidecar.request import JSON_LENGTH_HEADER
 from tests.example_models import TOPIC, D
 from tests.sidecar.http_client import Client, create_client, read_error
 
@@ -23,7 +23,7 @@ def tensor(**changes: Any) -> dict[str, Any]:
 
 def as_bytes(content: dict[str, Any], rest: bytes, **headers: str) -> dict[str, Any]:
     text = orjson.dumps(content)
-    return {"content": text + rest, "headers": {LENGTH: str(len(text))} | headers}
+    return {"content": text + rest, "headers": {JSON_LENGTH_HEADER: str(len(text))} | headers}
 
 
 def values(answer: httpx.Response) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_an_output_says_for_itself_whether_it_is_binary(client: Client) -> None:
     outputs = [{"name": "residual", "parameters": {"binary_data": False}}, {"name": "coordinates"}]
     request = tensor() | {"outputs": outputs, "parameters": {"binary_data_output": True}}
     answer = client.post(INFER, json=request)
-    length = int(answer.headers[LENGTH])
+    length = int(answer.headers[JSON_LENGTH_HEADER])
     first, second = orjson.loads(answer.content[:length])["outputs"]
     assert (len(first["data"]), second["parameters"]) == (3, {"binary_data_size": 48})
     assert len(answer.content) == length + 48
@@ -84,8 +84,10 @@ def test_errors_are_precise(client: Client, request_: dict[str, Any], text: str)
 
 def test_a_wrong_length_of_the_json_is_refused(client: Client) -> None:
     for length in ("x", "-1", "9" * 30, "²", "0" * 5000):
-        assert LENGTH in read_error(client.post(INFER, content=b"{}", headers={LENGTH: length.encode("latin-1")}), 400)
-    assert "the body is" in read_error(client.post(INFER, content=b"{}", headers={LENGTH: "1"}), 400)
+        assert JSON_LENGTH_HEADER in read_error(
+            client.post(INFER, content=b"{}", headers={JSON_LENGTH_HEADER: length.encode("latin-1")}), 400
+        )
+    assert "the body is" in read_error(client.post(INFER, content=b"{}", headers={JSON_LENGTH_HEADER: "1"}), 400)
 
 
 def test_before_the_first_model_nothing_is_ready() -> None:

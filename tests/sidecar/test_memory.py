@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from streampca.sidecar import compute, engine, middleware
-from streampca.sidecar.request import LENGTH
+from streampca.sidecar.request import JSON_LENGTH_HEADER
 from tests.example_models import TOPIC, example_model, numbered
 from tests.sidecar.http_client import Client, create_client, read_error
 from tests.sidecar.process import connect, count_reached, serve_models
@@ -91,7 +91,7 @@ MISTAKES: dict[str, tuple[str, Callable[[], bytes], dict[str, str]]] = {
     "inputs": (INFER, lambda: encode_infer_request(inputs=MANY), {}),
     "params": ("/invocations", lambda: b'{"instances":[[1]],"params":{' + NAMES + b"}}", {}),
     "packed": ("/v1/project", lambda: gzip.compress(bytes(BODY - 1)), PACKED),
-    "JSON as if binary": (INFER, lambda: b" " * 15_000_000 + b"{}", {LENGTH: "15000002"}),
+    "JSON as if binary": (INFER, lambda: b" " * 15_000_000 + b"{}", {JSON_LENGTH_HEADER: "15000002"}),
 }
 
 
@@ -214,7 +214,7 @@ def test_a_large_request_among_too_many_is_refused_for_the_moment(
 ) -> None:
     large: dict[str, Any] = {"content": body, "headers": {"Content-Type": RAW} | headers}
     monkeypatch.setattr(middleware, "LARGE_REQUESTS", 1)
-    monkeypatch.setattr(middleware, "SLOT_WITHIN_S", 0.01)
+    monkeypatch.setattr(middleware, "SLOT_TIMEOUT_S", 0.01)
     refused: list[httpx.Response] = []
 
     async def slow() -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from streampca.errors import StoreBusyError
 from streampca.pca.drift import measure_drift
-from streampca.sidecar.metrics import _DRIFT
+from streampca.sidecar.metrics import _DRIFT_TEXTS
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from tests.example_models import TOPIC, D, example_model, file_of, numbered
@@ -66,7 +66,7 @@ def test_the_newest_model_has_its_drift_from_pinned_ones(client: Client, app: Fa
         answer = client.get("/v1/model", headers={"If-None-Match": etag})
         moved = {"version": 10, **drift._asdict(), "outdated": drift.causes} if pin == pins.set else {}
         assert answer.json()["drift"] == ({"pinned": moved} if moved else {})
-        samples = {f'streampca_drift_{field}{{pin="pinned"}}': moved[field] for field in _DRIFT if moved}
+        samples = {f'streampca_drift_{field}{{pin="pinned"}}': moved[field] for field in _DRIFT_TEXTS if moved}
         if moved:
             samples['streampca_drift_outdated{pin="pinned"}'] = float(bool(drift.causes))
         assert {name: value for name, value in scrape(client).items() if "_drift_" in name} == samples

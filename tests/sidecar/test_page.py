@@ -16,7 +16,7 @@ from streampca.errors import StoreBusyError
 from streampca.fold.model_file import PublishedModel
 from streampca.sidecar.compute import draw_example
 from streampca.sidecar.errors import Problem, RequestError
-from streampca.sidecar.page.endpoints import FOLDER, HEADERS, HistoryReader
+from streampca.sidecar.page.endpoints import FOLDER, PAGE_HEADERS, HistoryReader
 from streampca.sidecar.parsing import Limits
 from streampca.stores.models import Models
 from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
@@ -25,7 +25,7 @@ from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client, read_error
 
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
-STRICT = {name.lower(): value for name, value in HEADERS.items()} | {"x-content-type-options": "nosniff"}
+STRICT = {name.lower(): value for name, value in PAGE_HEADERS.items()} | {"x-content-type-options": "nosniff"}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -261,7 +261,7 @@ def test_concurrent_requests_share_one_reader(
 
 def test_reading_stops_with_the_application(counting: Counting) -> None:
     history = HistoryReader(counting)
-    history.closed.set()
+    history.closed_event.set()
     assert history.read_after(-1) == []
     assert counting.read == []
 

@@ -103,7 +103,7 @@ def refuses(url: str) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path, number: int) -> None:
     """They get more time than shipped, and the process ends sooner than that: it waits for nothing else."""
-    first = "from streampca.sidecar import server; server._FINISH_WITHIN_S = 120"
+    first = "from streampca.sidecar import server; server._SHUTDOWN_TIMEOUT_S = 120"
     body = orjson.dumps({"vectors": [ROW] * 200})
     with SidecarProcess(tmp_path, first=first) as sidecar:
         url = sidecar.wait_for_url()

@@ -4,7 +4,7 @@ import itertools
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from streampca.consumer_group.committed import read_store
+from streampca.consumer_group.committed import parse_store_metadata, read_begins
 from streampca.errors import (
     ForeignStoreError,
     NewerFormatError,
@@ -217,10 +217,12 @@ class Checks:
     def _on_commit(self, positions: Mapping[int, int], metadata: str) -> None:
         cluster = self._world.cluster
         named = {p: cluster.metadata[p] for p in cluster.committed} | dict.fromkeys(positions, metadata)
-        stores = {known.id for text in named.values() if (known := read_store(text))}
+        stores = {known.id for text in named.values() if (known := parse_store_metadata(text))}
         if positions and len(stores) != 1:
             self._world.report(f"the group's offsets are of {len(stores)} stores")
         for partition, committed in positions.items():
+            if read_begins(metadata):  # decided before it is saved
+                continue
             saved = max(self._saved(volume, partition) for volume in (self._world.volume, self._world.stray))
             if committed > saved:
                 self._world.report(f"partition {partition}: {committed} is committed, {saved} is saved durably")

@@ -114,7 +114,7 @@ def _begins_unsaved(self: Checkpointer, offsets: Mapping[int, int], stored: Any,
 
 
 def _finds_no_difference(*arguments: Any) -> group_store.ComparedOffsets:
-    return group_store.ComparedOffsets(moved={}, committed_ahead={})
+    return group_store.ComparedOffsets(set_by_other_tools={}, committed_ahead={})
 
 
 def _takes_failed_for_saved(
@@ -197,7 +197,8 @@ MUTANTS: Mutants = {
     "old checkpoints are deleted before the new one is written": (94, make_patch(numbered, write=_prunes_first)),
     "a damaged checkpoint has no fallback": (14, make_patch(Checkpoints, newest=_never_falls_back)),
     "the reader goes back when its model's file is damaged": (9, LOADS_OLDER_MODELS),
-    "partitions that were revoked are restored all the same": (257, make_patch(Assignment, _end_attempt=do_nothing)),
+    "partitions that were revoked are restored all the same":
+        (257, make_patch(Assignment, _end_restore_attempt=do_nothing)),
     "a restore that failed is not retried": (33, make_patch(Assignment, _retry_restore=do_nothing)),
     "a stale listing counts as no checkpoint":
         (48, make_patch(Checkpoints, newest=_ignores_stale_listing)),

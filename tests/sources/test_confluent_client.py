@@ -131,7 +131,7 @@ class ConnectedTo:
     def topic_configs(self) -> dict[str, str]:
         return {}
 
-    def is_silent(self, answered_at: float, silent_s: float) -> bool:
+    def should_replace(self, answered_at: float, silent_s: float) -> bool:
         return self._clock.now - answered_at > silent_s
 
 
@@ -194,13 +194,13 @@ class AdminWithUnansweredLeader:
         return futures
 
 
-def test_the_log_ends_of_a_partition_whose_leader_does_not_answer_are_not_known(
+def test_the_log_bounds_of_a_partition_whose_leader_does_not_answer_are_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "create", lambda kind, options: AdminWithUnansweredLeader(options))
     asking = ConfluentAdmin(SETTINGS, "t")
     monkeypatch.setattr(asking, "require_topic", lambda: TopicDescription("id", {0: 1, 1: 1}))
-    assert "the leader of partition 1 does not answer" in refusal(NoBrokerError, asking.log_ends)
+    assert "the leader of partition 1 does not answer" in refusal(NoBrokerError, asking.log_bounds)
 
 
 @pytest.mark.parametrize(

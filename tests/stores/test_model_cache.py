@@ -98,7 +98,7 @@ def test_the_model_before_one_that_cannot_be_read_is_served_until_it_can_be(
     for seconds, version, unreadable in ((0, 1, {2, 3}), (59, 1, {2, 3}), (1, 3, {2})):
         clock.now += seconds
         cache.poll()
-        assert (version_in_use(cache), cache.readable.unreadable.keys()) == (version, unreadable)
+        assert (version_in_use(cache), cache.loader.unreadable.keys()) == (version, unreadable)
     assert (cache.failures, cache.store_error) == ({"unreadable": 2}, None)
     [line] = logged_events(logs)
     assert (line["event"], line["versions"]) == ("models cannot be read", [2, 3])

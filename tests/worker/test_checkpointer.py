@@ -1,12 +1,13 @@
 """The order of saving, where partitions resume and begin, and what is refused."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from unittest import mock
 
 import pytest
 
-from streampca.consumer_group.events import CheckpointPostponed, ModelPublished, PublishFailed
+from streampca.consumer_group.events import CheckpointPostponed, ModelPublished, PartitionsMissing, PublishFailed
 from streampca.errors import (
     DamagedFileError,
     SettingsError,
@@ -21,7 +22,8 @@ from streampca.fold.partitions import backfill_partition
 from streampca.worker.checkpointer import WorkerConfig
 from tests.errors import refusal
 from tests.fold.streams import fold_config, make_fold, vectors
-from tests.worker.environment import TOPIC, Environment, N, SpyStore, make_filled_environment
+from tests.in_memory.store import Crash
+from tests.worker.environment import TOPIC, Environment, N, SpySource, SpyStore, make_filled_environment
 from tests.worker.harness import (
     act_at_polls,
     hide_broker_at_lookup,
@@ -248,6 +250,52 @@ def test_latest_is_committed_at_once_so_that_no_stale_listing_moves_it(env: Envi
     assert len(listings) > 3
     assert env.checkpoints.offsets(0)[0] == messages
     assert env.newest().fold.stats.learned == 5
+
+
+@pytest.mark.parametrize("call", ["write", "written", "commit again"])
+@pytest.mark.parametrize("next_start", ["latest", "earliest", 30_000])
+def test_where_a_partition_begins_stays_if_its_first_owner_is_killed(
+    env: Environment, call: str, next_start: str | int
+) -> None:
+    """Killed before, at or after its first save. The next owner lists no checkpoint, for as long as it runs."""
+    env.send(0, vectors(7))
+    calls: list[str] = []
+
+    def die(name: str) -> None:
+        calls.append(name)
+        if name == call or (call == "commit again" and calls.count("commit") == 2):
+            raise Crash
+
+    with suppress(Crash):
+        make_worker(env, make_worker_config(start="latest"), hook=die).run()
+    for member in env.topic._members:
+        env.topic.evict(member)
+    env.send(0, vectors(5))
+    with mock.patch.object(SpyStore, "names", return_value=[], create=True):
+        make_worker(env, make_worker_config(start=next_start), [None] * 10).run()
+    assert env.violations == []
+    make_worker(env, make_worker_config(start=next_start)).run()
+    assert env.checkpoints.offsets(0)[0] == 7
+    assert env.newest().fold.stats.learned == 5
+
+
+def test_a_partition_whose_beginning_the_group_does_not_take_waits(env: Environment) -> None:
+    """Brokers refuse the commits of a worker that has lost the partition; the clients only log that."""
+    env.send(0, vectors(7))
+    with mock.patch.object(SpySource, "commit"):
+        worker = make_worker(env, make_worker_config(start="latest"), [None] * 10).run()
+    missing = worker.recorder.of_type(PartitionsMissing)[-1]
+    assert missing.causes == {0: "the group did not take the offset where it begins"}
+    assert env.calls("save") == []
+
+
+def test_a_checkpoint_that_was_not_committed_is_written_again_and_then_committed(filled: Environment) -> None:
+    """A worker was killed after it had saved, perhaps before the file was safe from a power failure."""
+    make_worker(filled).run()
+    filled.topic.committed.clear()
+    filled.journal.clear()
+    make_worker(filled).run()
+    assert filled.calls("save", "commit") == [("save", 0, N), ("commit", {0: N})]
 
 
 def test_where_a_partition_begins_is_not_saved_for_another_topic(timed: Environment) -> None:

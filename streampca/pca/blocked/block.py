@@ -15,9 +15,9 @@ from streampca.pca.arrays import F64, Array, as_kernel_input
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights, centre_rows
 from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
-from streampca.pca.blocked.recurrence import N, T, learn_padded, product
+from streampca.pca.blocked.recurrence import PLAIN, TRANSPOSED, learn_padded, product
 
-SKETCH = 16  # number of random combinations of a block's rows, in which new directions are searched
+SKETCH_SIZE = 16  # number of random sums of a block's rows, in which new directions are searched
 
 
 class BlockResult(NamedTuple):
@@ -25,7 +25,7 @@ class BlockResult(NamedTuple):
 
     Y: Array  # (n, d): the rows √c·y; YᵀY is the block's share of the covariance
     C: Array  # (d, K), after Algorithm 1
-    sketch: Array  # (d, SKETCH): each row √c·y is added to one of the columns, with a fixed random sign
+    sketch: Array  # (d, SKETCH_SIZE): each row √c·y is added to one of the columns, with a fixed random sign
     explained: F64  # (n,): ‖y‖² − ‖r‖² of each message, with the C before the message
     norm: F64  # (n,): ‖v − m‖² of each message
     kept: F64  # (n,): the share of v − m that clipping has left
@@ -35,44 +35,49 @@ class BlockResult(NamedTuple):
 
 
 def learn(
-    V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest: float, Y: Array
+    V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
     """Learn the messages V (n, d) with the factor C, whose columns (d, K) are orthogonal; K may be 0.
 
-    Fills in Y (n, d). A `total_variance` of at most `smallest` means that the stream has no variance yet. Then messages
-    are clipped by their distances from the median, unless the block is short.
+    Writes to Y (n, d) the rows √c·y, with c the weights and y the centred messages: YᵀY is the block's share of the
+    covariance. A `total_variance` of at most `smallest_variance` means that the stream has no variance yet. Then
+    messages are clipped by their distances from the median, unless the block is short.
     """
     n, d = V.shape
     has_all_directions = C.shape[1] == d
     K = 0 if has_all_directions else C.shape[1]  # with d columns no message would move C, so C is left out
     kept_by_median = np.ones(n)
-    if total_variance <= smallest:  # distances from the mean cannot be compared with a variance
-        if n >= centring.SHORT:
+    if total_variance <= smallest_variance:  # distances from the mean cannot be compared with a variance
+        if n >= centring.UNCLIPPED_MESSAGES:
             V, kept_by_median = centring.move_near_median(V)
         weights = weights._replace(reach=np.full(n, np.inf))
-    CY = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and below it room for the rows of a part
-    CY[:K] = C[:, :K].T
+    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and below it room for the rows y of a part
+    C_and_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
-    sketch = np.zeros((SKETCH, d), V.dtype)
-    of_messages = np.zeros((3, n))  # `explained`, `norm` and `kept` of each message
-    S, next_total_variance = _learn(
+    sketch = np.zeros((SKETCH_SIZE, d), V.dtype)
+    explained = np.zeros(n)
+    norm = np.zeros(n)
+    kept = np.zeros(n)
+    S, next_total_variance = _learn(  # which also fills in the arrays above, and Y
         V=as_kernel_input(V),
-        CY=CY,
+        C_and_rows=C_and_rows,
         S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹ of orthogonal columns
         mean=mean,
         weights=weights,
-        total_and_smallest=(float(total_variance), float(smallest)),
-        combinations=draw_combinations(n),
+        total_variance=float(total_variance),
+        smallest_variance=float(smallest_variance),
+        sums_of_rows=draw_sketch_sums(n),
         Y=Y,
         sketch=sketch,
-        of_messages=of_messages,
+        explained=explained,
+        norm=norm,
+        kept=kept,
     )
-    explained, norm, kept = of_messages
-    if has_all_directions:  # C explains the whole row, √(1−a) (v − m)
+    if has_all_directions:  # C explains the whole row y = √(1−a) (v − m)
         explained = norm * (1 - weights.a)
     if K:
-        C = CY[:K].T
+        C = C_and_rows[:K].T
     return BlockResult(
         Y=Y,
         C=C,
@@ -87,22 +92,25 @@ def learn(
 
 
 def part_size(columns: int) -> int:
-    """Return how many messages a part has, for K = `columns`.
+    """Return the size of a part: the number of messages between two updates of C, which has K = `columns` columns.
 
-    The time for each message is the sum of two terms: one grows in proportion to this number, for products with G, and
-    the other is K² divided by this number, for the new C.
+    The time for each message has two terms. One grows in proportion to the size of the part, for the products of its
+    messages with each other. The other is K² divided by the size, for the update of C. So the best size is near K.
     """
-    largest_power_of_two = 1 << columns.bit_length() >> 1  # up to K
+    largest_power_of_two = (1 << columns.bit_length()) // 2  # up to K
     return min(max(16, largest_power_of_two), 128)
 
 
 @cache
-def draw_combinations(n: int) -> NDArray[np.int64]:
-    """Draw for each of n rows to which combination it is added, and with which sign: (n, 2), always the same."""
+def draw_sketch_sums(n: int) -> NDArray[np.int64]:
+    """Draw for each of n rows the index of the sum to which it is added, and its sign, 1 or −1: (n, 2).
+
+    So `SKETCH_SIZE` random sums of the rows are made, a count sketch. The same n always gives the same sums.
+    """
     random = np.random.default_rng(0)
-    combinations = random.integers(SKETCH, size=n)
+    indices = random.integers(SKETCH_SIZE, size=n)
     signs = random.choice([-1, 1], n)
-    return np.column_stack([combinations, signs])
+    return np.column_stack([indices, signs])
 
 
 def _measure_inverse_error(S: F64, C: Array) -> float:
@@ -116,65 +124,73 @@ def _measure_inverse_error(S: F64, C: Array) -> float:
 
 @compiled_without_lock
 def _learn(
-    V: Array, CY: Array, S: F64, mean: F64, weights: Weights, total_and_smallest: tuple[float, float],
-    combinations: Any, Y: Array, sketch: Array, of_messages: F64,
+    V: Array, C_and_rows: Array, S: F64, mean: F64, weights: Weights, total_variance: float, smallest_variance: float,
+    sums_of_rows: Any, Y: Array, sketch: Array, explained: F64, norm: F64, kept: F64,
 ) -> tuple[F64, float]:  # fmt: skip
-    """Learn the messages V (n, d) part by part, and update C; return S = (CᵀC)⁻¹ and tr Σ after them.
+    """Learn the messages V (n, d) part by part; return S = (CᵀC)⁻¹ and tr Σ after them. Updates C and the mean.
 
-    The first rows of CY are Cᵀ. Below them is room for the rows y of a part, so that P and G are one product. Fills in
-    Y (n, d), the sketch (SKETCH, d), and `explained`, `norm` and `kept` of each message as the rows of `of_messages`
-    (3, n). Updates the mean. `total_and_smallest` are tr Σ before the block, and the tr Σ that counts as none.
+    The first rows of `C_and_rows` are Cᵀ. Below them is room for the centred rows y of a part, so that P = YC and
+    G = YYᵀ are one product. From P and G, `learn_padded` computes for each message x = C†y and p = Cᵀy with the C
+    before the message. It also returns Z, by which C is updated after the part: C ← C + (Y − XCᵀ)ᵀZ.
+
+    Fills in Y (n, d) with the rows √c·y, the sketch (SKETCH_SIZE, d) with the sums that `sums_of_rows` (n, 2) says, and
+    `explained`, `norm` and `kept` (n,). If `total_variance` is at most `smallest_variance`, no message is clipped.
     """
     n = len(V)
     K = len(S)
-    total, smallest = total_and_smallest
-    explained, norm, kept = of_messages
-    part = len(CY) - K
-    for first in range(0, n, part):
-        end = min(first + part, n)
-        used = K + end - first  # rows of CY: the last part may be shorter
-        y = CY[K:used]
-        total = centre_rows(V[first:end], mean, weights, first, total, smallest, y, norm[first:end], kept[first:end])
+    part_size = len(C_and_rows) - K
+    for first in range(0, n, part_size):
+        end = min(first + part_size, n)
+        used = K + end - first  # rows of `C_and_rows`: the last part may be shorter
+        rows = C_and_rows[K:used]
+        total_variance = centre_rows(
+            V[first:end], mean, weights, first, total_variance, smallest_variance, rows, norm[first:end],
+            kept[first:end],
+        )  # fmt: skip
         if K:
-            PG = product(y, CY[:used], T)  # P = YC and G = YYᵀ side by side
+            PG = product(rows, C_and_rows[:used], TRANSPOSED)  # P and G side by side
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):  # x·p = ‖y‖² − ‖r‖²
                     explained[first + s] += X[s, j] * p[s, j]
-            _move(CY[:used], X, Z)
-        _add_to_sketch(y, weights.c[first:end], combinations[first:end], Y[first:end], sketch)
-    return S, total
+            _update_C(C_and_rows[:used], X, Z)
+        _add_to_sketch(rows, weights.c[first:end], sums_of_rows[first:end], Y[first:end], sketch)
+    return S, total_variance
 
 
 @compiled_within
-def _move(CY: Array, X: F64, Z: F64) -> None:
-    """Update C after a part: C ← C(I − XᵀZ) + YᵀZ. The rows of CY are Cᵀ, and below them Y."""
-    K = len(CY) - len(X)
-    Y = CY[K:]
-    x = np.empty((len(X), K), CY.dtype)  # X without its padding, in the precision of C
-    z = np.empty((K, len(X)), CY.dtype)  # Zᵀ without its padding, in the precision of C
+def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
+    """Update C after a part: C ← C + (Y − XCᵀ)ᵀZ. The rows of `C_and_rows` are Cᵀ, and below them Y."""
+    K = len(C_and_rows) - len(X)
+    d = C_and_rows.shape[1]
+    Y = C_and_rows[K:]
+    x = np.empty((len(X), K), C_and_rows.dtype)  # X without its padding, in the precision of C
+    z = np.empty((K, len(X)), C_and_rows.dtype)  # Zᵀ without its padding, in the precision of C
     for s in range(len(X)):
         for j in range(K):
             x[s, j] = X[s, j]
             z[j, s] = Z[s, j]
-    residual = product(x, CY[:K], N)
+    residual = product(x, C_and_rows[:K], PLAIN)  # XCᵀ
     for s in range(len(X)):
-        for j in range(CY.shape[1]):
+        for j in range(d):
             residual[s, j] = Y[s, j] - residual[s, j]
-    change = product(z, residual, N)
+    change = product(z, residual, PLAIN)
     for i in range(K):
-        for j in range(CY.shape[1]):
-            CY[i, j] += change[i, j]
+        for j in range(d):
+            C_and_rows[i, j] += change[i, j]
 
 
 @compiled_within
-def _add_to_sketch(y: Array, c: F64, combinations: Any, Y: Array, sketch: Array) -> None:
-    """Write the rows √c·y to Y (b, d), and add each row, with its sign, to its combination in the sketch."""
-    for s in range(len(y)):
+def _add_to_sketch(rows: Array, c: F64, sums_of_rows: Any, Y: Array, sketch: Array) -> None:
+    """Write the rows √c·y to Y (b, d), and add each row to one of the sums in the sketch (SKETCH_SIZE, d).
+
+    `rows` (b, d) are the y. `sums_of_rows` (b, 2) says for each row the index of the sum, and the sign of the row.
+    """
+    for s in range(len(rows)):
         factor = math.sqrt(c[s])
-        combination = combinations[s, 0]
-        sign = np.float64(combinations[s, 1])
-        for j in range(y.shape[1]):
-            Y[s, j] = factor * y[s, j]
-        for j in range(y.shape[1]):
-            sketch[combination, j] += sign * Y[s, j]
+        sum_index = sums_of_rows[s, 0]
+        sign = np.float64(sums_of_rows[s, 1])
+        for j in range(rows.shape[1]):
+            Y[s, j] = factor * rows[s, j]
+        for j in range(rows.shape[1]):
+            sketch[sum_index, j] += sign * Y[s, j]

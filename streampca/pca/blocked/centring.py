@@ -19,9 +19,9 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_within
 from streampca.pca.state import State
 
-SHARE = 0.05  # q: the largest squared distance of a message, in units of tr Σ and of the weight before the message
-ORDINARY = 30.0  # times tr Σ: no limit is smaller; one Gaussian variable exceeds it in four of 10⁸ messages
-SHORT = 32  # number of messages: the first messages of a stream, and shorter first blocks, are not clipped
+LARGEST_SHARE = 0.05  # q: the largest squared distance of a message, divided by tr Σ and by the weight before it
+SMALLEST_REACH = 30.0  # times tr Σ: no limit is smaller; one Gaussian variable exceeds it in four of 10⁸ messages
+UNCLIPPED_MESSAGES = 32  # the first messages of a stream, and shorter first blocks, are not clipped
 _MEDIANS = 10.0  # largest distance from the median of a first block, in median distances
 
 
@@ -39,17 +39,18 @@ class Weights(NamedTuple):
 
 
 def compute_weights(state: State, retention: F64, center: bool = True, age: float = 1.0) -> Weights:
-    """Compute the weights of the messages of a block that follows `state`; `retention` (n,) holds each ρ.
+    """Compute the weights of the messages of a block that follows `state`.
 
-    `age` is the share of the weight since the newest entry was first seen. The limit of clipping grows with this part
-    of the weight, and not with the whole weight.
+    `retention` (n,) holds the share ρ of the past that each message keeps. `age` is the weight since the newest entry
+    of the block was first seen, divided by the whole weight. The limit of clipping grows with this part of the weight,
+    and not with the whole weight.
     """
     before, eta, c, past, reach, concentration = _compute_weights(
         w=state.weight,
         kappa=state.concentration,
         count=state.count,
         retention=retention,
-        share=SHARE * age,
+        q=LARGEST_SHARE * age,
         center=center,
     )
     return Weights(
@@ -114,11 +115,17 @@ def _compute_medians(V: Array) -> F64:
 
 @compiled
 def _compute_weights(
-    w: float, kappa: float, count: int, retention: F64, share: float, center: bool
+    w: float, kappa: float, count: int, retention: F64, q: float, center: bool
 ) -> tuple[F64, F64, F64, float, F64, float]:
     """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`.
 
-    The state before the block has the weight `w`, the concentration `kappa` and `count` messages; `share` is q.
+    Before the block, w is the weight of the stream, κ the sum of the squared shares of its messages in w, and `count`
+    their number. Each message keeps the share ρ of the past (`retention`), and so changes w and κ:
+
+        before = ρw        reach = max(q · before, 30)/(1 − κ)        w ← before + 1        η = 1/w
+        κ ← (1 − η)²κ + η²
+
+    q is the largest squared distance of a message, divided by the total variance and by `before`.
     """
     n = len(retention)
     before = np.empty(n)
@@ -130,8 +137,8 @@ def _compute_weights(
         w = before[s] + 1.0
         eta[s] = 1.0 / w
         bias = 1.0 - kappa if center else 1.0  # tr Σ is too small by this factor, because the mean is estimated
-        # The first `SHORT` messages of a stream have no limit.
-        reach[s] = max(share * before[s], ORDINARY) / bias if count + s >= SHORT else np.inf
+        has_limit = count + s >= UNCLIPPED_MESSAGES
+        reach[s] = max(q * before[s], SMALLEST_REACH) / bias if has_limit else np.inf
         kappa = (1.0 - eta[s]) * (1.0 - eta[s]) * kappa + eta[s] * eta[s]
     kept = 1.0  # the share of the weight of a message that the later messages leave
     for s in range(n - 1, -1, -1):
@@ -142,33 +149,38 @@ def _compute_weights(
 
 @compiled_within
 def centre_rows(
-    V: Array, mean: F64, weights: Weights, first: int, total: float, smallest: float, Y: Array, norm: F64, kept: F64
-) -> float:
+    V: Array, mean: F64, weights: Weights, first: int, total_variance: float, smallest_variance: float, Y: Array,
+    norm: F64, kept: F64,
+) -> float:  # fmt: skip
     """Centre and clip the messages V (b, d) of a block, from message `first` on; return tr Σ after them.
 
-    Fills in Y (b, d), the rows y, and for each message `norm`, the squared distance from the mean, and `kept`, the
-    share of the distance that clipping has left. Updates the mean. `weights` are the weights of the whole block.
-    `total` is tr Σ before the messages; if it is at most `smallest`, nothing is clipped.
+    A message v is clipped to ‖v − m‖² ≤ reach · tr Σ. With η its share of the weight, and a its share in the mean m:
+
+        y = √(1−a) (v − m)        m ← m + a(v − m)        tr Σ ← (1−η) tr Σ + η(1−a)‖v − m‖²
+
+    Fills in Y (b, d), the rows y, and for each message `norm`, which is ‖v − m‖² after clipping, and `kept`, the share
+    of v − m that clipping has left. Updates the mean. `weights` are those of the whole block. `total_variance` is tr Σ
+    before the messages; if it is at most `smallest_variance`, nothing is clipped.
     """
     for s in range(len(V)):
         eta = weights.eta[first + s]
         a = weights.a[first + s]
         square = 0.0  # ‖v − m‖²
-        part = 1.0  # the share of v − m that clipping leaves
+        kept_share = 1.0
         for j in range(V.shape[1]):
-            y = V[s, j] - mean[j]
-            square += y * y
-        limit = weights.reach[first + s] * total
-        if square > limit and total > smallest:
-            part = math.sqrt(limit / square)
+            difference = V[s, j] - mean[j]
+            square += difference * difference
+        limit = weights.reach[first + s] * total_variance
+        if square > limit and total_variance > smallest_variance:
+            kept_share = math.sqrt(limit / square)
             square = limit
         root = math.sqrt(1.0 - a)
-        step = part * a
+        step = kept_share * a
         for j in range(V.shape[1]):
-            y = V[s, j] - mean[j]
-            Y[s, j] = part * root * y
-            mean[j] += step * y
+            difference = V[s, j] - mean[j]
+            Y[s, j] = kept_share * root * difference
+            mean[j] += step * difference
         norm[s] = square
-        kept[s] = part
-        total = (1.0 - eta) * total + eta * (1.0 - a) * square
-    return total
+        kept[s] = kept_share
+        total_variance = (1.0 - eta) * total_variance + eta * (1.0 - a) * square
+    return total_variance

@@ -21,33 +21,37 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 @compiled_without_lock
-def fill(V: Array, mean: F64, C: F64, ridge: F64, root: F64) -> tuple[Array, F64]:
-    """Return the messages V (B, d) with missing entries filled, and x (B, k); `root` (d,) is √q.
+def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F64]:
+    """Return the messages V (B, d) with missing entries filled, and the coordinates x of each message (B, k).
 
-    ‖x‖² is clipped to k + √2k, which for complete Gaussian messages is its mean plus a standard deviation. Otherwise,
+    A missing entry becomes m + Cx, where x is fitted to the observed entries by ridge regression on C. An observed
+    entry has a residual r = v − m − Cx, and becomes m + Cx + r/√q. q is the share of the messages that show the entry:
+    fewer messages have a residual, so each counts more, and the mean square of r over all messages stays right.
+    `root_q` (d,) is √q.
+
+    ‖x‖² is clipped to k + √(2k), which for complete Gaussian messages is its mean plus a standard deviation. Otherwise,
     if a message has too few entries to determine x, their noise would be magnified, learned, and magnified again.
     """
     B, d = V.shape
     CC = C.T @ C
     filled = np.empty(V.shape, V.dtype)
     X = np.zeros((B, C.shape[1]))
-    added_residuals = np.empty(d)  # an observed entry is m + Cx + r; to make it m + Cx + r/√q, add 1/√q − 1 times r
+    added_share = np.empty(d)  # of the residual: v = m + Cx + r, so v + (1/√q − 1) r is m + Cx + r/√q
     for j in range(d):
-        added_residuals[j] = 1.0 / root[j] - 1.0
+        added_share[j] = 1.0 / root_q[j] - 1.0
     for first in range(0, B, _ROWS):
         end = min(first + _ROWS, B)
-        X[first:end] = _fill_few(V[first:end], filled[first:end], (mean, C, CC, ridge, added_residuals))
+        X[first:end] = _fill_few(V[first:end], mean, C, CC, ridge, added_share, filled[first:end])
     return filled, X
 
 
 @compiled_within
-def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
-    """Write at most `_ROWS` messages V (B, d) to `filled`, with missing entries filled, and return x (B, k).
+def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64, filled: Array) -> F64:
+    """Write messages V (B, d) to `filled`, with missing entries filled; return the coordinates x of each (B, k).
 
-    A missing entry becomes m + Cx. To an observed entry, 1/√q − 1 times its residual is added. `predictor` holds the
-    mean m, C, CᵀC, the ridge, and 1/√q − 1 (d,).
+    A missing entry becomes m + Cx. To an observed entry v, the share `added_share` of its residual v − m − Cx is added.
+    `CC` is CᵀC. At most `_ROWS` messages are filled at a time, so that the results fit the processor's cache.
     """
-    mean, C, CC, ridge, added_residuals = predictor
     B, d = V.shape
     missing = np.zeros(B, np.int64)
     Y = np.empty((B, d))  # centred messages, with 0 for missing entries
@@ -64,7 +68,7 @@ def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
         for j in range(d):
             v = V[s, j]
             r = Y[s, j] - fits[s, j]
-            filled[s, j] = v + r * added_residuals[j] if v == v else mean[j] + fits[s, j]
+            filled[s, j] = v + r * added_share[j] if v == v else mean[j] + fits[s, j]
     return X
 
 
@@ -80,18 +84,21 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
     for s in range(B):
         # C_OᵀC_O is the sum over the observed rows of C. An optimisation: if fewer rows are missing than observed, it
         # is computed as CᵀC less the sum over the missing rows.
-        sums_missing = missing[s] <= d - missing[s]
-        summed_rows = np.zeros((max(1, min(missing[s], d - missing[s])), k))
+        uses_missing_rows = missing[s] <= d - missing[s]
+        used_rows = np.zeros((max(1, min(missing[s], d - missing[s])), k))
         count = 0
         for j in range(d):
-            if math.isnan(V[s, j]) == sums_missing:
+            is_missing = math.isnan(V[s, j])
+            if is_missing == uses_missing_rows:
                 for m in range(k):
-                    summed_rows[count, m] = C[j, m]
+                    used_rows[count, m] = C[j, m]
                 count += 1
-        H = summed_rows.T @ summed_rows
+        H = used_rows.T @ used_rows
         for i in range(k):
-            for m in range(k):
-                H[i, m] = (CC[i, m] - H[i, m] if sums_missing else H[i, m]) + (ridge[i] if i == m else 0.0)
+            if uses_missing_rows:
+                for m in range(k):
+                    H[i, m] = CC[i, m] - H[i, m]
+            H[i, i] += ridge[i]
         _solve(H, CY[s], X[s])
         _clip(X[s])
     return X
@@ -99,7 +106,10 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
 
 @compiled_within
 def _clip(x: F64) -> None:
-    """Scale x (k,) so that ‖x‖² ≤ k + √2k."""
+    """Scale x (k,) so that ‖x‖² ≤ k + √(2k).
+
+    For Gaussian messages ‖x‖² is χ² with k degrees of freedom: its mean is k, and its standard deviation √(2k).
+    """
     square = 0.0
     limit = len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):

@@ -7,7 +7,7 @@ Within a block, Algorithm 1 needs no vectors of length d, but only their product
     S ← Sherman–Morrison for CᵀC + h_s²‖r_s‖² x_s x_sᵀ
 
 and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ. Messages are learned
-one by one only within parts of 16. The same formula gives what a part does to the p of later messages,
+one by one only within groups of 16. The same formula gives what a group does to the p of later messages,
 P ← P(I − XᵀZ) + GZ, and to the Z of earlier messages, Z ← Z(I − XᵀZ). This equals
 `algorithm1.sherman_morrison` to rounding. docs/mathematics.md, section 2.
 """
@@ -20,10 +20,10 @@ from numba import types
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled_within
 
-_PART = 16  # number of messages that are learned one by one
+_GROUP = 16  # number of messages that are learned one by one
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
 
-# numba's BLAS. Parameters: the precision; the forms of the two factors (N: plain, T: transposed); three sizes; α; a
+# numba's BLAS. Parameters: the precision; the forms of the two factors (n: plain, t: transposed); three sizes; α; a
 # matrix and its stride; a second matrix and its stride; β; the product and its stride. Pointers are integers, so that
 # one type serves both precisions. Letters are int8: for Python integers, code would be compiled for each value.
 _gemm: Any = types.ExternalFunction(
@@ -33,26 +33,37 @@ _gemm: Any = types.ExternalFunction(
         types.uintp, types.intp, types.uintp, types.uintp, types.intp,
     ),
 )  # fmt: skip
-_SINGLE, _DOUBLE, N, T = (np.int8(ord(letter)) for letter in "sdnt")
+_SINGLE, _DOUBLE, PLAIN, TRANSPOSED = (np.int8(ord(letter)) for letter in "sdnt")
 _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 
 
 @compiled_within
 def product(A: Array, B: Array, form: Any) -> Array:
-    """Return AB, or ABᵀ if `form` is T, for matrices of one type whose rows are contiguous.
+    """Return AB, or ABᵀ if `form` is `TRANSPOSED`, for matrices of one type whose rows are contiguous.
 
-    It calls BLAS directly, because `@` would take seconds to compile. BLAS reads matrices by columns, so it computes
-    (AB)ᵀ = BᵀAᵀ.
+    BLAS is called directly, because `@` would take seconds to compile. BLAS reads matrices by columns, so it takes A as
+    Aᵀ and B as Bᵀ, and computes the transposed product: BᵀAᵀ or, if `form` is `TRANSPOSED`, BAᵀ.
     """
     m, k = A.shape
-    n = B.shape[0] if form == T else B.shape[1]
+    n = B.shape[0] if form == TRANSPOSED else B.shape[1]
     out = np.empty((m, n), A.dtype)
     is_single = A.itemsize == 4
     _gemm(
-        _SINGLE if is_single else _DOUBLE, form, N, n, m, k, _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,
-        B.ctypes.data, B.strides[0] // B.itemsize, A.ctypes.data, A.strides[0] // A.itemsize, _ZERO.ctypes.data,
-        out.ctypes.data, n,
-    )  # fmt: skip
+        _SINGLE if is_single else _DOUBLE,
+        form,  # of the first factor, B
+        PLAIN,  # form of the second factor, A
+        n,  # rows of the transposed product
+        m,  # columns of the transposed product
+        k,  # length of the sums
+        _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,  # α, by which the product is multiplied
+        B.ctypes.data,
+        B.strides[0] // B.itemsize,
+        A.ctypes.data,
+        A.strides[0] // A.itemsize,
+        _ZERO.ctypes.data,  # β, by which the old content of `out` is multiplied before it is added
+        out.ctypes.data,
+        n,  # stride of `out`
+    )
     return out
 
 
@@ -60,39 +71,41 @@ def product(A: Array, B: Array, form: Any) -> Array:
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn the B messages of a block, given P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
 
-    Returns X and Z (B, w), the p = Cᵀy of each message with the C before it (B, w), and S (w, w) after the block. All
-    are padded with zeros from K columns to w, which fill whole registers.
+    Returns X, Z and p, with a row (w,) for each message, and S (w, w) after the block. The rows of X and p are C†y and
+    Cᵀy, with the C before the message. With Z, the caller updates C: C ← C + (Y − XCᵀ)ᵀZ. All are padded with zeros
+    from K columns to w, so that rows fill whole registers.
     """
     b = len(P)
-    # w: K, rounded up to a multiple of `_LANES`.
-    wide = (P.shape[1] + _LANES - 1) // _LANES * _LANES
-    # Each message has a row: until the message is learned, the row holds its p, and then its z. So one product updates
-    # the p of later messages and the z of earlier messages. Only the p also get the term GZ.
-    p_or_z = resize(P, b, wide)
-    X = np.zeros((b, wide))
+    w = (P.shape[1] + _LANES - 1) // _LANES * _LANES  # K, rounded up to a multiple of `_LANES`
+    # Until a message is learned, its row here is p, and afterwards z, its row of Z.
+    p_or_z = resize(P, b, w)
+    X = np.zeros((b, w))
     h = np.zeros(b)
-    p = np.zeros((b, wide))
+    p = np.zeros((b, w))
     G = resize(G, b, b)
-    S = resize(S, wide, wide)
-    for first in range(0, b, _PART):
-        end = min(first + _PART, b)
-        _learn_part(first, end, p_or_z, G, S, eta, X, h)
-        # For later messages P ← P − (PXᵀ − G)Z, and for earlier messages Z ← Z − ZXᵀZ, with X and Z of this part.
+    S = resize(S, w, w)
+    for first in range(0, b, _GROUP):
+        end = min(first + _GROUP, b)
+        _learn_group(first, end, p_or_z, G, S, eta, X, h)
+        # The group has changed C. So the rows of all other messages change, with X and z of the group:
+        # p ← p − (pXᵀ − G)z for each later message, and z′ ← z′ − z′Xᵀz for the row z′ of each earlier message.
         z = _solve(X[first:end], h[first:end])
-        change = product(p_or_z, X[first:end], T)
+        factors_of_z = product(p_or_z, X[first:end], TRANSPOSED)
         for s in range(end, b):
             for t in range(first, end):
-                change[s, t - first] -= G[s, t]
-        moved = product(change, z, N)
+                factors_of_z[s, t - first] -= G[s, t]
+        change = product(factors_of_z, z, PLAIN)
         for s in range(b):
-            if first <= s < end:
-                for j in range(wide):
+            is_in_group = first <= s < end
+            if is_in_group:
+                for j in range(w):
                     p[s, j] = p_or_z[s, j]
                     p_or_z[s, j] = z[s - first, j]
             else:
-                for j in range(wide):
-                    p_or_z[s, j] -= moved[s, j]
-    return X, p_or_z, p, S
+                for j in range(w):
+                    p_or_z[s, j] -= change[s, j]
+    Z = p_or_z
+    return X, Z, p, S
 
 
 # The functions below are loops, because numba takes seconds to compile array expressions. No loop both stores and sums:
@@ -110,46 +123,51 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 
 
 @compiled_within
-def _learn_part(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
+def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
 
-    A message changes S by −shrink u uᵀ, with u = Sx, and the p_t of each later message by q x. So the product Sp_t,
-    which is kept, changes by (q − shrink u·(p_t + q x)) u. u·p_t is computed as x·Sp_t, so that an error in Sp_t
-    shrinks together with Sp_t, however much S shrinks. An optimisation: S is large, so its change is applied in the
-    pass that computes Sx of the next message.
+    `p` has the rows p_s = Cᵀy_s, S is (CᵀC)⁻¹, and G is YYᵀ. C itself is not needed. Message s does three steps:
+
+    1. x = S p_s        h = η/(1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
+    2. CᵀC grows by g x xᵀ with g = h²‖r‖². So S ← S − f u uᵀ with u = Sx and f = g/(1 + g x·u).
+    3. For each later message t: p_t ← p_t + e x with e = h (G_st − p_t·x).
+
+    All products S p_t are kept as `Sp`. By 2 and 3, they change by (e − f u·(p_t + e x)) u. u·p_t is computed as
+    x·Sp_t, so that an error in Sp_t shrinks together with Sp_t, however much S shrinks. An optimisation: S is large, so
+    step 2 is applied to S only in the pass that computes Sx of the next message.
     """
-    wide = len(S)
-    shrink = 0.0
-    Sp = product(p[first:end], S, N)
-    u = np.zeros(wide)
-    before = np.zeros(wide)  # u of the previous message, by which S is not changed yet
+    w = len(S)
+    f = 0.0  # no change of S is due yet
+    Sp = product(p[first:end], S, PLAIN)
+    u = np.zeros(w)
+    u_before = np.zeros(w)  # u of the previous message, by which S is not changed yet
     for s in range(first, end):
         x = X[s]
         xx = xp = xu = 0.0
-        for j in range(wide):
+        for j in range(w):
             x[j] = Sp[s - first, j]
-        for j in range(wide):
+        for j in range(w):
             xx += x[j] * x[j]
             xp += x[j] * p[s, j]
-        _shrink_and_multiply(S, shrink, before, x, u)
-        for j in range(wide):
-            before[j] = u[j]
-        for j in range(wide):
+        _shrink_and_multiply(S, f, u_before, x, u)
+        for j in range(w):
+            u_before[j] = u[j]
+        for j in range(w):
             xu += x[j] * u[j]
         h[s] = eta[s] / (1.0 + eta[s] * xx)
-        growth = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # of CᵀC along x xᵀ; rounding may make the residual negative
-        shrink = growth / (1.0 + growth * xu)
+        g = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make ‖r‖² negative
+        f = g / (1.0 + g * xu)
         for t in range(s + 1, end):
             px = Spx = 0.0
-            for j in range(wide):
+            for j in range(w):
                 px += p[t, j] * x[j]
                 Spx += Sp[t - first, j] * x[j]
-            q = h[s] * (G[s, t] - px)
-            factor_of_u = q - shrink * (Spx + q * xu)
-            for j in range(wide):
-                p[t, j] += q * x[j]
+            e = h[s] * (G[s, t] - px)
+            factor_of_u = e - f * (Spx + e * xu)
+            for j in range(w):
+                p[t, j] += e * x[j]
                 Sp[t - first, j] += factor_of_u * u[j]
-    _shrink_and_multiply(S, shrink, before, before, u)
+    _shrink_and_multiply(S, f, u_before, u_before, u)  # the last change of S; the product is not needed
 
 
 @compiled_within
@@ -184,14 +202,17 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Solve (striu(XXᵀ) + diag(1/h)) Z = X for Z, from the last row up. If an h is 0, its row of Z is 0."""
-    XX = product(X, X, T)
-    b, wide = X.shape
-    Z = resize(X, b, wide)
+    """Solve (striu(XXᵀ) + diag(1/h)) Z = X for Z, from the last row up. If an h is 0, its row of Z is 0.
+
+    With Z, all steps of the messages can be taken at once: C ← C + (Y − XCᵀ)ᵀZ.
+    """
+    XX = product(X, X, TRANSPOSED)
+    b, w = X.shape
+    Z = resize(X, b, w)  # a copy of X
     for s in range(b - 1, -1, -1):
         for t in range(s + 1, b):
-            for i in range(wide):
+            for i in range(w):
                 Z[s, i] -= XX[s, t] * Z[t, i]
-        for i in range(wide):
+        for i in range(w):
             Z[s, i] *= h[s]
     return Z

@@ -1,6 +1,6 @@
 """Computes the next [C | F] after a block by Rayleigh–Ritz: the strongest axes of past and block within a subspace.
 
-The subspace starts from C′, which is C after Algorithm 1, from F and from a few combinations of the block's rows. If Σ
+The subspace starts from C′, which is C after Algorithm 1, from F and from a few random sums of the block's rows. If Σ
 is kept, one step of subspace iteration on Σ follows. Otherwise Σ is AᵀA, where A holds the rows of the past above those
 of the block, and only one pass over A is made. The rows of the past are √past·[C | F]ᵀ, less the variance outside of
 these columns. docs/mathematics.md, section 4.
@@ -45,8 +45,8 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
     """Return the next [C | F] from Σ (d, d) by one step of subspace iteration.
 
     These are the leading axes of Σ within a subspace, times their standard deviations. `start` (d, m) spans the
-    subspace before the step, and has the type of Σ. Its columns are C after Algorithm 1, F, and combinations of the
-    block's rows.
+    subspace before the step, and has the type of Σ. Its columns are C after the block's messages were learned one by
+    one, the spare directions F, and random sums of the block's rows.
     """
     if start.shape[1] >= len(covariance):
         return decompose_covariance(covariance, limits)
@@ -60,18 +60,21 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
     """Return the next [C | F] from rows A (n, d), multiplied by `units` (d,), in one pass over the rows.
 
-    `start` (d, m) spans a subspace, as in `update_on_covariance`. The covariance AᵀA is approximated by Nyström's
-    method: with X a basis of the subspace and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ equals AᵀA on the subspace. This holds
-    for any basis, so X need be orthonormal only to half of the digits.
+    `start` (d, m) spans a subspace that is near these axes. The covariance AᵀA is approximated by Nyström's method:
+    with X a basis of the subspace and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ = BBᵀ equals AᵀA on the subspace. This holds for
+    any basis, so X need be orthonormal only to half of the digits.
     """
     D = np.reshape(units, (-1, 1)).astype(A.dtype)  # as a column, which multiplies the rows of a matrix (d, m)
     X = orthonormalise(D * start, passes=1)
-    S = D * ((A @ (D * X)).T @ A).T  # AᵀAX with A in the new units; quickest in this order and layout
+    AX = A @ (D * X)
+    S = D * (AX.T @ A).T  # AᵀAX with A in the new units; quickest in this order and layout
     XS = (X.T @ S).astype(np.float64)
-    variance, U = _leading_eigenvectors((XS + XS.T) / 2, len(XS))  # exactly symmetric, in spite of rounding
+    symmetric_XS = (XS + XS.T) / 2  # exactly symmetric, in spite of rounding
+    variance, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
-    kept = variance > rounding * variance[-1]
-    B = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)  # BBᵀ is S(XᵀS)⁻¹Sᵀ
+    largest_variance = variance[-1]  # they are ascending
+    kept = variance > rounding * largest_variance
+    B = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)
     # The columns of B are not orthogonal. Its leading axes, times their standard deviations, are combinations of them.
     axis_variance, combinations = _leading_eigenvectors((B.T @ B).astype(np.float64, copy=False), limits.columns)
     return np.ascontiguousarray(B @ combinations[:, limits.select(axis_variance)].astype(B.dtype))

@@ -19,7 +19,7 @@ from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.openapi import describe_binary_answer, describe_errors, describe_request
 from streampca.sidecar.parsing import Limits, pack_rows, parse_json_object, validate
-from streampca.sidecar.request import BYTES, LENGTH, RawRequest
+from streampca.sidecar.request import JSON_LENGTH_HEADER, OCTET_STREAM, RawRequest
 from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
 
@@ -36,26 +36,26 @@ class InferenceEndpoints(Endpoints):
     def add_to(self, app: FastAPI) -> None:
         """Add the endpoints to the application."""
         options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": describe_errors(JSON)}
-        model = "/v2/models/{model_name}"
-        version = model + "/versions/{model_version}"
-        for path, endpoint, answer in (
+        model_path = "/v2/models/{model_name}"
+        version_path = model_path + "/versions/{model_version}"
+        for path, endpoint, response_model in (
             ("/v2", self.server_metadata, schemas.ServerMetadata),
             ("/v2/health/live", self.server_live, schemas.Live),
             ("/v2/health/ready", self.server_ready, schemas.Ready),
-            (model, self.model_metadata, schemas.ModelMetadata),
-            (version, self.version_metadata, schemas.ModelMetadata),
-            (f"{model}/ready", self.model_ready, schemas.Ready),
-            (f"{version}/ready", self.version_ready, schemas.Ready),
+            (model_path, self.model_metadata, schemas.ModelMetadata),
+            (version_path, self.version_metadata, schemas.ModelMetadata),
+            (f"{model_path}/ready", self.model_ready, schemas.Ready),
+            (f"{version_path}/ready", self.version_ready, schemas.Ready),
         ):
-            app.get(path, response_model=answer, **options)(endpoint)
+            app.get(path, response_model=response_model, **options)(endpoint)
         app.post("/v2/repository/index", response_model=list[schemas.RepositoryEntry], **options)(self.repository_index)
         infer_options = options | {
-            "responses": options["responses"] | describe_binary_answer(BYTES),
+            "responses": options["responses"] | describe_binary_answer(OCTET_STREAM),
             "response_model": schemas.InferenceResponse,
             "openapi_extra": describe_request(schemas.InferenceRequest),
         }
-        app.post(f"{model}/infer", **infer_options)(self.infer)
-        app.post(f"{version}/infer", **infer_options)(self.infer_version)
+        app.post(f"{model_path}/infer", **infer_options)(self.infer)
+        app.post(f"{version_path}/infer", **infer_options)(self.infer_version)
 
     async def server_metadata(self) -> Response:
         """The name and the version of this server."""
@@ -113,11 +113,11 @@ class InferenceEndpoints(Endpoints):
         self._check_name(model_name)
         return await self._engine.answer(
             request,
-            operation="project",
+            operation="project",  # for the metrics, whatever the outputs of the request
             parse=partial(parse, version=model_version),
             compute=infer,
             respond=partial(respond, model=model_name),
-            if_quick=True,
+            run_on_loop_if_quick=True,
         )
 
     def _check_name(self, name: str) -> None:
@@ -148,7 +148,7 @@ def _describe(published: PublishedModel, name: str, versions: Sequence[int]) -> 
 
 
 class Inference(ProjectRequest):
-    """A parsed request."""
+    """A parsed request to infer. Its `fields` are the scores among its outputs."""
 
     id: str | None
     outputs: Mapping[schemas.OutputName, bool]  # name → whether the output is sent as bytes, and not as JSON
@@ -156,13 +156,13 @@ class Inference(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
-    if raw.media_type != BYTES:
-        raw.require_json(BYTES)
+    if raw.media_type != OCTET_STREAM:
+        raw.require_json(OCTET_STREAM)
     json_text = raw.body[: raw.json_length]
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])
     bytes_by_default = request.parameters.binary_data_output
-    outputs: dict[schemas.OutputName, bool] = {}
+    outputs: dict[schemas.OutputName, bool] = {}  # name → whether the output is sent as bytes
     for output in request.outputs:
         as_bytes = output.parameters.binary_data  # None: the request does not say
         outputs[output.name] = bytes_by_default if as_bytes is None else as_bytes
@@ -171,7 +171,7 @@ def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inferen
         id=request.id,
         vectors=vectors,
         basis=request.parameters.basis,
-        fields=[name for name in SCORES if name in outputs],  # other scores are left out of the answer
+        fields=[name for name in SCORES if name in outputs],  # the scores to compute; by default none
         outputs=outputs or dict.fromkeys(_DEFAULT_OUTPUTS, bytes_by_default),
     )
 
@@ -224,17 +224,18 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> co
     answer = compute.project(published, inference, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
-    if "reconstruction" in inference.outputs and answer.projected:
-        answer.fields["reconstruction"] = compute.reconstruct_projected(answer.projected)
+    projected = answer.projected
+    if "reconstruction" in inference.outputs and projected is not None:  # `compute.project` always sets it
+        answer.fields["reconstruction"] = compute.reconstruct_projected(projected)
     return answer
 
 
 def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model: str) -> Response:
-    """Return the response: JSON with all outputs, in the order of the request, and then the bytes of some of them.
+    """Return the response: JSON that describes all outputs, followed by the numbers of binary outputs as bytes.
 
-    The JSON has the numbers of the outputs that are not sent as bytes.
+    The outputs are in the order of the request. The numbers of an output that is not binary are in the JSON.
     """
-    tensors: list[dict[str, Any]] = []
+    tensors: list[dict[str, Any]] = []  # descriptions of the outputs
     binary_parts: list[bytes | memoryview] = []
     for name, as_bytes in inference.outputs.items():
         array = answer.fields[name]
@@ -252,8 +253,8 @@ def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model
     headers = version_header(answer.version)
     if not binary_parts:
         return bytes_response([json_part], JSON, headers)
-    headers[LENGTH] = str(len(json_part))
-    return bytes_response([json_part, *binary_parts], BYTES, headers)
+    headers[JSON_LENGTH_HEADER] = str(len(json_part))
+    return bytes_response([json_part, *binary_parts], OCTET_STREAM, headers)
 
 
 def _view_bytes(array: Array) -> bytes | memoryview:

@@ -39,7 +39,7 @@ _MAX_OTHER_HISTORIES = 3  # in memory, of topics that this sidecar does not serv
 _MAX_PARTITIONS = 64  # of each version in a history: the partitions with the greatest losses
 
 FOLDER = Path(__file__).parent / "static"
-HEADERS = {
+PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",  # revalidated by ETag each time, so that the page is never older than its sidecar
@@ -56,18 +56,18 @@ class PageFiles(StaticFiles):
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """Return the response with a file, or 304 if the client has it already."""
+        """Return the response with a file, or 304 if the client has it already. Add the headers of the pages."""
         response = super().file_response(full_path, stat_result, scope, status_code)
-        response.headers.update(HEADERS)
+        response.headers.update(PAGE_HEADERS)
         return response
 
 
 class HistoryReader:
     """Reads the metrics of every version of a topic, and the file of each version at most once."""
 
-    def __init__(self, models: Models, closed: threading.Event | None = None) -> None:
-        """When the event `closed` is set, the reader stops reading files. Several readers may share the event."""
-        self.closed = closed or threading.Event()
+    def __init__(self, models: Models, closed_event: threading.Event | None = None) -> None:
+        """When `closed_event` is set, the reader stops reading files. Several readers may share the event."""
+        self.closed_event = closed_event or threading.Event()
         self._models = models
         self._metrics: dict[int, Metrics | None] = {}  # by version; None if its file cannot be read
 
@@ -97,7 +97,7 @@ class HistoryReader:
         for deleted in set(self._metrics).difference(versions):  # the store does not list it any more
             del self._metrics[deleted]
         for version in versions:
-            if version > after and version not in self._metrics and not self.closed.is_set():
+            if version > after and version not in self._metrics and not self.closed_event.is_set():
                 self._read(version)
         history: list[Metrics] = []
         last_settings = None  # of the version before, also if that version is not returned
@@ -135,15 +135,16 @@ class PageEndpoints:
         self._store = store
 
         @lru_cache(_MAX_OTHER_HISTORIES)
-        def open_history(topic: str) -> HistoryReader:  # of another topic in the store
-            return HistoryReader(Models(store, topic), history.closed)
+        def open_history(topic: str) -> HistoryReader:
+            """Return a reader for another topic in the store. It stops reading when `history` does."""
+            return HistoryReader(Models(store, topic), closed_event=history.closed_event)
 
         self._open_history = open_history
         # Of each of these requests, only one runs at a time, in a thread. So a slow store, or copies of all recent
         # vectors, do not take threads and memory from other requests.
-        self._history_thread = anyio.CapacityLimiter(1)
-        self._recent_thread = anyio.CapacityLimiter(1)
-        self._statuses_thread = anyio.CapacityLimiter(1)
+        self._history_limiter = anyio.CapacityLimiter(1)
+        self._recent_limiter = anyio.CapacityLimiter(1)
+        self._statuses_limiter = anyio.CapacityLimiter(1)
 
     def add_to(self, app: FastAPI) -> None:
         """Add the endpoints and the files of the pages to the application."""
@@ -160,8 +161,8 @@ class PageEndpoints:
         topic = topic or served_topic
         is_served = topic == served_topic
         history = self._history if is_served else self._open_history(topic)
-        first = -1 if after is None else after  # every version is above -1
-        models = await anyio.to_thread.run_sync(history.read_after, first, limiter=self._history_thread)
+        after_version = -1 if after is None else after  # -1 is below every version
+        models = await anyio.to_thread.run_sync(history.read_after, after_version, limiter=self._history_limiter)
         version = self._engine.current_version
         content = {
             "now": time.time(),
@@ -173,7 +174,7 @@ class PageEndpoints:
             "drifts": self._engine.models.drifts if is_served else {},
         }
         if after is None:  # this is the page's first request: it needs the topics to choose from
-            topics = await anyio.to_thread.run_sync(list_topics, self._store, "models", limiter=self._history_thread)
+            topics = await anyio.to_thread.run_sync(list_topics, self._store, "models", limiter=self._history_limiter)
             content["topics"] = list(dict.fromkeys([served_topic, *topics]))  # each topic once
         return json_response(content, headers=version_header(version))
 
@@ -181,14 +182,14 @@ class PageEndpoints:
         """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""
         published = await self._engine.find(version)
         content = await anyio.to_thread.run_sync(
-            self._engine.recent.project, published, x, y, limiter=self._recent_thread
+            self._engine.recent.project, published, x, y, limiter=self._recent_limiter
         )
         return json_response(content, headers=version_header(content["version"]))
 
     async def model(self, topic: Annotated[str, Query(pattern=TOPIC_NAME)], version: VersionNumber) -> Response:
         """`/v1/model` of any topic in the store; read each time."""
         models = ModelCache(Models(self._store, topic))  # a new one: this sidecar keeps no models of other topics
-        published = await anyio.to_thread.run_sync(models.get, version, limiter=self._history_thread)
+        published = await anyio.to_thread.run_sync(models.get, version, limiter=self._history_limiter)
         return answer_response(compute.describe_model(published, drift={}))
 
     async def example(self, version: VersionQuery = None) -> Response:
@@ -208,7 +209,7 @@ class PageEndpoints:
     async def workers(self, topic: TopicQuery = None) -> Response:
         """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""
         processes = ProcessStatuses(self._store, topic or self._engine.topic)
-        statuses = await anyio.to_thread.run_sync(processes.all, limiter=self._statuses_thread)
+        statuses = await anyio.to_thread.run_sync(processes.all, limiter=self._statuses_limiter)
         now = time.time()
         reports = []
         for status in statuses:

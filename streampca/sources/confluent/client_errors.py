@@ -14,7 +14,7 @@ def _error_text(code: int) -> str:
 
 
 SECOND_LOGIN_TOO_SOON = _error_text(KafkaError.ILLEGAL_SASL_STATE)  # two logins within a second
-_FENCED = _error_text(KafkaError.FENCED_INSTANCE_ID)  # in the text of an error whose code is _FATAL
+_FENCED = _error_text(KafkaError.FENCED_INSTANCE_ID)  # a part of the text of an error whose code is _FATAL
 # In the text of a failed login that was not refused: its connection ended meanwhile, or the broker did not answer.
 _LOGIN_INTERRUPTED = [_error_text(KafkaError._TRANSPORT), _error_text(KafkaError._TIMED_OUT)]
 _PROTOCOL_CODES = {  # librdkafka's own code → the protocol's code of the same error
@@ -29,8 +29,8 @@ _FINAL = {  # librdkafka's own codes for errors that waiting cannot fix
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError._FATAL,
 }
-# Brokers' codes for errors that pass.
-_PASSING = RETRIABLE | {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
+# Brokers' codes for errors that waiting can fix.
+_TEMPORARY = RETRIABLE | {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
 
 
 def is_from_broker(error: KafkaError) -> bool:
@@ -42,14 +42,15 @@ def is_final(error: KafkaError) -> bool:
     """Return whether waiting cannot fix an error."""
     code = error.code()
     if is_from_broker(error):
-        return code not in _PASSING
-    is_interrupted_login = any(text in error.str() for text in _LOGIN_INTERRUPTED)  # it has the code of a refused login
+        return code not in _TEMPORARY
+    # An interrupted login has the code of a refused login, _AUTHENTICATION. Only the text differs.
+    is_interrupted_login = any(text in error.str() for text in _LOGIN_INTERRUPTED)
     return code in _FINAL and not is_interrupted_login
 
 
 def protocol_code(error: KafkaError) -> int:
     """Return the error's code in Kafka's protocol; if it has none, librdkafka's own code, which is negative."""
-    if _FENCED in error.str():
+    if _FENCED in error.str():  # librdkafka's own code for a fenced member is _FATAL: only the text names the cause
         return KafkaError.FENCED_INSTANCE_ID
     code = error.code()
     return _PROTOCOL_CODES.get(code, code)

@@ -30,7 +30,7 @@ from streampca.sources.oauth_tokens import create_tokens
 
 SILENT_S = 15.0  # longer than a request may take; a client without an answer for this long is replaced
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
-_MOST_REQUESTS = 3  # for a topic, one after the other, within the time that the caller gives
+_REQUESTS_IN_TIMEOUT = 3  # for a topic, one after the other: so many fit into the timeout that the caller gives
 _SHORTEST_REQUEST_S = 2.0  # a busy broker may take so long to answer
 _ANY_ANSWER_S = 1.0
 _BACKGROUND_INTERVAL_S = 1.0  # between requests for the topic in the background
@@ -48,7 +48,7 @@ class ConfluentConnection(ClientConnection):
     """See `streampca.sources.client_connection.ClientConnection`. It has an admin client of its own."""
 
     connected = True
-    _is_another_answering = False  # a broker has answered after another one had not
+    _other_broker_answers = False  # whether a broker has answered after the broker that was asked for the topic had not
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
@@ -70,7 +70,7 @@ class ConfluentConnection(ClientConnection):
         self._answered_at = time.monotonic()
         self._background_request: Future[Any] | None = None
 
-    def is_silent(self, answered_at: float, silent_s: float = SILENT_S) -> bool:
+    def should_replace(self, answered_at: float, silent_s: float = SILENT_S) -> bool:
         """Return whether to replace a client that got its last answer at `answered_at`, more than `silent_s` ago.
 
         A client may lose all brokers and not find them again (docs/kafka.md). While no token can be obtained, a client
@@ -79,8 +79,8 @@ class ConfluentConnection(ClientConnection):
         if time.monotonic() - answered_at <= silent_s:
             return False
         try:
-            create_tokens(self._settings)
-        except NoBrokerError:  # the login needs a token, and none can be obtained now
+            create_tokens(self._settings)  # only to see whether a login that needs a token can get one
+        except NoBrokerError:
             return False
         return True
 
@@ -88,7 +88,7 @@ class ConfluentConnection(ClientConnection):
         """Replace the admin client if brokers have not answered it for long."""
         if self.connected:
             self._answered_at = time.monotonic()
-        elif self.is_silent(self._answered_at):
+        elif self.should_replace(self._answered_at):
             log.debug("admin client replaced", topic=self._topic)
             self._open()
 
@@ -140,7 +140,10 @@ class ConfluentConnection(ClientConnection):
         return is_final(error)
 
     def source_error(self, error: KafkaError, *, has_key: bool = True) -> SourceError:
-        """Return our error for an error of the client that waiting cannot fix. For `has_key` see `BrokerErrors`."""
+        """Return our error for an error of the client that waiting cannot fix.
+
+        `has_key` is False if a record without a key may be the cause.
+        """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             try:
                 self._tokens.current()
@@ -169,7 +172,10 @@ class ConfluentConnection(ClientConnection):
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
         """Ask a broker for the topic. If the client meanwhile reports an error that waiting cannot fix, raise it."""
         self._replace_if_silent()
-        request = self._request_topic(max(timeout_s / _MOST_REQUESTS, _SHORTEST_REQUEST_S))
+        # The broker that gets the request may be away. So the request ends before `timeout_s`, and the caller has time
+        # to ask again.
+        request_timeout_s = max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S)
+        request = self._request_topic(request_timeout_s)
         is_answered = False
         while not is_answered:
             is_answered = bool(wait([request], _CHECK_S).done)
@@ -186,20 +192,20 @@ class ConfluentConnection(ClientConnection):
             raise TimeoutError from None
 
     def _look_for_another_controller(self) -> None:
-        """Ask any broker for the topic: it may name another controller. Note whether a broker answers.
+        """Ask any broker to list the topic, and note whether a broker answers.
 
-        librdkafka asks only the controller to describe a topic, and waits for it even if it cannot be reached. Each
-        answer of a broker names a random broker as the controller.
+        librdkafka asks only the controller to describe a topic, even if the controller cannot be reached. Each answer
+        of a broker names a random broker as the controller, so librdkafka may ask another broker from now on.
         """
         try:
             self._admin.list_topics(self._topic, timeout=_ANY_ANSWER_S)
         except KafkaException:
-            self._is_another_answering = False
+            self._other_broker_answers = False
         else:
-            self._is_another_answering = True
+            self._other_broker_answers = True
 
     def _explain_timeout(self) -> SourceError:
-        if self._is_another_answering:
+        if self._other_broker_answers:
             return self.broker_errors.unreachable_error(self.last_failure or "the one that was asked for the topic")
         return super()._explain_timeout()
 

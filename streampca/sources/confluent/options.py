@@ -62,17 +62,20 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
-        "enable.partition.eof": True,  # reports how far offsets without a record reach
+        # The client reports when it has read a partition to its end. Otherwise no position would move past the offsets
+        # of transaction markers and aborted records, which have no record.
+        "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "check.crcs": True,
         "max.poll.interval.ms": intervals.longest_poll_ms,
         "session.timeout.ms": intervals.session_ms,
         "heartbeat.interval.ms": intervals.heartbeat_ms,
-        # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
+        # Every rebalance revokes all partitions and assigns all, as with kafka-python: both clients can share a group.
         "partition.assignment.strategy": "range",
         "max.partition.fetch.bytes": FETCH_BYTES,
         "fetch.max.bytes": FETCH_BYTES_OF_ALL,
-        # Of all partitions together; one more fetch may be on its way. Decoded records use the other half of the limit.
+        # Limit of the queue with the fetched records of all partitions, which one more fetch may exceed. The other half
+        # of the limit is for decoded records.
         "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,
         "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default, fetching pauses for a second
     }

@@ -47,7 +47,8 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        self._memberships: deque[Any] = deque()  # the group's metadata of each assignment in `_rebalances`
+        # The group's metadata for each assignment whose event `Assigned` was not returned by `poll` yet.
+        self._memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
         self._has_joined = False
         self._has_subscribed = False
@@ -58,7 +59,7 @@ class ConfluentSource(ClientSource):
         self._check_member_at = 0.0  # by time.monotonic
         self._check_group_at = 0.0  # by time.monotonic
         self._errors: list[KafkaError] = []  # of the client, not handled yet
-        self._ends_reached: dict[int, int] = {}  # by the last fetch, partition → its end
+        self._ends_reached: dict[int, int] = {}  # partition → its end, if the last fetch has reached the end
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
         self._consumer = create(Consumer, consumer_options(settings) | callbacks)
 
@@ -76,10 +77,11 @@ class ConfluentSource(ClientSource):
         messages = self._consume(timeout_s)
         if self._rebalances:  # a rebalance has begun in `_consume`
             return {}
-        not_records = [message for message in messages if message.error()]
-        if not_records:
+        # A message with an error is not a record: it reports an error, or that a partition was read to its end.
+        error_messages = [message for message in messages if message.error()]
+        if error_messages:
             messages = [message for message in messages if not message.error()]
-        self._ends_reached = self._handle_not_records(not_records)
+        self._ends_reached = self._handle_error_messages(error_messages)
         self._raise_errors()
         return _group_by_partition(messages)
 
@@ -212,10 +214,10 @@ class ConfluentSource(ClientSource):
             tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
         self._consumer.assign(tps)
 
-    def _handle_not_records(self, messages: Iterable[Any]) -> dict[int, int]:
-        """Note the errors and the positions out of range that the client reports by messages.
+    def _handle_error_messages(self, messages: Iterable[Any]) -> dict[int, int]:
+        """Note the errors and the positions out of range that the client reports by messages with an error.
 
-        Return the ends of the partitions that were read to their ends.
+        Return the end of each partition that was read to its end: the client reports this by such a message, too.
         """
         ends: dict[int, int] = {}
         for message in messages:
@@ -227,7 +229,9 @@ class ConfluentSource(ClientSource):
             elif code == KafkaError._AUTO_OFFSET_RESET:  # the log does not have the offset
                 self._positions.mark_out_of_range(partition)
             elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._group:
-                pass  # librdkafka asks for the group that a reader without a group must name, see `consumer_options`
+                # librdkafka demands a group id in its options also of a reader without a group, and asks brokers about
+                # this group. The user need not have the right to use it.
+                pass
             else:
                 self._errors.append(error)
         return ends
@@ -282,10 +286,10 @@ class ConfluentSource(ClientSource):
 
 
 def _read_metadata(partition: TopicPartition) -> str:
-    """Return the metadata of a committed offset; "" if they are not text.
+    """Return the metadata of a committed offset; "" if the metadata is not text.
 
-    The client reads metadata to the next zero byte. If another client has committed them without one, it reads bytes
-    behind their end, which may be anything.
+    confluent-kafka reads metadata up to the next zero byte. If another client has committed metadata without a zero
+    byte, confluent-kafka reads past the end of the metadata, where any bytes may follow.
     """
     try:
         return partition.metadata or ""

@@ -30,8 +30,8 @@ _QUEUE_KIB = 32 * 1024  # of dead letters; the queue grows for a record that is 
 _QUEUE_LIMIT = "queue.buffering.max.kbytes"
 _BATCH_BYTES = 100_000  # of dead letters
 _BY_KEY = -1  # partition: the key decides
-_NOW = 0  # timestamp: the time of sending
-_JUST_AFTER_1970 = 1  # in place of a timestamp of 0, which would mean _NOW
+_TIME_OF_SENDING = 0  # in place of a timestamp: librdkafka sets the time when it sends the record
+_JUST_AFTER_1970 = 1  # in place of the timestamp 0, which librdkafka would take for _TIME_OF_SENDING
 
 log = structlog.get_logger()
 
@@ -65,28 +65,32 @@ class ConfluentTransactions(ClientTransactions):
     def _send(self, producer: Producer, records: Iterable[OutgoingFields]) -> None:
         """Hand the records to the producer. While its queue is full, wait."""
         produce: Any = producer.produce
-        # If a batch was too large before, a failure must tell the size of its record: then we know whether this record
-        # was too large. Without such a batch, sizes would only cost time.
-        reports_sizes = self._next_batch_bytes < type(self).batch_bytes
+        # After a batch was too large, this producer sends smaller batches. A failure must then tell the size of its
+        # record, by which `_find_too_large_refusal` knows whether this record is too large. Otherwise, sizes would only
+        # cost time.
+        has_smaller_batches = self._next_batch_bytes < type(self).batch_bytes
         for topic, partition, value, key, headers, timestamp in records:
             partition_number = _BY_KEY if partition is None else partition
-            time_ms = timestamp or _JUST_AFTER_1970  # a 0 would mean the time of sending
             if timestamp < 0:
-                time_ms = _NOW
+                time_ms = _TIME_OF_SENDING
+            elif timestamp == 0:
+                time_ms = _JUST_AFTER_1970
+            else:
+                time_ms = timestamp
             on_delivery = None  # then the client calls the producer's option `on_delivery`
-            if reports_sizes:
+            if has_smaller_batches:
                 on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
             try:
-                # All arguments are positional, which is an optimisation: naming some takes half as long as the call.
+                # All arguments are positional, which is an optimisation: with keywords, the call takes 50 % longer.
                 produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
-            except BufferError:  # the queue is full
+            except BufferError:  # the queue is full: wait until it is empty
                 left_in_queue = producer.flush(_ROOM_TIMEOUT_S)
                 if left_in_queue:
                     self._drop_producer()
                     raise TransactionFailedError("the brokers take no records") from None
                 produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except KafkaException as error:
-                self._fail(Failure(error, topic, record_size(value, key, headers)))
+                self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
 
     def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
@@ -100,7 +104,9 @@ class ConfluentTransactions(ClientTransactions):
     def _close_producer(self, producer: Producer) -> None:
         if self._open:
             with contextlib.suppress(KafkaException):  # raised if another producer has fenced this one
-                producer.poll(0)  # calls `_on_delivery` for what was not delivered: `_fail` looks for a refusal there
+                # Calls `_on_delivery` for each record that was not delivered. `_give_up_and_raise` looks for a refusal
+                # among these failures.
+                producer.poll(0)
         producer.purge()
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
@@ -108,6 +114,7 @@ class ConfluentTransactions(ClientTransactions):
         return protocol_code(kafka_error), one_line(kafka_error.str())
 
     def _on_delivery(self, error: KafkaError | None, message: Any, size: int = 0) -> None:
+        """Note that a record was not delivered. The client calls this; `size` is 0 if it is unknown."""
         if error is not None:
             has_key = message.key() is not None
             self._failures.append(Failure(KafkaException(error), message.topic(), size=size, has_key=has_key))
@@ -120,14 +127,14 @@ class _Record(NamedTuple):
     key: bytes | None
     partition: int  # or _BY_KEY
     headers: Sequence[Header]
-    time_ms: int  # or _NOW
+    time_ms: int  # or _TIME_OF_SENDING
 
 
 class ConfluentProducer(ClientProducer):
     """See `streampca.sources.client_transactions.ClientProducer`.
 
-    If a producer gets no answer for long while a broker answers, it is replaced. The next producer sends again what is
-    not acknowledged.
+    If a producer gets no answer for long while a broker answers, it is replaced. The next producer sends the
+    unacknowledged records again.
     """
 
     _connection: ConfluentConnection
@@ -136,7 +143,8 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, _Record] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        self._to_resend: list[tuple[int, int]] = []  # number of a record refused for its time, and its next time
+        # Dead letters that were refused for the time of sending: number, and own time of the rejected record.
+        self._to_resend: list[tuple[int, int]] = []
         self._silent_s = SILENT_S  # a producer without an acknowledgement for this long is replaced
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
@@ -146,7 +154,8 @@ class ConfluentProducer(ClientProducer):
             "batch.size": min(max(limit_of_topic, 1), _BATCH_BYTES),
             _QUEUE_LIMIT: _QUEUE_KIB,
             "enable.idempotence": self._is_idempotent,
-            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
+            # One request at a time keeps the order. Without idempotence a retry may write a dead letter twice: its
+            # readers recognise the second one by the offset in its headers.
             "max.in.flight.requests.per.connection": 1,
             "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
             "error_cb": self._on_error,
@@ -177,7 +186,7 @@ class ConfluentProducer(ClientProducer):
             key=key,
             partition=_BY_KEY if partition is None else partition,
             headers=headers,
-            time_ms=_NOW,
+            time_ms=_TIME_OF_SENDING,
         )
         self._unacknowledged[self._sent] = record
         self._enqueue(self._sent, record)
@@ -191,7 +200,7 @@ class ConfluentProducer(ClientProducer):
             self._produce(number, record)
         except BufferError:  # the queue is full, or smaller than the record
             left_in_queue = self._producer.flush(self._room_timeout_s)
-            if not left_in_queue:
+            if not left_in_queue:  # the queue is empty now, but may be too small for the record
                 self._enlarge_queue(record)
             try:
                 self._produce(number, record)
@@ -237,21 +246,22 @@ class ConfluentProducer(ClientProducer):
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         """Wait for acknowledgements, and return how many are missing. Replace a producer that gets none for long."""
-        # Calls `_on_delivery`, and `_on_error`. If no record waits, no answer will come, so the call does not wait.
+        # `poll` calls `_on_delivery` for each answer, and `_on_error`. Without an unacknowledged record, no answer will
+        # come, so the timeout is 0.
         self._producer.poll(timeout_s if self._unacknowledged else 0)
-        self._resend_with_other_times()
+        self._resend_with_own_times()
         if not self._connection.connected:
-            # While no broker answers any client, this producer's silence does not count.
+            # No broker answers any client: a new producer would get no answer either.
             self._answered_at = time.monotonic()
-        if self._unacknowledged and self._connection.is_silent(self._answered_at, self._silent_s):
+        if self._unacknowledged and self._connection.should_replace(self._answered_at, self._silent_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
             self._silent_s *= 2  # a large record may need longer to be sent
             self._producer.purge()
-            self._open()
+            self._open()  # sends all unacknowledged records again
         return len(self._unacknowledged)
 
-    def _resend_with_other_times(self) -> None:
-        """Send the records once more that were refused for their time."""
+    def _resend_with_own_times(self) -> None:
+        """Send each dead letter that was refused for the time of sending once more, with its record's own time."""
         while self._to_resend:
             number, time_ms = self._to_resend.pop()
             record = self._unacknowledged[number]._replace(time_ms=time_ms)
@@ -263,18 +273,22 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error)  # the producer's method that runs this callback raises it
 
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
-        """Handle a broker's answer to the record with this number. The client calls this within `poll` and `flush`."""
+        """Handle a broker's answer to the record with this number. The client calls this within `poll` and `flush`.
+
+        A dead letter that is refused for the time of sending will be sent once more, with its record's own time. For
+        any other refusal, raises `SourceError`, which `poll` or `flush` passes on.
+        """
         if error is None:
             del self._unacknowledged[number]
             self._answered_at = time.monotonic()
             self._silent_s = SILENT_S
             return
         record = self._unacknowledged[number]
-        other_time_ms = self._find_time_to_send_again(error.code(), record.headers)
-        was_sent_twice = record.time_ms != _NOW  # only the second try sets a time
-        if was_sent_twice or other_time_ms is None:
+        own_time_ms = self._find_own_time_to_send(error.code(), record.headers)
+        was_sent_twice = record.time_ms != _TIME_OF_SENDING  # only the second try sets the own time
+        if was_sent_twice or own_time_ms is None:
             raise self._connection.source_error(error, has_key=record.key is not None)
-        self._to_resend.append((number, other_time_ms or _JUST_AFTER_1970))
+        self._to_resend.append((number, own_time_ms or _JUST_AFTER_1970))  # the own time may be 0
 
     def close(self) -> None:
         self._producer.purge()

@@ -16,8 +16,9 @@ from streampca.sources.base import Committed
 def rejoin_group(consumer: KafkaConsumer) -> None:
     """Ask for a rebalance at the next poll.
 
-    Fault of kafka-python: the client forgets a rebalance after changed partitions if its poll ends before the group
-    answers, or if the change is undone meanwhile. The member would then have neither partitions nor heartbeats.
+    Fault of kafka-python: if the partitions of the topic change, the client begins a rebalance. It forgets this
+    rebalance if its poll ends before the group answers, or if the partitions change back meanwhile. The member would
+    then have neither partitions nor heartbeats.
     """
     consumer._coordinator.request_rejoin()
 

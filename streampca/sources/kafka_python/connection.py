@@ -187,8 +187,8 @@ class KafkaPythonConnection(ClientConnection):
     def translate_errors(self, asked_for: str = "") -> Iterator[None]:
         """If the client raises an error in the block, raise `SourceError` instead.
 
-        With `asked_for`, which says what the block asks brokers for, raise `TimeoutError` for an error that a retry may
-        fix.
+        If the block asks brokers for something, `asked_for` names it for the message, such as "the offsets". An error
+        that a retry may fix then becomes a `TimeoutError`.
         """
         try:
             yield
@@ -212,10 +212,10 @@ class KafkaPythonConnection(ClientConnection):
     def source_error(self, error: BaseException, *, has_key: bool = True) -> SourceError:
         """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
 
-        For `has_key` see `BrokerErrors`.
+        `has_key` is False if a record without a key may be the cause.
         """
         text = one_line(error)
-        code = getattr(error, "errno", None)  # only errors of brokers have a code
+        code = getattr(error, "errno", None)  # Kafka's code; only errors of brokers have one
         match error:
             case errors.KafkaTimeoutError() | TimeoutError():
                 return self.broker_errors.no_broker_error(self.last_failure)
@@ -273,9 +273,9 @@ class KafkaPythonAdmin(KafkaPythonConnection):
             return {}
         return {name: config["value"] for name, config in configs.items() if config["value"] is not None}
 
-    def log_ends(self) -> dict[int, tuple[int, int]]:
+    def log_bounds(self) -> dict[int, tuple[int, int]]:
         """Return the earliest offset and the high watermark of each partition."""
-        tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]
+        tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().partitions]
         with self.translate_errors():
             earliest = self._ask(self.client.list_partition_offsets, dict.fromkeys(tps, OffsetSpec.EARLIEST))
             latest = self._ask(self.client.list_partition_offsets, dict.fromkeys(tps, OffsetSpec.LATEST))

@@ -72,7 +72,8 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         """
         super().__init__(net, **configs)
         self._owner = owner
-        self._known_connected_at = time.monotonic()  # when a broker of the metadata was last seen to be connected
+        # When a broker of the cluster's metadata was last seen connected. A bootstrap server does not count.
+        self._known_connected_at = time.monotonic()
         self.cluster.config["allow_auto_create_topics"] = False
 
     async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
@@ -108,8 +109,8 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         `maybe_raise_auth_failure`.
         """
         await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)
-        login = conn.init_future
-        if not login.is_done:
+        login = conn.init_future  # the result of connecting, including the login
+        if not login.is_done:  # the client has closed the connection meanwhile
             return
         if login.failed():
             error = login.exception
@@ -138,8 +139,8 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
 
         Fault of kafka-python: a client that knows brokers never asks the bootstrap servers again (KIP-899). If all
         brokers have come back at other addresses, it waits for ever. If no known broker was connected for long, we ask
-        the bootstrap servers, too. A coordinator that is connected does not help: its address is known from another
-        answer, and it is not asked for the other brokers.
+        the bootstrap servers, too. A connection to the group's coordinator does not count, since the client never asks
+        the coordinator for the other brokers.
         """
         known_ids = [broker.node_id for broker in self.cluster.brokers()]
         if self._is_any_connected(known_ids):
@@ -187,8 +188,9 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
     def maybe_connect(self, node_id: Any, **options_of_producer: Any) -> None:
         """Connect to a broker, unless it is too early. In a consumer, raise the refusal of the last login.
 
-        Fault of kafka-python: a producer's thread does not pause after a refusal, and so spins. We do not raise it
-        there. Only the thread of a producer passes options.
+        Fault of kafka-python: a producer's thread does not pause after a refusal, and so spins. We do not raise the
+        refusal there. Only the thread of a producer passes options, by which we recognise it. kafka-python's own method
+        ignores them.
         """
         is_producer = bool(options_of_producer)
         with contextlib.suppress(*_LOGIN_REFUSALS if is_producer else ()):  # (): suppresses nothing

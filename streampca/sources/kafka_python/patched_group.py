@@ -26,7 +26,11 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     _kept_generation: Any = None  # the group's generation of this assignment
 
     async def _do_join_and_sync_async(self) -> Any:
-        """Return the assignment of this generation that was kept; if there is none, join the group to get one."""
+        """Return the kept assignment of this generation; if there is none, join the group to get an assignment.
+
+        Fault of kafka-python: if the assignment arrives between two polls, the client drops it and calls this method
+        again, which would join the group once more.
+        """
         is_kept = self._kept_assignment is not None and self._kept_generation is self._generation
         if not is_kept:
             self._assigned_nothing = False
@@ -35,7 +39,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return self._kept_assignment
 
     async def _on_join_complete_async(self, *args: Any) -> None:
-        """Take the assignment. Only a poll calls this, so the assignment need not be kept any more."""
+        """Take the assignment. The client calls this only within a poll, so the assignment is not kept any more."""
         self._kept_generation = None
         self._kept_assignment = None
         await super()._on_join_complete_async(*args)

@@ -68,7 +68,11 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             self._prepare_assigned(self._assigned)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
-        """Return new records by partition. If a rebalance begins, our listener suspends it, and none are returned."""
+        """Return new records by partition; none if a rebalance begins.
+
+        Our rebalance listener then adds an event to `_rebalances` and raises `_SuspendError` within the client's poll.
+        This suspends the rebalance until the next call, and the client's poll raises a `KafkaError`.
+        """
         self._rejoin_if_partitions_were_added()
         fetched: Mapping[TopicPartition, list[Record]] = {}
         try:
@@ -83,10 +87,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 self._positions.mark_out_of_range(tp.partition)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
-            self._fetch_lost_records_again()
+            self._fetch_lost_records_again()  # the failed poll loses the records that it has collected already
         except KafkaError as error:
-            has_suspended_rebalance = bool(self._rebalances)  # our listener's `_SuspendError` has caused the error
-            if not has_suspended_rebalance:
+            is_from_our_listener = bool(self._rebalances)
+            if not is_from_our_listener:
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
 
@@ -181,7 +185,11 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         return metadata if has_joined else None
 
     def _fetch_lost_records_again(self) -> None:
-        """Let the client go back to our positions: a failed poll may have lost records and moved behind them."""
+        """Let the client go back to our positions where it is ahead of them.
+
+        A failed poll loses the records that it has collected already, and the client would fetch the records after
+        them.
+        """
         for partition in list(self._positions.by_partition):
             client_offset = client_internals.next_fetch_offset(self._consumer, TopicPartition(self._topic, partition))
             our_offset = self._positions.fetch_offset(partition)
@@ -200,23 +208,28 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     # The client's thread calls these methods, while the worker's thread waits in the client's poll.
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Let the next poll return `Revoked`. When the rebalance proceeds, the client calls this a second time."""
-        client_internals.rejoin_group(self._consumer)  # kafka-python may forget the rebalance once it is suspended
-        new = set(revoked) - self._revoked
-        self._revoked |= new
-        self._suspend(Revoked, new)
+        """Let our poll return `Revoked`, and suspend the rebalance until the next poll.
+
+        The client calls this twice with the same partitions. The first call raises an error that ends the client's
+        poll, so that the worker can save. In the next poll the client calls this again. Then no partition is newly
+        revoked, and the rebalance proceeds.
+        """
+        client_internals.rejoin_group(self._consumer)  # otherwise the client may forget the suspended rebalance
+        newly_revoked = set(revoked) - self._revoked
+        self._revoked |= newly_revoked
+        self._suspend(Revoked, newly_revoked)
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = set()
         self._suspend(Assigned, assigned)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        new = set(lost) - self._revoked  # revoked partitions have an event already
+        not_revoked = set(lost) - self._revoked  # revoked partitions have an event already
         self._revoked = set()
-        self._suspend(Lost, new)
+        self._suspend(Lost, not_revoked)
 
     def _suspend(self, event: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
-        """Add an event for our next poll, and raise the error that makes the client suspend the rebalance.
+        """Add an event for our poll, and raise the error that makes the client suspend the rebalance.
 
         Without partitions there is no event, and the rebalance proceeds.
         """

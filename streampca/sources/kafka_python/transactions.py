@@ -30,7 +30,7 @@ _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
 _CLOSE_TIMEOUT_S = 0.5
 
 
-class _ValueInTuple(Serializer):  # type: ignore[misc]  # kafka-python has no types
+class _TupleToValue(Serializer):  # type: ignore[misc]  # kafka-python has no types
     """Takes the value of a record out of a tuple.
 
     The producer refuses a record with neither key nor value before it calls its serializer. A tuple is not None, so we
@@ -74,10 +74,11 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_ValueInTuple(),
+            value_serializer=_TupleToValue(),  # the client refuses a record without key and value, unless in a tuple
             acks="all",
             enable_idempotence=self._is_idempotent,
-            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
+            # One request at a time keeps the order. Without idempotence a retry may write a dead letter twice: its
+            # readers recognise the second one by the offset in its headers.
             max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=int(self._room_timeout_s * 1000),
@@ -106,7 +107,7 @@ class KafkaPythonProducer(ClientProducer):
         with self._connection.translate_errors():
             future = self._producer.send(
                 self._topic,
-                (record.value,),  # see `_ValueInTuple`
+                (record.value,),  # a tuple is never None: the client refuses a record without key and value
                 record.key,
                 headers=_replace_null_by_empty(record.headers),
                 partition=record.partition,
@@ -117,31 +118,32 @@ class KafkaPythonProducer(ClientProducer):
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         """Wait for each record in turn, `timeout_s` at most, and return how many are not acknowledged yet.
 
-        A record whose timestamp is refused is sent again with another timestamp. Other refusals are raised.
+        A dead letter that is refused for its timestamp is sent again with another timestamp. For any other refusal,
+        raises `SourceError`.
         """
         while self._unacknowledged:
             oldest = self._unacknowledged[0]
             try:
                 oldest.answer.get(timeout_s)
             except KafkaError as error:
-                is_answered = oldest.answer.exception is error
-                if not is_answered:  # the error of `get`: no answer has come in time
+                # `get` raises the error in the broker's answer or, without an answer in time, an error of its own.
+                is_refused = oldest.answer.exception is error
+                if not is_refused:
                     break
-                self._unacknowledged.append(self._send_with_other_time(oldest, error))
-            self._unacknowledged.popleft()
+                self._unacknowledged.append(self._send_with_own_time(oldest, error))
+            self._unacknowledged.popleft()  # the oldest record: acknowledged, or replaced by the one that was appended
         return len(self._unacknowledged)
 
-    def _send_with_other_time(self, refused: _Sent, error: KafkaError) -> _Sent:
-        """Send a dead letter again, with its record's time, if it was refused because of its timestamp.
+    def _send_with_own_time(self, refused: _Sent, error: KafkaError) -> _Sent:
+        """Send a dead letter that was refused for the time of sending once more, with its record's own time.
 
-        At first its timestamp was the time of sending. Raises `SourceError` if its record's time was refused, too, and
-        for any other refusal.
+        Raises `SourceError` if the own time was refused, too, and for any other refusal.
         """
-        other_time_ms = self._find_time_to_send_again(getattr(error, "errno", None), refused.record.headers)
-        was_sent_twice = refused.time_ms is not None  # only the second try sets a time
-        if was_sent_twice or other_time_ms is None:
+        own_time_ms = self._find_own_time_to_send(getattr(error, "errno", None), refused.record.headers)
+        was_sent_twice = refused.time_ms is not None  # only the second try sets the own time
+        if was_sent_twice or own_time_ms is None:
             raise self._connection.source_error(error, has_key=refused.record.key is not None) from None
-        return self._hand_over(refused.record, other_time_ms)
+        return self._hand_over(refused.record, own_time_ms)
 
     def close(self) -> None:
         close_producer(self._producer, _CLOSE_TIMEOUT_S)
@@ -160,10 +162,11 @@ class KafkaPythonTransactions(ClientTransactions):
             KafkaProducer,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            value_serializer=_ValueInTuple(),
+            value_serializer=_TupleToValue(),  # the client refuses a record without key and value, unless in a tuple
             acks="all",
             linger_ms=5,
-            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,  # a record that expires would not fail its transaction
+            # No record expires: the client would commit the transaction without an expired record.
+            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=int(self.begin_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
@@ -171,20 +174,20 @@ class KafkaPythonTransactions(ClientTransactions):
 
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
         """Hand the records to the producer, which reports each that is not delivered to `_add_failure`."""
-        failures = self._failures  # of this transaction: if an error comes late, it is not of a later transaction
+        failures = self._failures  # each transaction has its own list, to which an error is added even if it comes late
         for topic, partition, value, key, headers, timestamp in records:
             time_ms = timestamp if timestamp >= 0 else None  # None: the time of sending
             try:
                 future = producer.send(
                     topic,
-                    (value,),  # see `_ValueInTuple`
+                    (value,),  # a tuple is never None: the client refuses a record without key and value
                     key,
                     headers=_replace_null_by_empty(headers),
                     partition=partition,
                     timestamp_ms=time_ms,
                 )
             except (KafkaError, ValueError) as error:  # ValueError: the producer does not know the partition yet
-                self._fail(Failure(error, topic, record_size(value, key, headers)))
+                self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
             future.add_errback(partial(_add_failure, failures, topic, value, key, headers))
 
     def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
@@ -192,7 +195,7 @@ class KafkaPythonTransactions(ClientTransactions):
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
         if self._failures:  # the client would commit the transaction without these records
-            self._fail(self._failures[0])
+            self._give_up_and_raise(self._failures[0])
         if offsets:
             converted = self._source.convert_offsets(offsets)
             call_transactional(producer, "send_offsets_to_transaction", converted, membership, deadline=deadline)
@@ -205,11 +208,12 @@ class KafkaPythonTransactions(ClientTransactions):
         close_producer(producer, _CLOSE_TIMEOUT_S)
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
+        """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
         text = one_line(error)
-        code_in_text = _CODE_IN_TEXT.search(text)  # an error that the client does not expect has its code in its text
+        code_in_text = _CODE_IN_TEXT.search(text)  # of an error that the client does not expect, and so wraps
         if code_in_text:
             return int(code_in_text[1]), text
-        return getattr(error, "errno", None), text
+        return getattr(error, "errno", None), text  # kafka-python's `errno` is Kafka's code, not the system's
 
 
 def _add_failure(

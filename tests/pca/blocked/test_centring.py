@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block, centring
-from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
+from streampca.pca.blocked.centring import LARGEST_SHARE, SMALLEST_REACH, UNCLIPPED_MESSAGES
 from streampca.pca.state import State
 from tests.pca.streams import remaining_weights
 
@@ -18,7 +18,7 @@ def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights)
     return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 0.0, np.empty(V.shape))
 
 
-def make_state(weight: float, concentration: float = 0.0, count: int = SHORT) -> State:
+def make_state(weight: float, concentration: float = 0.0, count: int = UNCLIPPED_MESSAGES) -> State:
     return replace(State.empty(1), weight=weight, concentration=concentration, count=count)
 
 
@@ -53,8 +53,9 @@ def test_the_concentration_is_the_sum_of_the_squared_shares_and_limits_are_divid
     assert got.concentration == pytest.approx(np.sum((weights / weights.sum()) ** 2), rel=1e-9)
     kappa = state.concentration
     for s, eta in enumerate(got.eta):
-        reach = max(SHARE * got.before[s], ORDINARY) / (1 - kappa * center) if kappa * center < 1 else np.inf
-        assert got.reach[s] == (pytest.approx(reach, rel=1e-6) if first + s >= SHORT else np.inf)
+        limit = max(LARGEST_SHARE * got.before[s], SMALLEST_REACH)
+        reach = limit / (1 - kappa * center) if kappa * center < 1 else np.inf
+        assert got.reach[s] == (pytest.approx(reach, rel=1e-6) if first + s >= UNCLIPPED_MESSAGES else np.inf)
         kappa = (1 - eta) ** 2 * kappa + eta**2
 
 
@@ -72,7 +73,7 @@ def test_each_message_is_centred_and_clipped_before_the_next(
     got = centred(V, m, total, weights)
     for s, v in enumerate(V):
         a, y, kept = weights.a[s], v - m, 1.0
-        limit = max(SHARE * weights.before[s] * age, ORDINARY) * total / max(1 - kappa, 1e-300)
+        limit = max(LARGEST_SHARE * weights.before[s] * age, SMALLEST_REACH) * total / max(1 - kappa, 1e-300)
         if y @ y > limit > 0:
             kept = np.sqrt(limit / (y @ y))
         y = kept * y

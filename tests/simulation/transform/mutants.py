@@ -55,7 +55,7 @@ _start_over, _skip_lost_records, _send = Transformer._start_over, Assignment.ski
 def _commits_offsets_apart(self: Transformer) -> None:
     self._source.commit({p: position.position for p, position in self._uncommitted.items()}, str(self._model.shape))
     self._transactions.commit({})
-    self._end("committed", "")
+    self._report_end("committed", "")
 
 
 def _commits_for_the_present_topic(self: Transformer) -> None:
@@ -97,12 +97,12 @@ def _remembered(member: Any) -> dict[int, Position]:
 
 
 def _releases_without_abort(self: Transformer, partitions: Collection[int], *, lost: bool) -> None:
-    self._end("aborted", "")
+    self._report_end("aborted", "")
     self._assignment.release(partitions, lost=lost)
 
 
 def _writes_as_at_the_first_start(self: Transformer, event: TransformedBatch) -> None:
-    self._accepted_any = False
+    self._has_accepted_vector = False
     _write(self, event)
 
 
@@ -161,7 +161,7 @@ TRANSFORM_MUTANTS: Mutants = {
         (1, make_patch(ClusterTransactions, send=_sends_no_dead_letters)),
     "models of another shape are used": (7, make_patch(CurrentModel, require_shape=do_nothing)),
     "the model goes back when a newer one is damaged": (962, LOADS_OLDER_MODELS),
-    "a topic that was replaced is not noticed": (22, make_patch(Transformer, _check_topic=do_nothing)),
+    "a topic that was replaced is not noticed": (22, make_patch(Transformer, _abort_if_topic_replaced=do_nothing)),
     "offsets name a topic that was not read": (10, make_patch(Transformer, _commit=_commits_for_the_present_topic)),
     "another topic's offsets are used": (10, make_patch(position, refuse_other_topic=do_nothing)),
     "gaps are not counted": (19, make_patch(Assignment, skip_lost_records=_skips_silently)),
