@@ -124,7 +124,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
     axes = estimator.model_.components.T  # (d, k)
     if estimator.whiten:
-        # As scikit-learn does, with variances that were divided by n − 1. `unbiased_model` has these.
+        # As scikit-learn does, with variances that were divided by n − 1. The unbiased model has these.
         axes = estimator.online_.unbiased_model.whiten(axes)
     vectors = operator.inputs[0]
     config = estimator.online_.config.learning

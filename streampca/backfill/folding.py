@@ -209,8 +209,9 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
     """Decode the vectors in the rows of an Arrow record batch. Raises `InputError` for a wrong column."""
     with input_errors("the record batch", VectorError):  # converts errors to `InputError`
         columns = columns_of(batch.schema, plan.options, "the record batch")  # which columns hold the numbers
-        fields = columns.create_fields(plan.fold_config.learning.dimensions, value_name="record batch")
-        return batch_of(batch, columns, fields, share_read=0.0)  # the share of a file, which nobody shows here
+        dimensions = plan.fold_config.learning.dimensions
+        fields = columns.create_fields(dimensions, value_name="record batch")  # decodes these columns
+        return batch_of(batch, columns, fields, share_read=0.0)  # nobody shows the progress
 
 
 def _find_history(
