@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streampca.cli import operations
-from streampca.cli.options import Encoding, Field, Header, Options, Separator, SkipLines, Where, command, file_options
+from streampca.cli.options import (
+    Encoding,
+    Field,
+    Header,
+    Options,
+    Separator,
+    SkipLines,
+    Where,
+    collect_file_options,
+    command,
+)
 from streampca.errors import StreampcaError, explain_missing_worker_extra, find_exit_code
 from streampca.process.machine import choose_kernels, end_process, open_standard_streams
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
@@ -111,8 +121,8 @@ def demo(
 
     Starts a broker in memory, a stream of vectors, a worker and the HTTP API. Needs neither Java nor Docker. The
     vectors have a known structure of low rank, so one can watch how well it is found. With --sensors, a record has
-    named readings in different units. A sensor fails now and then, and the page names it. With --file, rows of your own
-    file are sent again and again.
+    named readings in different units; a sensor fails now and then, and the web page of the HTTP API names the sensor.
+    With --file, rows of your own file are sent again and again.
     """
     from streampca.demo.run import choose_stream, run
 
@@ -130,7 +140,8 @@ def produce(
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Send generated vectors, or readings of several paths, endlessly.")
+        bool,
+        typer.Option("--synthetic", help="Endlessly send generated vectors; with several paths, a number at each."),
     ] = False,
     field: Field = "",
     header: Header = None,
@@ -147,8 +158,8 @@ def produce(
     """
     from streampca.cli.produce import run
 
-    files = file_options(field, header, separator, skip_lines, encoding)
-    run(settings, file, rate, files, repeat=repeat, synthetic=synthetic)
+    file_options = collect_file_options(field, header, separator, skip_lines, encoding)
+    run(settings, file, rate, file_options, repeat=repeat, synthetic=synthetic)
 
 
 @app.command()
@@ -198,8 +209,8 @@ def fit(
         missing=missing,
         missing_values=missing_values,
     )
-    files = file_options(field, header, separator, skip_lines, encoding, where)
-    run(file, output, options, start_from, files._replace(dimensions=dimensions))
+    file_options = collect_file_options(field, header, separator, skip_lines, encoding, where)
+    run(file, output, options, start_from, file_options._replace(dimensions=dimensions))
 
 
 @app.command()
@@ -218,9 +229,9 @@ def project(
 ) -> None:
     """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
 
-    If the model is a store, its newest model is used; older models are files in it. The bearer token of a sidecar is
-    taken from STREAMPCA_TOKEN. Rows with null instead of a vector are skipped. The file is streamed, so it may be
-    larger than memory.
+    If --model is a store, its newest model is used; for an older model, give the path of its file in the store. The
+    bearer token of a sidecar is taken from STREAMPCA_TOKEN. Rows with null instead of a vector are skipped. The file is
+    streamed, so it may be larger than memory.
 
     The format of the output decides which other columns of the file are kept:
 
@@ -235,8 +246,8 @@ def project(
     """
     from streampca.cli.project import run
 
-    files = file_options(field, header, separator, skip_lines, encoding, where)
-    run(file, model, output, basis, topic, files)  # type: ignore[arg-type]
+    file_options = collect_file_options(field, header, separator, skip_lines, encoding, where)
+    run(file, model, output, basis, topic, file_options)  # type: ignore[arg-type]
 
 
 @app.command()
@@ -259,7 +270,7 @@ def export(
 ) -> None:
     """Write a model as a file of another tool.
 
-    Exports the newest model of a store; older models are files in it.
+    Exports the newest model of a store. To export an older model, give the path of its file in the store.
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """

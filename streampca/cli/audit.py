@@ -40,7 +40,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
         fold = Fold.empty(config.fold.learning)
     messages_at_start = fold.stats.messages
     fold, count = _learn_again(settings, config, fold, partition, start, end)
-    # If the offsets before the end have no record, as after a transaction, the fold has not reached the end.
+    # The last offsets may hold only markers of transactions, where the fold ends too early: move its position to `end`.
     learned_again = replace(saved, fold=fold.at(end))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
     # Both are encoded in the format of this release: an earlier release may have written the checkpoint.
@@ -66,9 +66,14 @@ def choose_checkpoints(
 ) -> tuple[int, int]:
     """Return the offsets of the checkpoints at the start and the end of the audit.
 
-    `offsets` are those of the partition's checkpoints, ascending. If `start` is None, the oldest is chosen, and if
-    `end` is None, the newest. If `start` is None and no checkpoint is older than the end, the start is 0, provided that
-    `may_start_at_0`. A start at 0 needs no checkpoint. Raises `SettingsError` if another checkpoint does not exist.
+    `offsets` are the offsets of the partition's checkpoints, ascending. `start` and `end` are options; None means that
+    the option is not given. The end is then the newest checkpoint, and the start is
+
+    - the oldest checkpoint, if it is older than the end;
+    - 0, where nothing was learned yet, if no checkpoint is older than the end and `may_start_at_0`.
+
+    Raises `SettingsError` if the end has no checkpoint, the start has no checkpoint and is not 0, or the start is not
+    before the end.
     """
     if end is None and offsets:
         end = offsets[-1]
@@ -93,14 +98,18 @@ def _learn_again(
     Records that retention has deleted are left out.
     """
     count = 0
-    with closing(open_reader(settings, settings.topic)) as reader, threadpool_limits(1):
-        earliest, _ = reader.log_bounds.get(partition, (start, end))
+    with (
+        closing(open_reader(settings, settings.topic)) as reader,
+        threadpool_limits(1),  # so that the fold has the same bits as from a worker
+    ):
+        # For a partition that the topic does not have, `read_between` raises.
+        earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))
         first = max(start, earliest)
         all_records = reader.read_between(partition, first, end) if first < end else iter(())
         records = list(itertools.islice(all_records, _BATCH_RECORDS))
         while records:
             batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
-            fold, _ = fold.take(batch, config.fold)
+            fold, _losses = fold.take(batch, config.fold)
             count += len(records)
             records = list(itertools.islice(all_records, _BATCH_RECORDS))
     return fold, count

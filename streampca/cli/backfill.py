@@ -26,10 +26,14 @@ from streampca.worker.publisher import Publisher
 
 
 def run(
-    settings: WorkerSettings, sources: Sequence[str], files: FileOptions, timestamp_column: str | None,
+    settings: WorkerSettings, sources: Sequence[str], file_options: FileOptions, timestamp_column: str | None,
     until: str | None, number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
-    """Learn the rows, save a checkpoint of them, which every later model contains, and print what was learned."""
+    """Learn the rows of files, save a checkpoint, which every later model contains, and print what was learned.
+
+    `number` tells the backfills of a topic apart, `scheduler` is the address of a Dask cluster, and `rejects` is the
+    Parquet file to write the rejected rows to. The other parameters are options of the command.
+    """
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import execute, with_names
@@ -45,7 +49,7 @@ def run(
     plan = BackfillPlan(
         topic=settings.topic,
         fold_config=create_worker_config(settings).fold,
-        files=files,
+        files=file_options,
         timestamp_column=timestamp_column,
         until_ms=until_ms,
         until_offsets=until_offsets,
@@ -54,29 +58,36 @@ def run(
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     store = open_store(settings.store)
-    # If the plan has no names of dimensions, they come from the topic's checkpoints or the first file.
+    # If the plan has no names of dimensions, they come from the topic's checkpoints or the first file, which is opened.
     plan, first_file = with_names(store, plan, chunks)
-    print_notes(first_file)
+    print_notes(first_file)  # what was guessed about the file
     with progress("learning", len(chunks)) as update:
 
         def show_progress(done_count: int) -> None:
             update(completed=done_count, note=f"{done_count} of {len(chunks)} chunks")
 
-        checkpoint, rejected = execute(store, plan, chunks, engine, on_done=show_progress)
+        checkpoint, rejected_rows = execute(store, plan, chunks, engine, on_done=show_progress)
     if rejects:
         from pyarrow import parquet
 
-        parquet.write_table(rejected, rejects)
+        parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    print_warning(decode_element_places(rejected).warning)
+    # The table also holds the places of the elements of arrays. An element that moved was read as another dimension.
+    print_warning(decode_element_places(rejected_rows).warning)
     published = _publish(settings, store, plan.fold_config)
-    stats = checkpoint.fold.stats
-    counts = ", ".join(f"{reason}: {count}" for reason, count in stats.rejected.items())
     start = f"at {until}" if until else "at the earliest record"
     console().print(
+        f"{_describe_learned(checkpoint, settings.store)}\n{published}; workers with start=backfill begin {start}"
+    )
+
+
+def _describe_learned(checkpoint: Checkpoint, store: str) -> str:
+    """Return how many vectors of the files were learned into the store, rejected and skipped."""
+    stats = checkpoint.fold.stats
+    counts = ", ".join(f"{reason}: {count}" for reason, count in stats.rejected.items())
+    return (
         f"{partition_name(checkpoint.partition)} is done: {stats.learned:,} vectors learned into "
-        f"{settings.store}; rejected: {counts or 'none'}; skipped: {stats.skipped}\n"
-        f"{published}; workers with start=backfill begin {start}"
+        f"{store}; rejected: {counts or 'none'}; skipped: {stats.skipped}"
     )
 
 
@@ -92,9 +103,9 @@ def _print_history(checkpoint: Checkpoint) -> None:
 
 
 def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
-    """Publish a model with the backfill, unless a worker runs, which will publish one.
+    """Publish a model that contains the backfill, unless a worker runs: then the worker will publish it.
 
-    Returns a text for people that says which model contains the backfill.
+    Returns which model contains the learned vectors. The text calls them "them": it follows a sentence about vectors.
     """
     models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()

@@ -39,7 +39,9 @@ def run(options: Options) -> int:
         values = {setting.name: setting.value for setting in settings}
         can_anyone_read = not values["tokens_file"] and not is_loopback(values["host"])
         if can_anyone_read:
-            warnings.append(f"streampca {command}: whoever reaches {values['host']} can read what it shows")
+            warnings.append(
+                f"streampca {command}: whoever reaches {values['host']} can read what it shows: set tokens_file"
+            )
     unknown_variables = find_unknown_variables(collect_fields(Settings))
     # A variable that resembles a setting is among the mistakes of the commands already.
     mistakes += [f"{variable} is not a setting" for variable, nearest in unknown_variables.items() if nearest is None]
@@ -51,7 +53,7 @@ def _print_result(warnings: Sequence[str], mistakes: Sequence[str]) -> None:
     """Print the warnings, and the mistakes or that there are none."""
     out = console()
     for warning in warnings:
-        out.print(f"! {warning}: set tokens_file", style="yellow")
+        out.print(f"! {warning}", style="yellow")
     for mistake in mistakes:
         out.print(f"✗ {mistake}", style="red")
     if not mistakes:

@@ -75,7 +75,7 @@ def iso_time(milliseconds: float) -> str | None:
 def progress(task: str, total: float | None = 1.0) -> Iterator[Callable[..., None]]:
     """Show a progress bar if stderr is a terminal; yield a function that updates its `completed`, `rows` and `note`.
 
-    `total` is `completed` at the end; None: there is no end, or it is not known.
+    `total` is the value of `completed` at the end, or None if there is no end or the end is not known.
     """
     stderr = Console(stderr=True)
     with Progress(

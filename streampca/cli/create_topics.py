@@ -10,7 +10,7 @@ from streampca.sources.dead_letters import ADDED_BYTES
 from streampca.sources.topic_options import CLEANUP_POLICY, MAX_MESSAGE
 
 _BROKERS_DEFAULT = -1  # with this number of partitions or replicas, the broker takes its default
-_CREATED_S = 10.0  # how long a broker may take to know a new topic
+_NEW_TOPIC_TIMEOUT_S = 10.0  # a broker may take so long until it knows a new topic
 
 
 def run(settings: CreateTopicsSettings, partitions: int | None, replication_factor: int | None) -> None:
@@ -38,16 +38,17 @@ def _create_if_missing(
     """Create a topic with these `configs` unless it exists. Print how many partitions it has, and return the number."""
     with closing(create_admin(settings, name)) as admin:
         try:
-            topic = admin.require_topic(missing_s=0)  # if the topic is missing, it does not wait for it
+            topic = admin.require_topic(missing_s=0)  # raises at once if the topic is missing
             action = "exists"
         except TopicError:
             admin.create(partitions or _BROKERS_DEFAULT, replication_factor or _BROKERS_DEFAULT, configs)
-            topic = admin.require_topic(timeout_s=_CREATED_S, missing_s=_CREATED_S)
+            # Ask again while brokers answer that the topic is missing (`missing_s`), or do not answer (`timeout_s`).
+            topic = admin.require_topic(timeout_s=_NEW_TOPIC_TIMEOUT_S, missing_s=_NEW_TOPIC_TIMEOUT_S)
             action = "created"
     count = len(topic.partitions)
     is_wanted_number = partitions is None or count == partitions
-    is_any_number_fine = name == settings.dead_letter_topic
-    note = "" if is_wanted_number or is_any_number_fine else f", not {partitions}; it stays as it is"
+    is_dead_letter_topic = name == settings.dead_letter_topic  # may have any number of partitions
+    note = "" if is_wanted_number or is_dead_letter_topic else f", not {partitions}; it stays as it is"
     console().print(f"{name}: {action}, partitions: {count}{note}")
     return count
 

@@ -42,7 +42,7 @@ class LetterFilter(NamedTuple):
 
 
 def check_reasons(reasons: Sequence[str]) -> Sequence[str]:
-    """Return the reasons of the options. Raises `SettingsError` if no record is rejected for one of them."""
+    """Return the reasons that the options --reason name. Raises `SettingsError` if one is not a known reason."""
     known_reasons = (*REASONS, OUTPUT_TOO_LARGE)
     for reason in reasons:
         if reason not in known_reasons:
@@ -76,8 +76,8 @@ def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # The producer is opened first. From then on no other replay can send, so the reader finds the notes of all
-        # letters that were ever replayed.
+        # The producer is opened first. From then on no other replay can send, so the reader finds every replay note: a
+        # record in the dead-letter topic that says which letters were replayed.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,
@@ -86,8 +86,10 @@ def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
             count = send_letters(producer.send, letters, settings.dead_letter_topic)
     except (TransactionFailedError, TimeoutError, SourceError) as error:
         raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None
-    replaced = f", {producer.replaced} of them with the time of sending" if producer.replaced else ""
-    console().print(f"{count} records were sent to {settings.topic}{replaced}")
+    note = ""
+    if producer.replaced_timestamps:  # the topic refuses some timestamps, such as very old ones
+        note = f", {producer.replaced_timestamps} of them with the time of sending"
+    console().print(f"{count} records were sent to {settings.topic}{note}")
 
 
 def select_letters(
@@ -173,7 +175,7 @@ def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
     """Count a letter in its group. Keep it as an example if the group has few, and none has the letter's message."""
     origin = letter.origin
     group["letters"] += 1
-    group[letter.status] += 1
+    group[letter.status.value] += 1
     group["partitions"][origin.partition] += 1
     timestamp = iso_time(origin.timestamp)  # the order of these texts is the order of the times
     if timestamp is not None:

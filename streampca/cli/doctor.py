@@ -120,7 +120,7 @@ def _do(name: str, attempt: Callable[[], str]) -> Line:
     """Do a step, and return the line about it. `attempt` returns what it found, in a sentence."""
     try:
         return Line(PASSED, name, attempt())
-    except NotYetError as error:
+    except NotYetError as error:  # not a mistake: for example, no worker has published a model yet
         return Line(SKIPPED, name, f"a start waits: {one_line(error)}")
     except (StreampcaError, TimeoutError) as error:
         return Line(FAILED, name, one_line(error))

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca.cli.doctor_options import check_output_keys, compare_largest, read_configs
+from streampca.cli.doctor_options import check_output_keys, compare_largest_record_sizes, read_configs
 from streampca.cli.member_start import MemberStart
 from streampca.consumer_group.policy import SUSPICIOUS_RUN, explain_all_skipped
 from streampca.consumer_group.step import Step
@@ -31,7 +31,7 @@ _FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names 
 
 
 def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
-    """Return a warning with the names in `field` at which no vector has a number; "" if there is no such name."""
+    """Return a warning with the names of the dimensions that are missing in every vector; "" if there are none."""
     seen_names = codec.seen_names
     seen_names.add(decoded.vectors)
     unseen_names = seen_names.describe_unseen("the newest records")
@@ -51,7 +51,9 @@ def _warn_of_dominant_variance(codec: Codec, decoded: Decoded) -> str:
 @np.errstate(over="ignore")  # a number that is too large for float32 becomes infinite, so it is not equal
 def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
     """If records carry float32 and a worker would learn them as float64, return a hint to change that; else ""."""
-    if codec.format not in _FORMATS_WITH_TYPES or codec.judge.dtype == "float32":
+    if codec.format not in _FORMATS_WITH_TYPES:  # such as JSON, which is text, or a raw type, which is a setting
+        return ""
+    if codec.judge.dtype == "float32":
         return ""
     as_float32 = decoded.vectors.astype(np.float32)
     if not np.array_equal(decoded.vectors, as_float32, equal_nan=True):
@@ -96,11 +98,12 @@ class TopicChecks:
         self._settings = start.settings
 
     def steps(self) -> list[Step]:
+        """Return the checks in their order. They may use steps of the member's start, such as "topic" and "format"."""
         return [
             Step("leaders", self._check_brokers, after=["topic"]),
             Step("records", self._find_records, after=["leaders"]),
             *self.list_member_steps(self._start),
-            Step("size of dead letters", self._compare_largest, after=["topic", "dead-letter topic"]),
+            Step("size of dead letters", self._compare_largest_record_sizes, after=["topic", "dead-letter topic"]),
             Step("open transactions", self._look_for_open_transactions, after=["records"]),
             Step("schema registry", self._ask_registry, after=["format"]),
             Step("newest record", self._check_newest_record, after=["records", "format"]),
@@ -146,8 +149,8 @@ class TopicChecks:
         note = "; it is compacted, so audit may not find all that was learned" if is_compacted(configs) else ""
         return f"{self._settings.topic} holds at most {max_count:,} records{note}"
 
-    def _compare_largest(self) -> str:
-        return compare_largest(self._settings)
+    def _compare_largest_record_sizes(self) -> str:
+        return compare_largest_record_sizes(self._settings)
 
     def _check_output_keys(self, settings: TransformSettings) -> str:
         """Check that outputs have keys if their topic is compacted."""
@@ -160,9 +163,10 @@ class TopicChecks:
         return {partition: (first, end) for partition, (first, end) in self.bounds.items() if end > first}
 
     def _count_lag(self, start: MemberStart) -> str:
-        """Count the records that a member has not read yet.
+        """Count the records that a member has not read yet. Returns the number in a sentence.
 
-        If the next record of a partition is gone, the member resumes elsewhere, or ends with an error, which is raised.
+        If the next record of a partition is gone, the number is counted from the offset at which the policy lets the
+        member resume; if the policy lets the member end with an error, raises this error.
         """
         behind = 0
         for partition, (first, end) in self.bounds.items():
@@ -175,8 +179,8 @@ class TopicChecks:
     def _look_for_open_transactions(self) -> str:
         """Check that no transaction stays open for long, because committed records behind it cannot be read."""
         deadline = time.monotonic() + _OPEN_TRANSACTION_S
-        # While a producer commits and begins new transactions, the offsets move on. If they are the same as at first,
-        # no transaction has ended.
+        # While producers commit and begin new transactions, the offsets of open ones change. One change, in any
+        # partition, is enough to show that transactions end.
         open_at_first = self._find_open_transactions()
         still_open = open_at_first
         while still_open and still_open == open_at_first and time.monotonic() < deadline:
@@ -185,7 +189,7 @@ class TopicChecks:
         if not still_open:
             return "none"
         if still_open != open_at_first:
-            return f"partitions {sorted(still_open)} have open ones, which end"
+            return f"partitions {sorted(still_open)} have open transactions, which end in time"
         raise SourceError(
             f"a transaction is open for {_OPEN_TRANSACTION_S:.0f} s and more in partitions {sorted(still_open)}: "
             f"nothing behind offsets {sorted(still_open.values())} can be read until its producer ends it, or the "
@@ -198,9 +202,10 @@ class TopicChecks:
         The committed records of such a partition end there.
         """
         offsets = {}
-        for partition, (_, committed_end) in self.reader.find_bounds().items():
-            _, log_end = self.reader.log_bounds[partition]
-            if committed_end < log_end:
+        for partition, (_first, committed_end) in self.reader.find_bounds().items():
+            # The end of the log when the reader was opened, behind records of open transactions.
+            _earliest, high_watermark = self.reader.log_bounds[partition]
+            if committed_end < high_watermark:
                 offsets[partition] = committed_end
         return offsets
 
@@ -214,11 +219,12 @@ class TopicChecks:
         return f"{self._settings.schema_registry_url} answers"
 
     def _check_newest_record(self) -> str:
-        """Check that the newest 100 records have plausible numbers, and the newest vector can be used."""
+        """Check that the newest records have plausible numbers, and that the newest vector can be used."""
         bounds = self._find_bounds_with_records()
         if not bounds:
             return "the topic is empty"
-        newest = self.reader.read_newest(bounds, SUSPICIOUS_RUN)
+        # As many as must be without a vector, before a setting is probably wrong.
+        newest = self.reader.read_newest(bounds, count=SUSPICIOUS_RUN)
         if not newest:
             return "no record received in time; an open transaction may block them"
         newest.reverse()  # now the newest comes first
@@ -227,11 +233,13 @@ class TopicChecks:
     def _check_records(self, newest: Sequence[tuple[int, Record]]) -> str:
         """Check the newest records, with their partitions; the newest comes first. Returns what was found.
 
-        The first record that a worker would not skip must be a vector, and must not be in the future.
+        The newest record that a worker would not skip must be a vector, and must not be in the future.
         """
         codec = self._start.codec
-        records = [record for _, record in newest]
-        wrong_type = codec.explain_wrong_type(codec.sample_untyped(records))
+        records = [record for _partition, record in newest]
+        # A raw format does not name the type of its numbers. Numbers that were read as a wrong type look implausible.
+        samples = codec.sample_untyped(records)
+        wrong_type = codec.explain_wrong_type(samples)
         if wrong_type:
             raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
         # If the vectors are large, only the newest records are decoded.
@@ -256,9 +264,9 @@ class TopicChecks:
         return finding
 
     def _report_all_skipped(self, reason: str, count: int) -> str:
-        """Say that the newest `count` records hold no vector, one of them for this reason.
+        """Return a sentence that none of the newest `count` records holds a vector. `reason` is the newest record's.
 
-        Raises `BadRecordError` if there are 100: then a setting or a producer is probably wrong.
+        If there are `SUSPICIOUS_RUN` such records, a setting or a producer is probably wrong: raises `BadRecordError`.
         """
         finding = f"none of the newest {count} records has a vector: {explain_all_skipped(reason)}"
         if count >= SUSPICIOUS_RUN:

@@ -18,16 +18,16 @@ def drop(
     confirm: Confirm,
     delete_offset: Callable[[], object] = lambda: None,
 ) -> None:
-    """Delete what is left of a partition or backfill, and the models that contain it, if `confirm` agrees.
+    """Delete what was learned of a partition or backfill, and the models that contain it, if `confirm` agrees.
 
-    `delete_offset` is called before anything is deleted. Raises `SettingsError` if there is nothing to delete.
+    `delete_offset` is called before any file is deleted. Raises `SettingsError` if there is nothing to delete.
     """
     store = open_store(settings.store)
     name = partition_name(partition)
     what = f"{name if is_backfill(partition) else f'partition {name}'} of {settings.topic}"
     folder = name_folder(settings.topic, partition)
-    parts_folder = f"{folder}/parts"  # only an interrupted backfill has it
-    paths = store.names(folder)
+    parts_folder = f"{folder}/parts"  # only an interrupted backfill has this folder
+    paths = store.names(folder)  # also names the folder of parts
     checkpoints = [path for path in paths if path.endswith(".npz")]
     other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
     other_files += store.names(parts_folder)
@@ -43,7 +43,9 @@ def drop(
     for path in checkpoints:
         store.delete(path)
     versions = models.find_containing(partition)  # read again: workers may have published until they stopped
-    models.delete(versions)  # otherwise they would stay the newest: later models have fewer messages, so lower versions
+    # A version is a number of learned vectors. Models without the partition have lower versions, so a model with the
+    # partition would stay the newest.
+    models.delete(versions)
     for path in other_files:  # last: if this command is killed before, it finds the backfill when it is run again
         store.delete(path)
     console().print(f"deleted {what}, and {len(versions)} models that contained it")

@@ -11,7 +11,7 @@ def run(location: str, output_format: str, output: str, topic: str | None) -> No
 
     Raises `StreampcaError`.
     """
-    if output_format not in FORMATS:
+    if output_format not in FORMATS:  # such as npz: this is the format of the model's own file
         raise SettingsError(
             f"--to {output_format}: must be one of {', '.join(FORMATS)}; a model's own file is one of NumPy"
         )

@@ -73,14 +73,16 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.from_fold(fold, fold_config)
     published = merged.make_published_model(fold_config, outcome.past_scores.histograms, time.time())
-    # A later fit continues with these (option --start-from).
+    # A later fit with --start-from restores the state from two more arrays: the covariance (or the axes, if there is no
+    # covariance), and how often each entry or each pair of entries was known, that is not missing.
     continuation = axes.compute_continuation(merged.state, published.model.total_variance)
     published = replace(published, continuation=continuation, known=merged.state.known)
     locations.write(output, model_file.encode(published))
     print_warning(describe_dominant_dimension(published))
     learned_before = start_model.version if start_model else 0
     learned = fold.stats.learned - learned_before
-    _report(published.model, output, outcome.seconds, learned, clipped=merged.state.clipped)
+    clipped = merged.state.clipped  # how many vectors had their influence limited
+    _report(published.model, output, outcome.seconds, learned, clipped=clipped)
 
 
 def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -104,7 +106,10 @@ def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
 
 
 def _parse_missing_values(text: str) -> str:
-    """Return the numbers in the text of the option as a model keeps them. Raises `SettingsError`."""
+    """Check the option --missing-values, and return its numbers as models spell them, "-999" for "-999.0".
+
+    Raises `SettingsError` if the text is not numbers with commas between them.
+    """
     try:
         return normalize_missing_values(text)
     except ValueError as error:
@@ -128,7 +133,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
     past_scores = PastScoresBuilder(fold_config.learning.components)
     if start_model and start_model.past_scores:  # new scores are added to those of the model
         past_scores.histograms = start_model.past_scores
-    judge = Judge.of(fold_config.learning)
+    judge = Judge.of(fold_config.learning)  # decides which vectors may be learned
     skipped = Counter[str]()  # by reason
     seen_names = SeenNames(fold_config.names)
     started = time.perf_counter()
@@ -139,7 +144,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             _refuse_bad_vector(chunk, judge, rows.path, fold_config.learning.components)
             # A file has no offsets: the position of the fold is the number of learned vectors.
             batch = batch_of_rows(chunk.vectors, fold.stats.learned + len(chunk.vectors))
-            fold, _ = fold.take(batch, fold_config, past_scores.score_block)
+            fold, _losses = fold.take(batch, fold_config, past_scores.score_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=chunk.share, rows=stats.learned, note=loss)
@@ -147,7 +152,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
     for line in describe_skipped(skipped):
         print_note(line)
     print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.fields.places.warning if rows.fields else "")
+    print_warning(rows.describe_moved_elements())
     return _Learned(fold, past_scores, seconds)
 
 

@@ -51,8 +51,8 @@ def _describe_file(path: str, data: bytes) -> dict[str, Any]:
 
 def _describe_model(data: bytes) -> dict[str, Any]:
     """Return the header of a model file, and the sizes and variances of its model. Raises `DamagedFileError`."""
-    model = model_file.decode(data).model
-    header, _ = npz.decode(data, model_file.KIND, model_file.FORMAT_VERSION, earlier_format.upgrade_model)
+    model = model_file.decode(data).model  # also checks the whole file
+    header, _arrays = npz.decode(data, model_file.KIND, model_file.FORMAT_VERSION, earlier_format.upgrade_model)
     return {
         **header,
         "dimensions": model.dimensions,
@@ -65,11 +65,11 @@ def _describe_model(data: bytes) -> dict[str, Any]:
 
 def _describe_checkpoint(data: bytes) -> dict[str, Any]:
     """Return the header of a checkpoint file, and the sizes of its fold. Raises `DamagedFileError`."""
-    fold = checkpoint_file.decode(data).fold
-    header, _ = npz.decode(
+    fold = checkpoint_file.decode(data).fold  # also checks the whole file
+    header, _arrays = npz.decode(
         data, checkpoint_file.KIND, checkpoint_file.FORMAT_VERSION, earlier_format.upgrade_checkpoint
     )
-    del header["event_time"]  # a long list of the last timestamps
+    del header["event_time"]  # stored as the last timestamps: too long a list to show
     dimensions, columns = fold.state.C.shape
     return {
         **header,

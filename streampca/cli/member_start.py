@@ -45,13 +45,17 @@ class MemberStart(ABC):
         self.positions: dict[int, int] = {}
         """Partition → offset at which the member continues. A partition that nobody has read yet is left out."""
         self._topic_error: TopicError | None = None
+        """The error about the topic that was raised while connecting. The next step, `_find_topic`, raises it."""
 
     @abstractmethod
     def steps(self) -> list[Step]:
         """Return the steps in their order; the last one finds the positions. The group is joined after all of them."""
 
     def create_in_flight(self, process: Process) -> InFlight[Any]:
-        """Create the threads that decode the records and work on their vectors, with a limit on the bytes in flight."""
+        """Create the threads that decode records and work on the vectors, with a limit on the bytes in flight.
+
+        Records whose decoding must be repeated, such as while the schema registry is away, become `Undecoded`.
+        """
         decode: Callable[[Records], Vectors | Undecoded] = partial(decode_records, self.codec)
         if process.spans:
             decode = process.spans.trace(decode)
@@ -59,7 +63,7 @@ class MemberStart(ABC):
             create_threads(),
             decode=decode,
             limit_bytes=in_flight_limit_bytes(self.settings),
-            check_threads=process.started.threads.raise_first,
+            check_threads=process.prepared.threads.raise_first_error,  # of any thread of the process
         )
 
     def _list_steps_at_brokers(self) -> list[Step]:
@@ -82,18 +86,20 @@ class MemberStart(ABC):
         try:
             self.source = self.opened.enter_context(closing(create_client(settings)))
         except TopicError as error:
-            # A broker answers that the topic is wrong. So this step has passed, and `_find_topic` raises the error.
+            # A broker has answered, if only that the topic is wrong. So this step has passed, and the next one,
+            # `_find_topic`, raises the error.
             self._topic_error = error
         login = f", logged in as {settings.sasl_username}" if settings.sasl_username else ""
-        return f"{settings.bootstrap_servers} answers {settings.client} ({settings.security_protocol}{login})"
+        client_name = settings.client  # kafka-python or confluent
+        return f"{settings.bootstrap_servers} answers {client_name} ({settings.security_protocol}{login})"
 
     def _find_topic(self) -> str:
         """Look up the topic. Returns what was found: how many partitions it has, and its id."""
-        if self._topic_error is not None:
+        if self._topic_error is not None:  # from `_connect`, which keeps such an error for this step
             raise self._topic_error
         self.topic_id = self.source.topic_id()
         count = len(self.source.partitions())
-        shown_id = self.topic_id or "unknown, since this broker gives topics none"
+        shown_id = self.topic_id or "unknown, since this broker gives topics no ids"
         return f"{self.settings.topic} has {count} partitions; its id is {shown_id}"
 
     def _find_dead_letter_topic(self) -> str:
@@ -106,7 +112,8 @@ class MemberStart(ABC):
             return f"none; on_bad_record is {self.settings.on_bad_record}"
         require_writable(self.settings, name)
         finding = f"{name} exists and may be written to"
-        if not require_letters_kept(self.settings, name):
+        is_compaction_known = require_letters_kept(self.settings, name)  # raises if the topic is compacted
+        if not is_compaction_known:
             log.info("compaction of dead letters unknown", topic=name, missing_right="DescribeConfigs")
             finding += "; whether it is compacted is unknown without the right DescribeConfigs"
         return finding

@@ -13,8 +13,8 @@ from streampca.cli.options import (
     Separator,
     SkipLines,
     Where,
+    collect_file_options,
     command,
-    file_options,
     parse_time_ms,
     read_settings,
 )
@@ -52,8 +52,8 @@ def doctor(options: Options) -> None:
 
     Does the steps of a worker's start: store, broker, credentials, topics, group, checkpoints. Then it checks the
     records. Prints a line for each step, with a remedy if it fails. If an output topic is set, it also does the steps
-    of transform: model, output topic, transactional ids, its group, schema. If neither dimensions nor components are
-    set, it does only these. Exits with 1 if a step fails. Learns nothing, and changes no offset, topic, schema or
+    of transform: model, output topic, transactional ids, its group, schema; without dimensions and components, it does
+    only the steps of transform. Exits with 1 if a step fails. Learns nothing, and changes no offset, topic, schema or
     checkpoint.
     """
     from streampca.cli.doctor import run
@@ -105,8 +105,9 @@ def reset(
 ) -> None:
     """Delete the group's committed offsets of the topic.
 
-    A worker refuses a store that is behind its group, because most often a volume is not mounted. After a reset,
-    workers continue from the checkpoints of the store that they have, or from the earliest record if it has none.
+    A worker refuses a store whose checkpoints are older than the committed offsets, because most often a volume is not
+    mounted. After a reset, workers continue from the checkpoints of their store, or from the earliest record if it has
+    none.
 
     --to moves the checkpoints to other offsets. Records in between are counted as skipped, and no record is learned
     twice.
@@ -127,12 +128,12 @@ def reset(
     """
     exclusive_options = [option for option in (drop, adopt_topic, adopt_settings) if option]
     if len(exclusive_options) > 1 or (adopt_settings and to):
-        raise typer.BadParameter("--drop, --adopt-settings and --adopt-topic with its --to need a run each")
+        raise typer.BadParameter("--drop, --adopt-topic and --adopt-settings, which takes no --to, need a run each")
     if adopt_topic and partition is not None:
         raise typer.BadParameter("--adopt-topic adopts all partitions: name the offset of each in --to")
     if role and not adopt_topic:
         raise typer.BadParameter("--role needs --adopt-topic")
-    confirm = None if yes else typer.confirm  # None: nobody is asked
+    confirm = None if yes else typer.confirm  # None: do not ask
     with read_settings("WorkerSettings" if adopt_settings else "ResetSettings", options) as settings:
         from streampca.cli import reset, reset_settings, reset_topic
 
@@ -149,7 +150,8 @@ def audit(
     settings: "WorkerSettings",
     partition: Annotated[int, typer.Option(min=0, help="Partition of the topic.")] = 0,
     start: Annotated[
-        int | None, typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest; 0 if there is one.")
+        int | None,
+        typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest, or 0 if there is only one."),
     ] = None,
     end: Annotated[int | None, typer.Option("--to", help="A checkpoint's offset; default: the newest.")] = None,
 ) -> None:
@@ -209,8 +211,8 @@ def backfill(
         else:
             from streampca.cli import backfill
 
-            files = file_options(field, header, separator, skip_lines, encoding, where)
-            backfill.run(settings, sources or [], files, timestamp_column, until, number, scheduler, rejects)
+            file_options = collect_file_options(field, header, separator, skip_lines, encoding, where)
+            backfill.run(settings, sources or [], file_options, timestamp_column, until, number, scheduler, rejects)
 
 
 @command(app, "topic", "store")

@@ -107,7 +107,7 @@ def parse_time_ms(text: str | None, name: str) -> int | None:
         raise SettingsError(f"--{name}: {error}") from None
 
 
-def file_options(
+def collect_file_options(
     field: str,
     header: bool | None,
     separator: str | None,
@@ -115,7 +115,7 @@ def file_options(
     encoding: str | None,
     where: str = "",
 ) -> "FileOptions":
-    """Check the options of commands that read files, and collect them. Raises `SettingsError`."""
+    """Check the options on how a file is read, and collect them in an object. Raises `SettingsError`."""
     from streampca.files.columns import FileOptions
     from streampca.settings.field_paths import parse_conditions
 
@@ -157,8 +157,8 @@ def configure_log(options: Options) -> None:
 def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
     """Configure the log, read the settings of the class named `kind`, and yield them. Raises `SettingsError`.
 
-    With `logs_errors`, an error that ends the block becomes the last line of the log. Then variables STREAMPCA_… that
-    are not settings are logged, too.
+    With `logs_errors`, an error that ends the block becomes the last line of the log, and each variable STREAMPCA_…
+    that is not a setting is logged.
     """
     from streampca.process import start
     from streampca.settings import commands
@@ -188,30 +188,32 @@ def _log_unknown_variables() -> None:
 def command(
     app: typer.Typer, *settings: str, name: str | None = None, logs_errors: bool = False
 ) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that adds a command to `app`, with these settings and `config` as options.
+    """Return a decorator that adds a function to `app` as a command, with these settings and `config` as options.
 
-    The decorated function gets the options as its first argument: as an object of the class of settings that the
-    annotation names, or as `Options`. With `logs_errors`, an error that ends the command is the last line of its log
-    instead of a line on stderr.
+    The function gets the settings as its first argument. Its annotation says how: the name of a class of settings, or
+    `Options` for the values as they were given. With `logs_errors`, an error that ends the command is the last line of
+    its log instead of a line on stderr. The decorator returns nothing: only `app` calls the function.
     """
     option_names = (*settings, "config")
 
     def add_command(function: Callable[..., None]) -> None:
+        """Add `function` to `app` as a command, by way of `run`, which typer calls with keyword arguments."""
         settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            # Typer passes all options of the command. Those that are settings are taken out.
+            """Take the settings out of all arguments of the command, and call `function` with them and the rest."""
             options = {name: arguments.pop(name) for name in option_names}
             if settings_parameter.annotation is Options:
                 function(options, **arguments)
                 return
-            class_name = settings_parameter.annotation
+            class_name = settings_parameter.annotation  # a string, since only `read_settings` imports the class
             with read_settings(class_name, options, logs_errors=logs_errors) as settings_of_command:
                 function(settings_of_command, **arguments)
 
         run.__signature__ = _create_signature(option_names, own_parameters)  # type: ignore[attr-defined]
-        # Typer reads the options from the signature. With annotations, it would import the settings, which takes time.
+        # Typer needs only the signature. If there were annotations, it would evaluate them, and so import the settings,
+        # which takes time.
         run.__annotations__ = {}
         app.command(name, cls=_SettingsCommand)(run)
 

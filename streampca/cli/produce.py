@@ -29,7 +29,7 @@ def run(
     settings: ProduceSettings,
     file: Path | None,
     rate: float | None,
-    files: FileOptions,
+    file_options: FileOptions,
     *,
     repeat: bool,
     synthetic: bool,
@@ -38,7 +38,8 @@ def run(
 
     Raises `InputError` or `SourceError`.
     """
-    if (file is not None) == synthetic:
+    has_file = file is not None
+    if has_file == synthetic:  # both are given, or neither
         raise InputError("give either a file to send or --synthetic")
     try:
         layout = Layout.of_vector(settings.format, settings.field)
@@ -46,10 +47,10 @@ def run(
         raise SettingsError(f"field={settings.field}: {error}") from None
     names = None  # of the dimensions
     d = settings.dimensions
-    if len(layout.fields) > 1:  # each field holds one number
+    if len(layout.fields) > 1:  # each path in `field` holds one number, and names a dimension
         names = name_paths(parse_paths(settings.field))
         d = len(names)
-    rows = open_rows(file, files._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
+    rows = open_rows(file, file_options._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
     print_notes(rows)
     values = _pace(_encode_rows(rows, settings, layout, repeat), rate)
     started = time.monotonic()
@@ -61,7 +62,7 @@ def run(
 
 
 def _send(values: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, is_endless: bool) -> int:
-    """Send values, which come with the share of the file that was read. Return how many the broker has acknowledged.
+    """Send values, each with the share of the file that was read. Return how many the broker has acknowledged.
 
     Raises `SourceError` if the broker refuses a message, or does not acknowledge all of them in time.
     """

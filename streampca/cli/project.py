@@ -15,7 +15,7 @@ from streampca.cli.locations import model_at
 from streampca.errors import InputError, SettingsError, StoreError, explain_missing_extra
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.projected import TABLES, projected_file
+from streampca.files.projected import TABLE_SUFFIXES, projected_file
 from streampca.files.rows import Rows, describe_skipped, require_kind
 from streampca.formats.seen_names import SeenNames
 from streampca.pca.arrays import Array
@@ -36,18 +36,23 @@ class Projector(NamedTuple):
     project: Callable[[Array], tuple[Array, Array]]  # vectors (n, d) to coordinates (n, k) and residuals (n,)
 
 
-def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, files: FileOptions) -> None:
+def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, file_options: FileOptions) -> None:
     """Project the vectors of a file and write the result. Raises `StreampcaError`, and then writes no file."""
     if basis not in ("principal", "whitened"):
         raise SettingsError(f"--basis {basis}: must be principal or whitened")
     with ExitStack() as opened:
         projector = _open_projector(location, basis, topic, opened)
-        files = files._replace(dimensions=projector.dimensions, names=projector.names, impute=projector.impute)
         # The other columns of the file are written beside the coordinates, if the output has room for them.
-        keeps_columns = output.suffix in TABLES
+        keeps_columns = output.suffix in TABLE_SUFFIXES
         # Rows of JSON Lines keep their other fields in every output but .npy, which has only numbers.
         keeps_json_fields = require_kind(str(file)).kind == "jsonl" and output.suffix != ".npy"
-        rows = open_rows(file, files._replace(others=keeps_columns or keeps_json_fields))
+        file_options = file_options._replace(
+            dimensions=projector.dimensions,
+            names=projector.names,
+            impute=projector.impute,
+            others=keeps_columns or keeps_json_fields,  # whether to read the other columns
+        )
+        rows = open_rows(file, file_options)
         rows = rows._replace(missing_values=projector.missing_values)
         print_notes(rows)
         columns = rows.others if keeps_columns else {}
@@ -80,7 +85,7 @@ def _project_rows(rows: Rows, projector: Projector, output: Path, columns: Mappi
     for line in describe_skipped(skipped):
         print_note(line)
     print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.fields.places.warning if rows.fields else "")
+    print_warning(rows.describe_moved_elements())
     return vector_count
 
 

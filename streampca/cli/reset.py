@@ -50,8 +50,8 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
     `to` and `partition` are the options --to and --partition. Raises `SourceError` if the group has members,
     `TopicReplacedError` if the checkpoints are of another topic, and `SettingsError` if records would be learned twice.
     """
-    if to and not _is_word_or_offsets(to):
-        _parse_time_ms(to)  # a wrong time is refused before brokers are asked
+    if to and _must_be_time(to):
+        _parse_time_ms(to)  # refuses a wrong time before brokers are asked
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
@@ -169,9 +169,10 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
     return _find_offsets_at(admin, topic, _parse_time_ms(to), latest)
 
 
-def _is_word_or_offsets(to: str) -> bool:
-    """Return whether the option --to is not a time."""
-    return to in ("earliest", "latest") or to.isdecimal() or parse_offsets(to) is not None
+def _must_be_time(to: str) -> bool:
+    """Return whether the option --to is neither a word (earliest, latest) nor offsets, so that it must be a time."""
+    are_offsets = to.isdecimal() or parse_offsets(to) is not None
+    return to not in ("earliest", "latest") and not are_offsets
 
 
 def _parse_time_ms(to: str) -> int:

@@ -13,21 +13,21 @@ from streampca.stores.choice import open_store
 
 
 def run(settings: WorkerSettings, confirm: Confirm) -> None:
-    """Write the checkpoints that have other settings again, with these settings.
+    """Rewrite each checkpoint that has other settings, so that it has these settings.
 
-    Raises `SettingsError` if what was learned makes no sense with the new settings, `TopicReplacedError` if it is of
-    another topic, and `SourceError` if the group has members.
+    Raises `SettingsError` if what was learned makes no sense with the new settings, `TopicReplacedError` if it was
+    learned from another topic, and `SourceError` if the group has members.
     """
     config = create_worker_config(settings).fold
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
         refuse_members(admin, settings.group_id)
-    partitions = []  # whose checkpoints are written again
+    partitions = []  # whose checkpoints are rewritten
     for checkpoint in read_newest_checkpoints(checkpoints):
         checkpoint.refuse_other_topic(topic_id)
         changes = checkpoint.find_changes(config)
-        # A worker takes a checkpoint without messages whatever its settings.
+        # A checkpoint that has learned nothing needs no change: a worker accepts it with any settings.
         if changes and checkpoint.fold.stats.learned:
             checkpoint.adopt_settings(config)  # raises if the settings make no sense; nothing was written yet
             partitions.append(checkpoint.partition)

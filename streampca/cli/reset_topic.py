@@ -40,13 +40,14 @@ class AdoptedTopic(NamedTuple):
 
 
 def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | None) -> None:
-    """Let worker and transform continue in the topic of these brokers, at the offsets that the option --to means.
+    """Let worker and transform continue in the topic of these brokers, at the offsets that the option --to names.
 
-    `role` is the option --role. Checkpoints and offsets that have this topic's id already stay as they are, so that the
-    command can be repeated if it was killed.
+    The topic was moved to these brokers, where it has another id. `role` is the option --role. Checkpoints and
+    committed offsets that have the new id already stay as they are, so that the command can be repeated if it was
+    killed.
     """
     if not to:
-        raise SettingsError("--adopt-topic needs --to: offsets of the topic before mean other records here")
+        raise SettingsError("--adopt-topic needs --to: an offset of the old topic is another record in this topic")
     roles = _choose_roles(settings, role)
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
@@ -115,8 +116,8 @@ def _make_transform_offsets(
     """Return the offsets that transform's group must commit to continue in the adopted topic.
 
     A partition whose committed offset is of the adopted topic already is left out. For each other partition, prints the
-    id of the topic that the group has read. The metadata of an offset keep the numbers of components and dimensions of
-    outputs, which must not change.
+    id of the topic that the group has read. The metadata of the new offset keep the shape of the outputs (the numbers
+    of components and dimensions), which later outputs must have, too.
     """
     offsets = {}
     for partition, position in adopted.positions.items():
@@ -126,21 +127,22 @@ def _make_transform_offsets(
         if id_before == adopted.id:
             continue
         console().print(f"transform, partition {partition}: the topic's id was {id_before or 'none'}")
-        # None: the record before the offset is not known.
-        metadata = format_output_metadata(read_shape(metadata_before), adopted.id, None)
+        shape = read_shape(metadata_before)
+        # `last` is the record before the offset, which is not known here.
+        metadata = format_output_metadata(shape, adopted.id, last=None)
         terminated = f"{metadata}\0"  # librdkafka may read on until there is a zero
         offsets[tp] = OffsetAndMetadata(position, terminated, _NO_LEADER_EPOCH)
     return offsets
 
 
 def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition: int) -> None:
-    """Write the newest checkpoint of a partition again, with the id of the adopted topic and its new position."""
+    """Rewrite the newest checkpoint of a partition with the id of the adopted topic, and the position in this topic."""
     position = adopted.positions[partition]
     before = checkpoints.newest(partition)
     if before is None:
         checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
         return
-    # The records between both positions do not count as lost. The last record is left out, because it has a leader
-    # epoch, which other brokers count anew.
+    # The records between the old and the new position do not count as lost. `last` is the last record read, with its
+    # leader epoch. The new brokers count leader epochs anew, so they would take it for a record of another log.
     fold = replace(before.fold, position=position, last=None)
     checkpoints.replace(before, replace(before, topic_id=adopted.id, fold=fold))

@@ -12,7 +12,7 @@ from streampca.stores.models import Models
 def run(options: Options, model: str | None) -> None:
     """Serve the models of the store, or the model of the file `model`, until SIGTERM or SIGINT."""
     published = model_at(model) if model else None
-    if published:  # then the setting topic may be missing: the file may name the topic, too
+    if published:  # the topic is the one of the option, else the one in the file, else it is called "model"
         options = options | {"topic": options["topic"] or published.topic or "model"}
     with read_settings("ServeSettings", options, logs_errors=True) as settings:
         if published:

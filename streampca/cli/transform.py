@@ -5,6 +5,7 @@ from functools import partial
 from streampca.cli.transform_start import TransformStart
 from streampca.consumer_group.events import ModelFixed
 from streampca.consumer_group.process import Process, member_process
+from streampca.consumer_group.step import Step
 from streampca.process.start import end_on_signals, stop_on_signals
 from streampca.settings.commands import TransformSettings
 from streampca.sources.clients import could_save, describe_client
@@ -32,35 +33,41 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        could_save=partial(could_save, settings),
-        save_after_s=0.0,  # a transaction is committed soon
+        could_save=partial(could_save, settings),  # if commits stop: would brokers accept one now?
+        save_after_s=0.0,  # a record waits for no interval: its transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
         find_model, *later_steps = start.steps()
-        # While the start waits for a model, a signal is only noted, and `process.start` returns soon.
-        stop_signals: list[str] = []  # names of the signals that have come
-        stop_on_signals(stop_signals.append)
         try:
-            process.start([find_model], stop_signals)  # may take days, until the first model is published
-            # From here on, a signal ends the process at once: there is no loop yet that could be stopped. When the loop
-            # runs, a signal stops it.
-            end_on_signals()
-            if stop_signals:
+            if not _wait_for_model(process, find_model):
                 return
-            if start.model.version is not None:
-                process.member.notify(ModelFixed(start.model.version, start.pin_names))
+            fixed_version = start.model.version  # None if the newest model projects
+            if fixed_version is not None:
+                process.member.notify(ModelFixed(fixed_version, start.pin_names))
             start.cache.start(POLL_INTERVAL_S)
-            process.start(later_steps)
+            process.do_steps(later_steps)
             transformer = _create_transformer(start, process)
-            process.started.run(transformer.run, transformer.stop)
+            process.prepared.run_loop(transformer.run, transformer.stop)  # until a signal
         finally:
             start.cache.stop()
             transform_log.log_end(process.member.state)
 
 
+def _wait_for_model(process: Process, find_model: Step) -> bool:
+    """Repeat the step that finds the model, maybe for days, until it is done. Return False if a signal ends the wait.
+
+    Afterwards, a signal ends the process at once, because no loop runs yet that could be stopped.
+    """
+    stop_signals: list[str] = []  # the names of the signals that have come
+    stop_on_signals(stop_signals.append)
+    process.do_steps([find_model], stop_signals)  # returns soon after a signal was added
+    end_on_signals()
+    return not stop_signals
+
+
 def _describe_model(settings: TransformSettings) -> str:
-    """Say in the log with which model to project: a version, the name of a pin, or the newest."""
+    """Return, for the log, which model projects: a version, the name of a pin, or the newest."""
     version_or_pin = settings.model_version
     if isinstance(version_or_pin, int):
         return f"version {version_or_pin}"
@@ -86,6 +93,6 @@ def _create_transformer(start: TransformStart, process: Process) -> Transformer:
         in_flight=start.create_in_flight(process),
         transactions=start.transactions,
         outputs=outputs,
-        start_finder=start.start_finder,
+        start_finder=start.start_finder,  # finds the offset at which each partition is read from
         notify=process.member.notify,
     )

@@ -74,22 +74,25 @@ class TransformStart(MemberStart):
             emitted=settings.emitted, basis=settings.basis, with_p=has_p_limit, with_label=settings.label != ""
         )
         """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
-        p_below = None  # p-values are not needed
+        # Outputs are written if their p-value is below this limit. With 1, all outputs are written, but the model must
+        # have past scores, from which p-values are computed. None: no p-values are needed, so any model will do.
+        p_below = None
         if self.output_fields.needs_past_scores:
-            p_below = settings.only_p_below or 1.0  # 1: outputs are written whatever their p-value
+            p_below = settings.only_p_below or 1.0
         self.model = CurrentModel(
             self.cache,
             settings.model_version,
             settings.output_topic,
             p_below=p_below,
-            field=settings.field_with_names,
+            field=settings.field_with_names,  # the model's names of dimensions must be those in `field`
             pins=self._pins.all,
         )
 
     def steps(self) -> list[Step]:
-        """Return the steps in their order. `after` names the steps whose results a step uses.
+        """Return the steps in their order.
 
-        If a step writes something, doctor does its `check` instead.
+        `after` names the steps whose results a step uses. `waits_for` names what a step waits for while it fails, for
+        the log; the default is the brokers. If a step writes something, doctor does its `check` instead.
         """
         return [
             Step("model", self._find_model, waits_for="model"),
@@ -130,11 +133,12 @@ class TransformStart(MemberStart):
             )
         self._models.versions()  # raises if the store cannot be read
         self.cache.poll()
-        why_none = self.model.refresh()
-        if why_none:
-            raise NotYetError(why_none)
-        if self.model.version is not None:  # the settings fix the version
-            self.pin_names = [name for name, version in self._pins.all().items() if version == self.model.version]
+        why_no_model = self.model.refresh()  # "" if there is a model
+        if why_no_model:
+            raise NotYetError(why_no_model)
+        fixed_version = self.model.version  # None: the settings let the newest model project
+        if fixed_version is not None:
+            self.pin_names = [name for name, version in self._pins.all().items() if version == fixed_version]
         used = self.model.published
         scores = "without" if used.past_scores is None else "with"
         k, d = used.model.n_components, used.model.dimensions
@@ -164,6 +168,7 @@ class TransformStart(MemberStart):
         else:
             layout = self.output_fields.layout
             writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
+            # In a format whose values may hold several vectors, the fields of outputs are lists, even for one vector.
             self.packer = RecordPacker(writer, always_lists=self.codec.is_batch)
         return f"outputs can be written as {settings.output_format}"
 
@@ -178,7 +183,7 @@ class TransformStart(MemberStart):
 
         A member does not check this at its start: it lets a partition wait until the output topic has a place for it.
         """
-        finding = self._find_output_topic()
+        finding = self._find_output_topic()  # sets `output_partitions`
         settings = self.settings
         require_output_partitions(
             settings.output_topic, self.output_partitions, settings.topic, self.source.partitions()
@@ -219,12 +224,15 @@ class TransformStart(MemberStart):
             topic=settings.topic,
             output_topic=settings.output_topic,
             open_outputs=partial(open_reader, settings, settings.output_topic),
-            require_shape=self.model.require_shape,
+            require_shape=self.model.require_shape,  # raises if earlier outputs have another shape
             transform_start=settings.transform_start_at,
         )
         finding = self._find_committed()
-        # An output is written to the partition of the same number, so further partitions wait.
+        # An output is written to the partition of the same number. A partition without such an output partition waits.
         writable = [partition for partition in self.source.partitions() if partition < self.output_partitions]
-        positions = self.start_finder.find(writable).positions(writable)  # raises if outputs would be written twice
-        self.positions = {p: position.position for p, position in positions.items() if position.position >= 0}
+        starts = self.start_finder.find(writable)  # raises if outputs would be written twice
+        self.positions = {}
+        for partition, start in starts.positions(writable).items():
+            if start.position >= 0:  # -1: nobody has read the partition yet
+                self.positions[partition] = start.position
         return finding

@@ -39,21 +39,21 @@ def run(settings: WorkerSettings) -> None:
         metrics,
         worker_log,
         log_fields,
-        could_save=partial(could_save, settings),
+        could_save=partial(could_save, settings),  # if saves stop: would brokers accept one now?
         save_after_s=settings.checkpoint_interval_s,
     ) as process:
         start = WorkerStart(settings, store)
-        process.start(start.steps())
+        process.do_steps(start.steps())
         worker = _create_worker(start, store, process)
         log.info("worker started")
         try:
-            process.started.run(worker.run, worker.stop)
+            process.prepared.run_loop(worker.run, worker.stop)  # until a signal
         finally:
             worker_log.log_end(process.member.state)
 
 
 def _describe_half_life(settings: WorkerSettings) -> str:
-    """Say in the log how fast the model forgets old messages."""
+    """Return, for the field "forgets" of the log, how fast the model forgets old messages."""
     if settings.half_life_messages:
         return f"half in {settings.half_life_messages:g} messages"
     if settings.half_life_seconds:

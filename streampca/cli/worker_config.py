@@ -13,7 +13,10 @@ from streampca.worker.checkpointer import WorkerConfig
 
 
 def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
-    """Create the configuration of a worker from its settings. Raises `SettingsError` if a name is too long."""
+    """Create the configuration of a worker from its settings.
+
+    Raises `SettingsError` if two dimensions have the same name, or if a name is too long.
+    """
     learning_config = LearningConfig(
         dimensions=settings.dimensions,
         components=settings.components,
@@ -24,6 +27,7 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         missing_values=settings.missing_values,
         standardize=settings.standardize,
     )
+    # The paths in `field` name the dimensions, except for CSV, whose `field` has the positions of cells.
     names = dimension_names(settings.field_with_names, settings.dimensions)
     if not npz.are_valid_names(names, settings.dimensions):
         raise SettingsError(f"field: names must differ and have at most {npz.MAX_NAME} characters")

@@ -36,15 +36,16 @@ class WorkerStart(MemberStart):
         self._store = store
 
     def steps(self) -> list[Step]:
-        """Return the steps in their order. `after` names the steps whose results a step uses.
+        """Return the steps in their order.
 
-        If a step writes or takes long, doctor does its `check` instead.
+        `after` names the steps whose results a step uses. `waits_for` names what a step waits for while it fails, for
+        the log; the default is the brokers. If a step writes or takes long, doctor does its `check` instead.
         """
         return [
             Step("store", self._check_store, waits_for="the store"),
             Step("format", self._create_config),
             *self._list_steps_at_brokers(),
-            # Before the group is joined: it would wait for a member that compiles, which takes long and does not poll.
+            # Before the group is joined: while a member compiles, it does not poll, and the whole group would wait.
             Step("matrix kernels", self._compile_kernels, after=["format"], check=describe_kernels),
             Step("consumer group", self._find_committed, after=["topic"]),
             Step(
@@ -72,7 +73,7 @@ class WorkerStart(MemberStart):
         return finding
 
     def _compile_kernels(self) -> str:
-        """Compile the functions that learn, if they are not in the cache. Returns which matrix kernels are in use."""
+        """Compile the learning functions, unless they are cached. Returns which kernels of OpenBLAS NumPy uses."""
 
         def log_compilation() -> None:
             log.info("compiling kernels", expected_seconds=_COMPILATION_S)

@@ -37,10 +37,10 @@ class Process(NamedTuple):
     """The parts of a process that a member uses."""
 
     member: Member
-    started: PreparedProcess
+    prepared: PreparedProcess
     spans: BatchSpans | None  # None: no traces
 
-    def start(self, steps: Iterable[Step], stops: Sequence[str] = ()) -> None:
+    def do_steps(self, steps: Iterable[Step], stops: Sequence[str] = ()) -> None:
         """Do the steps in order, and repeat each until it is done.
 
         Returns early when a signal handler has added a signal to `stops`. Raises an error that waiting cannot end, such
@@ -110,7 +110,7 @@ def member_process(
             )
             status.begin(member.state)
             with member:
-                yield Process(member=member, started=prepared, spans=spans)
+                yield Process(member=member, prepared=prepared, spans=spans)
 
 
 def process_name() -> str:

@@ -16,7 +16,7 @@ from streampca.files.rows import ALL_FIELDS
 from streampca.formats import npy, writer_of
 from streampca.pca.arrays import Array
 
-TABLES = (".csv", ".parquet")  # suffixes of files that also hold the other columns of the input
+TABLE_SUFFIXES = (".csv", ".parquet")  # suffixes of files that also hold the other columns of the input
 Write = Callable[[Array, Array, Mapping[str, Any]], object]
 """A function that appends n rows: coordinates (n, k), residuals (n,), and the other columns by name."""
 

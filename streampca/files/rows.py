@@ -205,6 +205,10 @@ class Rows(NamedTuple):
         if rows_before == 0:
             raise no_vectors_error(self.path)
 
+    def describe_moved_elements(self) -> str:
+        """Return a warning if elements of arrays that were read by position have changed their positions; else ""."""
+        return self.fields.places.warning if self.fields else ""
+
     def _refuse_not_finite(self, vectors: Array, as_read: Array, row_numbers: NDArray[np.int64]) -> None:
         """Raise `InputError` if an entry of the vectors (n, d) is infinite or, unless gaps are allowed, NaN.
 

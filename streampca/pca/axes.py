@@ -96,8 +96,7 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
     if state.missing is not None:  # without missing entries, Σ cannot have negative eigenvalues
-        dimensions = rows.shape[1] if seen is None else int(seen.sum())
-        corrected, total_variance = _raise_small_variances(state, dimensions)
+        corrected, total_variance = _raise_small_variances(state)
         count = min(len(corrected), components)
         variance[:count] = corrected[:count]
     return Model(
@@ -117,15 +116,16 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
     return None if known.min() > 0 else known > 0
 
 
-def _raise_small_variances(state: State, dimensions: int) -> tuple[F64, float]:
+def _raise_small_variances(state: State) -> tuple[F64, float]:
     """If Σ has negative eigenvalues, raise small variances of columns; return variances (n,) and the total variance.
 
     Σ may have negative eigenvalues if different pairs of entries were known for different messages. The variances of
     the columns are the largest eigenvalues of Σ, and the total variance is the sum of all. If the columns have more
     than this sum, the excess is made up by negative eigenvalues in the other directions. Their mean size there is about
     the error of an eigenvalue, so smaller variances are raised to this error. Otherwise any new message would be very
-    unusual along such axes. `dimensions` is the number of entries that were ever shown.
+    unusual along such axes. A dimension that no message has shown counts neither as a column nor as a direction.
     """
+    dimensions = state.seen_dimensions
     variance = state.variance[:dimensions]
     total_variance = state.total_variance
     excess = float(variance.sum()) - total_variance

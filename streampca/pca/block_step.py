@@ -57,7 +57,8 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     1 learns them one by one. If Σ is kept, Σ is then updated, and the next axes are those of Σ. Otherwise they are the
     axes of the rows of past and block.
     """
-    # If Σ is not kept, A holds the rows of the past above the rows of the block: AᵀA will be the covariance.
+    # If Σ is not kept, A holds the rows of the past above the rows of the block: AᵀA will be the covariance, except for
+    # the variance outside of the columns.
     past_row_count = 0 if config.keeps_covariance else state.rank
     A = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     block_rows = A[past_row_count:]
@@ -133,8 +134,8 @@ def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, mem
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:
     """Compute the losses of the messages of a block: what C did not explain of each message before it was learned."""
     explained = np.nan_to_num(learned.explained, nan=0.0)  # NaN if C has shrunk until (CᵀC)⁻¹ overflows
-    # A message v moves the mean m by the share a of v − m, and is learned as the row √(1−a) (v − m). `explained` is a
-    # squared length of this row, and `norm` is ‖v − m‖². If a message keeps nothing of the past, a is 1 and the row 0.
+    # A message v moves the mean m by the share a of v − m, and is learned as the row √(1−a) (v − m). `explained` is the
+    # part of the squared length of this row, and `norm` is ‖v − m‖². If a message keeps nothing of the past, a is 1.
     explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     residual = np.clip(learned.norm - explained, 0.0, learned.norm)
     return Losses(residual=residual, norm=learned.norm)
@@ -179,11 +180,12 @@ def _update_covariance(
         after, covariance = _add_block_with_gaps(after, prepared, gap_block, config)
     else:
         after, covariance = _add_complete_block(after, prepared, learned)
-    # The next columns are searched in the span of `start`: C after the block, F, and random sums of the block's rows,
-    # which contain new directions. Half of the sums in `learned.sketch` would do, because `update_on_covariance`
-    # multiplies with Σ twice. So the sums are added in pairs.
+    # The next columns are searched in the span of `start`: C after the block, F with the spare directions, and random
+    # sums of the block's rows, which contain new directions. Half of the sums in `learned.sketch` would do, because
+    # `update_on_covariance` multiplies with Σ twice. So the sums are added in pairs.
     half_sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]
-    start = np.hstack([learned.C, after.C[:, config.components :], half_sketch])
+    F = after.C[:, config.components :]
+    start = np.hstack([learned.C, F, half_sketch])
     if prepared.scale is not None and after.scale is not None:  # from the units of this block to those of the next
         ratio = after.scale / prepared.scale
         start = start * ratio[:, None].astype(config.dtype)
@@ -258,9 +260,10 @@ def _update_factor(
         step = gaps.compute_entry_step(gap_block)
         mean = _move_mean(prepared, gap_block, step.mean_change, config)
         after = replace(after, mean=mean, known=step.known)
-    # If the axes are only approximated, they are searched in the span of `start`: C after the block, F, and random sums
-    # of the block's rows, which contain new directions.
-    start = np.hstack([learned.C, after.C[:, config.components :], learned.sketch])
+    # If the axes are only approximated, they are searched in the span of `start`: C after the block, F with the spare
+    # directions, and random sums of the block's rows, which contain new directions.
+    F = after.C[:, config.components :]
+    start = np.hstack([learned.C, F, learned.sketch])
     ratio: Array | float = 1.0  # D of the next block, divided by the D of this block
     if prepared.scale is not None:
         variances = _compute_next_variances(after, prepared, learned, gap_block, step)

@@ -17,7 +17,7 @@ from streampca.pca.gaps import BlockWithGaps, EntryStep
 from streampca.pca.missing import Predictor
 
 _ORDINARY_REPLACED = 1.5  # times η: an entry is ordinary if the block replaces no more than this share of its moments
-_LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction, about 1 for ordinary messages: they are clipped alike
+_LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all messages of a stream it is about 1
 
 
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, squares: F64) -> pairs.PredictedChanges:
@@ -89,7 +89,7 @@ def _predict_coordinates(
     ridge = predictor.ridge / unit / unit
     C_L = C * is_ordinary[:, None]
     scaled_M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))  # M · unit²
-    Delta_C_L = is_ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L)  # reads one triangle of the symmetric Δ
+    Delta_C_L = is_ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L)  # Δ_LL C_L/unit²: reads a triangle of Δ
     ordinary_with_x = Delta_C_L @ scaled_M
     second_moments = scaled_M @ (C_L.T @ ordinary_with_x) / unit
     mean = scaled_M @ (C_L.T @ mean_change) / unit

@@ -99,9 +99,9 @@ class LearningConfig:
         if weight < self.first_block_size + YOUNG:  # after the first block, less than `YOUNG` messages
             return LEARN_BLOCK
         vector_bytes = self.dimensions * np.dtype(self.dtype).itemsize
-        has_little_memory = vector_bytes <= _SHORT_VECTOR_BYTES
-        has_slow_decomposition = self.columns >= _MANY_COLUMNS  # after each block: longer blocks need fewer
-        if weight >= OLD and (has_little_memory or has_slow_decomposition):
+        has_short_vectors = vector_bytes <= _SHORT_VECTOR_BYTES  # so a longest block takes little memory
+        has_many_columns = self.columns >= _MANY_COLUMNS  # so the decomposition after each block takes long
+        if weight >= OLD and (has_short_vectors or has_many_columns):
             return LONGEST_BLOCK
         return LONG_BLOCK
 

@@ -107,12 +107,12 @@ class PooledCovariance:
         self._scale = state.scale
 
     def _pool_moments_and_rows(self, state: State, past: float, new: float) -> State:
-        """Pool the means, covariances and shares of missing entries with those of one more state, and return them.
+        """Return the pooled state with its means, covariances and shares of missing entries after one more state.
 
-        With the shares p (`past`) and n (`new`) of the earlier states and of `state` in the weight, and δ the step from
-        the earlier mean to the mean of `state`, the mean becomes m + nδ, and Σ becomes pΣ₁ + nΣ₂ + pn δδᵀ. If the
-        states have known entries for different times, each entry and each pair of entries has a p and an n of its own.
-        If Σ is not kept, the columns of `state` are collected in `_rows` instead.
+        The earlier states have the share p (`past`) of the weight, and `state` has the share n (`new`). With δ the step
+        from the earlier mean m₁ to the mean of `state`, the mean becomes m₁ + nδ, and Σ becomes pΣ₁ + nΣ₂ + pn δδᵀ. If
+        the states have known entries for different times, each entry and each pair of entries has its own p and n. If Σ
+        is not kept, the columns of `state` are collected in `_rows` instead.
         """
         before = self._pooled
         mean_step = state.mean - before.mean

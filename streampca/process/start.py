@@ -55,7 +55,7 @@ class ThreadFailures:
         """Called in the thread that fails."""
         self._first: BaseException | None = None
 
-    def raise_first(self) -> None:
+    def raise_first_error(self) -> None:
         """Raise the first error that has ended a thread, if there is one."""
         if self._first is not None:
             raise self._first
@@ -81,7 +81,7 @@ class PreparedProcess(NamedTuple):
     tracer: "Tracer | None"
     threads: ThreadFailures
 
-    def run(self, loop: Callable[[], object], stop: Callable[[str], object]) -> None:
+    def run_loop(self, loop: Callable[[], object], stop: Callable[[str], object]) -> None:
         """Run the loop of the process. At SIGTERM and SIGINT, `stop` is called with the name of the signal."""
         stop_on_signals(stop)
         gc.freeze()  # the garbage collector does not scan what is imported and compiled by now
@@ -93,8 +93,8 @@ def prepare_process() -> Iterator[PreparedProcess]:
     """Set up threads, memory, metrics and traces of the process.
 
     If an error has ended a thread, it is raised when the block ends. BLAS gets one thread, so that each run gives the
-    same bits, and no threads compete for small blocks. Until `PreparedProcess.run` there is nothing to save, so signals
-    end the process at once.
+    same bits, and no threads compete for small blocks. Until `PreparedProcess.run_loop` there is nothing to save, so
+    signals end the process at once.
     """
     end_on_signals()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -103,7 +103,7 @@ def prepare_process() -> Iterator[PreparedProcess]:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with ThreadFailures() as threads, threadpool_limits(1):
         yield PreparedProcess(_start_tracing(), threads)
-        threads.raise_first()
+        threads.raise_first_error()
 
 
 @contextmanager

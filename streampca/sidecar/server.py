@@ -54,9 +54,9 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # At the end of `serve`, uvicorn raises again the signal that has stopped it. `process.run` has installed `stop`
-        # as a handler before. Without it, this second signal would end the process with the status of the signal.
-        process.run(partial(serve, server, listening), stop)
+        # At the end of `serve`, uvicorn raises again the signal that has stopped it. `process.run_loop` has installed
+        # `stop` as a handler before. Without this handler, the second signal would end the process with its status.
+        process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
 

@@ -10,7 +10,7 @@ UNKNOWN_TOPIC = {3, 17}
 TOO_LARGE = {10, 18}  # a record, or a batch of records
 TOPIC_NOT_ALLOWED = 29
 NOT_ALLOWED = {TOPIC_NOT_ALLOWED, 30, 31, 53}  # topic, group, cluster, transactional id
-NO_KEY = 87  # a record in a compacted topic lacks a key, or the request holds another invalid record
+NO_KEY = 87  # a record in a compacted topic has no key, or one of several records has a wrong timestamp
 INVALID_RECORD = {32, NO_KEY}  # most often for a wrong timestamp
 INVALID_SESSION_TIMEOUT = 26
 LOGIN_FAILED = 58
@@ -76,6 +76,7 @@ class BrokerErrors:
             cause = "session_timeout_s is above transaction.max.timeout.ms of the brokers (15 minutes by default)"
             return SourceError(f"the broker {self._at} refuses the transaction: {cause}; lower it, or raise theirs")
         if code == FENCED_MEMBER:
+            # The last case: an old request of this worker to join the group has arrived after a newer one.
             return SourceError(
                 f"the group of topic {self._topic} {self._at} has given this worker's place to another member "
                 "with its group_instance_id; give each worker a group_instance_id of its own, or, if each has one, "

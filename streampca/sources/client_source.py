@@ -192,8 +192,8 @@ class ClientSource(Source, ABC):
                 self.seek({partition: position}, {partition: uncompared} if is_kept else NO_RECORDS)
             else:
                 self._positions.stop(partition)
-                # A position inside the log is out of range if the log holds another record at the offset before the
-                # position than the record that was read.
+                # If the log holds the position, the client has refused the position because the record before it is not
+                # the one that was read.
                 diverged = position - 1 if is_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)

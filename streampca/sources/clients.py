@@ -47,7 +47,7 @@ class ReplayProducer:
         transactions.recover()
         self._transactions = transactions
         self._timestamps = TimestampReplacer(topic, transactions)
-        self.replaced = 0  # records that were sent with the time of sending in place of their own time
+        self.replaced_timestamps = 0  # of records that were sent with the time of sending in place of their own time
         self.partitions = transactions.partitions(topic)
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
@@ -66,7 +66,7 @@ class ReplayProducer:
                 self._timestamps.begin_next_try(error)  # raises if another try does not help
                 self._transactions.recover()
         self._timestamps.forget_failed_tries()
-        self.replaced += replaced
+        self.replaced_timestamps += replaced
 
     def close(self) -> None:
         """Abort the open transaction, and close the connections."""

@@ -60,8 +60,8 @@ class OAuthTokens:
         if is_newest_expired and is_login_refused:
             return False
         has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
-        has_replaced_just_expired = any(0 <= now - end < _KEPT_BY_CLIENTS_S for end in self._ends_of_replaced_tokens)
-        return is_newest_expired or has_just_failed or has_replaced_just_expired
+        may_use_replaced_token = any(0 <= now - end < _KEPT_BY_CLIENTS_S for end in self._ends_of_replaced_tokens)
+        return is_newest_expired or has_just_failed or may_use_replaced_token
 
     def current(self) -> tuple[str, float]:
         """Return a token and its expiry, in seconds since 1970. If it is time, request a new token first.

@@ -47,8 +47,8 @@ class DirectoryStore(Store):
     """`Store` in one folder, which is created by the first write."""
 
     def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
-        self.location = str(self.root.absolute())
+        self.root = Path(root).absolute()  # so that the folders above have names, also if the store is "."
+        self.location = str(self.root)
         self._seen_folders: set[Path] = set()  # folders that this process has listed or created
         self._flushed_folders: set[Path] = set()  # folders whose names this process has flushed to disk
 

@@ -144,6 +144,6 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_steps_that_may_f
     monkeypatch.setattr(member_start, "create_client", create_client)
     monkeypatch.setattr(MemorySource, "committed", read_committed)
     monkeypatch.setattr(worker_start, "compile_kernels", compile_kernels)
-    refusal(MistakeError, process.start, WorkerStart(settings, DirectoryStore(tmp_path)).steps())
+    refusal(MistakeError, process.do_steps, WorkerStart(settings, DirectoryStore(tmp_path)).steps())
     assert order == ["reader of json", "broker", "kernels", "group"]
     assert [line["event"] for line in logs if line["log_level"] != "debug"] == ["compiling kernels"]

@@ -42,7 +42,7 @@ def test_a_start_that_waits_does_not_count_as_a_loop_that_hangs() -> None:
 
     process = Process(make_member(), PreparedProcess(None, ThreadFailures()), spans=None)
     with watchdog.watch_threads():
-        process.start([Step("output schema", ask_registry), Step("broker", wait_for_brokers)])
+        process.do_steps([Step("output schema", ask_registry), Step("broker", wait_for_brokers)])
     assert watched == [False]
 
 
@@ -63,10 +63,10 @@ def test_a_start_waits_for_what_is_absent_and_ends_at_a_mistake(
 
     steps = [Step("broker", attempt, waits_for="brokers")]
     if kind not in ABSENCES:
-        assert refusal(kind, process.start, steps) == "cause 1"
+        assert refusal(kind, process.do_steps, steps) == "cause 1"
         assert logs == []
         return
-    process.start(steps)
+    process.do_steps(steps)
     assert logs.pop() == {"event": "start step done", "step": "broker", "finding": "there", "log_level": "debug"}
     assert {line["event"] for line in logs} == {"waiting for brokers"}
     assert [line["cause"] for line in logs[:3]] == ["cause 1", "cause 3", "cause 7"]

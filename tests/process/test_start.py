@@ -108,10 +108,10 @@ def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
     before, notified = threading.excepthook, list[str]()
     with start.ThreadFailures() as threads:
         threads.notify = lambda: notified.append(threading.current_thread().name)
-        threads.raise_first()
+        threads.raise_first_error()
         for name in ("one", "two"):
             fail_in_thread(name)
-        assert "injected into one" in refusal(RuntimeError, threads.raise_first)
+        assert "injected into one" in refusal(RuntimeError, threads.raise_first_error)
     assert notified == ["one", "two"]
     assert threading.excepthook is before
 

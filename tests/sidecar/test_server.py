@@ -185,7 +185,7 @@ def test_a_bucket_that_is_away_does_not_end_the_start(monkeypatch: pytest.Monkey
 
     for call in ("names", "missing"):
         monkeypatch.setattr(MemoryStore, call, away)
-    monkeypatch.setattr(PreparedProcess, "run", lambda self, loop, stop: loop.args[1].close())
+    monkeypatch.setattr(PreparedProcess, "run_loop", lambda self, loop, stop: loop.args[1].close())
     run(ServeSettings(topic=TOPIC, port=0), MemoryStore())
     assert [line["event"] for line in logs] == ["serving", "sidecar stopped"]
 

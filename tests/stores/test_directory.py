@@ -378,3 +378,18 @@ def test_a_store_that_vanishes_is_not_created_again(tmp_path: Path) -> None:
     for name in ("a/b/1", "c/d/1", "e"):
         assert "which is gone" in refusal(StoreError, store.write, name, b"1")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("location", [".", "store", "./a/b", ".."])
+def test_a_relative_folder_is_the_one_of_the_folder_where_the_process_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    started_in = tmp_path / "started"
+    started_in.mkdir()
+    monkeypatch.chdir(started_in)
+    store = DirectoryStore(location)
+    store.check()
+    store.write("models/readings/1.npz", b"a model")
+    monkeypatch.chdir(tmp_path)
+    assert (started_in / location / "models/readings/1.npz").read_bytes() == b"a model"
+    assert store.read("models/readings/1.npz") == b"a model"

@@ -87,7 +87,7 @@ def learn(
         kept=kept_by_median * kept,
         mean=mean,
         total_variance=next_total_variance,
-        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),
+        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),  # of C† = SCᵀ
     )
 
 

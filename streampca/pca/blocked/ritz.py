@@ -61,8 +61,8 @@ def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float 
     """Return the next [C | F] from rows A (n, d), multiplied by `units` (d,), in one pass over the rows.
 
     `start` (d, m) spans a subspace that is near these axes. The covariance AᵀA is approximated by Nyström's method:
-    with X a basis of the subspace and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ = BBᵀ equals AᵀA on the subspace. This holds for
-    any basis, so X need be orthonormal only to half of the digits.
+    with X a basis of the subspace and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ equals AᵀA on the subspace. This holds for any
+    basis, so X need be orthonormal only to half of the digits.
     """
     D = np.reshape(units, (-1, 1)).astype(A.dtype)  # as a column, which multiplies the rows of a matrix (d, m)
     X = orthonormalise(D * start, passes=1)
@@ -72,8 +72,9 @@ def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float 
     symmetric_XS = (XS + XS.T) / 2  # exactly symmetric, in spite of rounding
     variance, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
-    largest_variance = variance[-1]  # they are ascending
+    largest_variance = variance[-1]  # the variances are ascending
     kept = variance > rounding * largest_variance
+    # XᵀS is UΛUᵀ with the variances Λ, so BBᵀ is S(XᵀS)⁻¹Sᵀ.
     B = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)
     # The columns of B are not orthogonal. Its leading axes, times their standard deviations, are combinations of them.
     axis_variance, combinations = _leading_eigenvectors((B.T @ B).astype(np.float64, copy=False), limits.columns)

@@ -70,7 +70,7 @@ class ConfluentConnection(ClientConnection):
         self._answered_at = time.monotonic()
         self._background_request: Future[Any] | None = None
 
-    def should_replace(self, answered_at: float, silent_s: float = SILENT_S) -> bool:
+    def should_replace(self, answered_at: float, silent_s: float) -> bool:
         """Return whether to replace a client that got its last answer at `answered_at`, more than `silent_s` ago.
 
         A client may lose all brokers and not find them again (docs/kafka.md). While no token can be obtained, a client
@@ -88,7 +88,7 @@ class ConfluentConnection(ClientConnection):
         """Replace the admin client if brokers have not answered it for long."""
         if self.connected:
             self._answered_at = time.monotonic()
-        elif self.should_replace(self._answered_at):
+        elif self.should_replace(self._answered_at, SILENT_S):
             log.debug("admin client replaced", topic=self._topic)
             self._open()
 

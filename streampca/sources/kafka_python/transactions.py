@@ -74,7 +74,8 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_TupleToValue(),  # the client refuses a record without key and value, unless in a tuple
+            # Values are handed over in tuples, since the client refuses a record whose key and value are None.
+            value_serializer=_TupleToValue(),
             acks="all",
             enable_idempotence=self._is_idempotent,
             # One request at a time keeps the order. Without idempotence a retry may write a dead letter twice: its
@@ -162,7 +163,8 @@ class KafkaPythonTransactions(ClientTransactions):
             KafkaProducer,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            value_serializer=_TupleToValue(),  # the client refuses a record without key and value, unless in a tuple
+            # Values are handed over in tuples, since the client refuses a record whose key and value are None.
+            value_serializer=_TupleToValue(),
             acks="all",
             linger_ms=5,
             # No record expires: the client would commit the transaction without an expired record.
