@@ -273,9 +273,8 @@ def _find_end_of_batches(footer: bytes) -> int:
     vtable_size = number_at(vtable, "<u2")
     end = 0
     for field in _BLOCK_FIELDS:  # numbers of the two fields that lead to the dictionaries and to the record batches
-        entry = (
-            2 + 2 + 2 * field
-        )  # place in the vtable: behind two sizes and the offsets of earlier fields, 2 bytes each
+        # The place in the vtable of the field's offset: behind two sizes and the offsets of the fields before it.
+        entry = 2 + 2 + 2 * field
         has_entry = entry < vtable_size  # the vtable may end before fields that are not set
         field_offset = number_at(vtable + entry, "<u2") if has_entry else 0
         if not field_offset:  # the field is not set

@@ -49,7 +49,7 @@ class Columns(NamedTuple):
     needed: Sequence[str] = ()  # the columns that must be read, to find the numbers and to test the conditions
     names: list[str] | None = None  # of the dimensions, if each path leads to one of the d numbers
     notes: Sequence[str] = ()  # for the user, on how the columns are read
-    other_columns: Sequence[str] = ()  # further columns, which hold no numbers of the vector
+    other_columns: Sequence[str] = ()  # further columns that are read, by `FileOptions.others`
     are_all_null: bool = False  # in the row by which the columns were chosen, null is in place of all numbers
     where: Sequence[Condition] = ()
 

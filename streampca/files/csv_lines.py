@@ -112,7 +112,7 @@ def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) ->
         return ""
     skip_all_above_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1  # of the line directly above the rows, if it is a header
-    pattern = patterns_above_rows[header_index]
+    pattern = patterns_above_rows[header_index]  # which cells of this line are numbers
     if len(pattern) != len(row_pattern):  # text such as "Device 7"
         return skip_all_above_rows
     is_bad_row = any(is_number and in_rows for is_number, in_rows in zip(pattern, row_pattern, strict=True))
