@@ -125,6 +125,22 @@ def test_a_continued_stream_with_gaps_is_learned_as_without_a_stop(kind: str, st
         assert later.known == pytest.approx(whole.known, abs=1e-9)
 
 
+def test_gaps_before_a_stop_are_allowed_for_in_the_noise_of_a_model_of_complete_messages_after_it() -> None:
+    """Σ still has negative eigenvalues. Without the correction, nearly no variance is left for the noise."""
+    X = gaussian(0, 1300, 1 / np.arange(1, 13.0) ** 4, offset=5.0)
+    X[:1000][np.random.default_rng(0).random((1000, 12)) < 0.5] = np.nan
+    X[:500, 0] = X[500:1000, 1] = np.nan  # never known together before the stop
+    config = LearningConfig(12, 4, impute=True)
+    state = axes.decompose(one_pass(X[:1000], config)[0], config.columns)
+    left = axes.compute_continuation(state, axes.make_model(state, 4).total_variance)
+    again = axes.restore_state(axes.make_model(state, 4), left, state.known, 1000, config)
+    states = [learn(before, X[1000:], np.ones(300), config)[0] for before in (state, again)]
+    assert np.linalg.eigvalsh(find_covariance(states[1]))[0] < -1e-4
+    whole, later = (axes.make_model(axes.decompose(after, config.columns), 4) for after in states)
+    assert later.total_variance == pytest.approx(whole.total_variance, rel=1e-5)
+    assert later.noise_variance == pytest.approx(whole.noise_variance, rel=1e-3)
+
+
 @pytest.mark.parametrize("fitted", [True, False])
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("standardize", [False, True])
