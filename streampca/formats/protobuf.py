@@ -194,8 +194,8 @@ class ProtobufWriter(Writer):
 
 
 def _encode_tag(number: int, wire_type: int) -> bytes:
-    """Encode how a field begins: the number of the field, at most 15, and how its bytes are laid out."""
-    return bytes([number << 3 | wire_type])
+    """Encode how a field begins: the number of the field, and how its bytes are laid out."""
+    return varint(number << 3 | wire_type)
 
 
 def _encode_item(tag: bytes, data: bytes) -> bytes:

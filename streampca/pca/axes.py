@@ -95,8 +95,8 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
         rows = choose_signs(rows, reference)
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
-    # If no entry was ever missing, Σ cannot have negative eigenvalues. A state that was restored after a model no longer
-    # has `missing`, but it still has `known`.
+    # If no entry was ever missing, Σ cannot have negative eigenvalues. A state that was restored after a model has lost
+    # `missing`, but it still has `known`.
     had_gaps = state.missing is not None or state.known is not None
     if had_gaps:
         corrected, total_variance = _raise_small_variances(state)

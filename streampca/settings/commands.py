@@ -6,7 +6,7 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 
 import re
 import socket
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
@@ -35,11 +35,14 @@ Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 _EMIT = re.compile("|".join([*EMITTED, "record", "contributions:[1-9][0-9]{0,5}"]))
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def parse_iso_time_ms(text: str) -> int:
     """Parse a time in ISO 8601 to milliseconds since 1970. Raises `ValueError` that says what to write instead.
 
-    A time without a zone is refused, since it would mean another moment on a machine in another zone.
+    A time without a zone is refused, since it would mean another moment on a machine in another zone. A zone with a
+    fraction of a second is refused as well: there is none, and `fromisoformat` may read it as UTC.
     """
     try:
         time = datetime.fromisoformat(text)
@@ -47,7 +50,10 @@ def parse_iso_time_ms(text: str) -> int:
         raise ValueError(f"{text!r} is not a time such as 2026-01-31T12:00+02:00") from None
     if time.tzinfo is None:
         raise ValueError(f"the time {text!r} has no zone: write {time.isoformat()}Z if it is in UTC")
-    return int(time.timestamp() * 1000)
+    has_fraction_in_zone = re.search(r"[.,][0-9]+$", text)  # the zone is the end of the text
+    if has_fraction_in_zone:
+        raise ValueError(f"the zone of {text!r} has a fraction of a second: write hours and minutes, such as +02:00")
+    return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _parse_start(start: str) -> str | int:

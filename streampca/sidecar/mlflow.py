@@ -1,5 +1,7 @@
 """MLflow's scoring protocol: a request has the rows of a table, and its answer their coordinates."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -8,12 +10,13 @@ from starlette.responses import PlainTextResponse
 
 from streampca.errors import list_names
 from streampca.fold.model_file import PublishedModel
+from streampca.pca.arrays import Array
 from streampca.sidecar import compute
 from streampca.sidecar.engine import JSON, Endpoints, answer_response
-from streampca.sidecar.errors import invalid
+from streampca.sidecar.errors import RequestError, invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import describe_errors, describe_request
-from streampca.sidecar.parsing import Limits, check_names, parse_json_object, validate
+from streampca.sidecar.parsing import Limits, check_names, parse_json_object, shape_rows, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
@@ -76,6 +79,9 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
     Raises `RequestError`.
     """
     raw.require_json()
+    for name in ProjectQuery.model_fields:
+        if name in raw.query:  # if it were ignored, another version or another basis would answer
+            raise invalid(f"{name} is not read from the query: write it into params")
     content = parse_json_object(raw.body, limits)
     tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
     if len(tables) != 1:
@@ -104,21 +110,48 @@ def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -
     """Return the coordinates of vectors. Named columns may be in another order than the model's dimensions.
 
     Raises `RequestError` if the names of the columns are not the names of the dimensions, or if the rows have more or
-    fewer numbers than columns.
+    fewer values than columns.
     """
     names = published.names
     columns = invocation.columns or []
-    vectors = invocation.vectors
     # pandas numbers columns without names. Such columns are in the model's order.
     has_column_names = len(columns) > 0 and all(isinstance(column, str) for column in columns)
-    if names and has_column_names and vectors is not None:
-        rows_fit_columns = len(vectors) == 0 or vectors.shape[1] == len(columns)
-        if sorted(columns) != sorted(names) or not rows_fit_columns:
-            raise invalid(f"the columns are {list_names(columns)}, and the model's dimensions {list_names(names)}")
-        index_by_name = {name: index for index, name in enumerate(columns)}
-        indices = [index_by_name[name] for name in names]
-        invocation.vectors = vectors[:, indices]
+    if names and has_column_names and invocation.vectors is not None:
+        if sorted(columns) != sorted(names):
+            raise _other_names_error(columns, names)
+        invocation.vectors = _order_columns(invocation.vectors, columns, names)
     return compute.project(published, invocation, limits)
+
+
+def _other_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestError:
+    """Return the error of columns whose names are not the names of the dimensions.
+
+    Long lists of names are cut off, so the error also tells a name that is only in one of them, or twice in `columns`.
+    """
+    missing = list((Counter(names) - Counter(columns)).elements())
+    surplus = list((Counter(columns) - Counter(names)).elements())
+    first_difference = (
+        f"{list_names(missing[:1])} is missing" if missing else f"{list_names(surplus[:1])} is one too many"
+    )
+    return invalid(
+        f"the columns are {list_names(columns)}, and the model's dimensions {list_names(names)}: {first_difference}"
+    )
+
+
+def _order_columns(vectors: Array, columns: Sequence[str], names: Sequence[str]) -> Array:
+    """Return the vectors (n, d) with their columns in the order of `names`, which are the names of the columns.
+
+    Raises `RequestError` if the rows have more or fewer values than columns.
+    """
+    vectors = shape_rows(vectors, "vectors", len(columns))
+    if len(vectors) == 0:  # without rows, the array may have no columns
+        return vectors
+    width = vectors.shape[1]
+    if width != len(columns):
+        raise invalid(f"each row of data has {width} values, but columns has {len(columns)} names")
+    index_by_name = {name: index for index, name in enumerate(columns)}
+    indices = [index_by_name[name] for name in names]
+    return vectors[:, indices]
 
 
 def respond(_: Invocation, answer: compute.Answer, raw: RawRequest) -> Response:

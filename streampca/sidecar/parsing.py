@@ -48,14 +48,27 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    of = parameters.pop("of", None)  # which rows a binary body holds: "vectors", "coordinates" or None
+    of = parameters.pop("of", None)  # which rows the body holds: "vectors", "coordinates" or None
     if raw.media_type in BINARY_TYPES:  # a .npy file, or one of RAW_TYPES: numbers without a header
         row_field = _find_row_field(schema, of)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
     raw.require_json(*BINARY_TYPES)
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
+    if of is not None:
+        _refuse_other_rows(content, of)
     return validate(schema, parameters | content, strict=True)
+
+
+def _refuse_other_rows(content: Mapping[str, Any], of: str) -> None:
+    """Raise `RequestError` if a JSON body has other rows than the query parameter `of` says.
+
+    The fields of the body say which rows it has, so it does not need the parameter. Records are vectors.
+    """
+    other_fields = ["vectors", "records"] if of == "coordinates" else ["coordinates"]
+    for field in other_fields:
+        if content.get(field) is not None:
+            raise invalid(f"the query says of={of}, but the body holds {field}: leave of out, or send {of}")
 
 
 def _find_row_field(schema: type[BaseModel], of: str | None) -> str:
@@ -258,7 +271,7 @@ def check_rows(
     Missing values become NaN. All numbers must be finite. With `impute`, entries may be missing (NaN), but not all
     entries of a row. Errors name the columns by `names`.
     """
-    rows = _shape_rows(rows, name, width)
+    rows = shape_rows(rows, name, width)
     if len(rows) > limits.rows:
         raise too_large(f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer", "rows")
     if rows.size > limits.numbers:
@@ -277,7 +290,7 @@ def check_rows(
     return with_nan
 
 
-def _shape_rows(rows: Array, name: str, width: int) -> Array:
+def shape_rows(rows: Array, name: str, width: int) -> Array:
     """Return the rows of an array that was parsed before the model was known, as an array with two axes.
 
     - Rows from base64 are an array (n,) of NumPy's type void (V). Each item has the bytes of one row: `width` floats of

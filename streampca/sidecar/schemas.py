@@ -123,10 +123,12 @@ class ProjectResponse(VersionResponse):
 
 
 class ReconstructQuery(RowsRequest):
-    """Options of a reconstruction from a binary body."""
+    """Options of a reconstruction."""
 
     basis: CoordinatesBasis = "principal"
-    of: Literal["coordinates", "vectors"] | None = Field(None, description="What a binary body holds.")
+    of: Literal["coordinates", "vectors"] | None = Field(
+        None, description="What the body holds: a binary body needs it, and the fields of JSON must agree with it."
+    )
 
 
 class ReconstructRequest(VectorsRequest):

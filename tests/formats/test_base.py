@@ -67,6 +67,18 @@ def test_a_reader_reads_what_a_writer_has_written(kind: str, data: st.DataObject
 
 
 @pytest.mark.parametrize("kind", ["json", "avro", "protobuf", "arrow"])
+@pytest.mark.parametrize("around", ["", "a.", "a.b."])
+@pytest.mark.parametrize("d", [2, 15, 16, 31, 32, 400])  # in Protobuf, tags get longer from 16 on
+def test_a_reader_reads_vectors_whose_numbers_are_fields_each(kind: str, around: str, d: int) -> None:
+    Y = np.random.default_rng(d).normal(size=(3, d))
+    field = ",".join(f"{around}n{i}" for i in range(d))
+    layout = Layout.of_vector(kind, field)
+    values = writer_of(kind, layout.around, frame_of(1)).write(dict(zip(layout.fields, Y.T, strict=True)))
+    reader = reader_of(kind, d, field, schemas(kind, layout))
+    np.testing.assert_array_equal([np.frombuffer(numbers_alone(reader.read(value))) for value in values], Y)
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "protobuf", "arrow"])
 @pytest.mark.parametrize("name", ["coordinates", "reconstruction"])
 def test_a_reader_reads_one_of_several_fields(kind: str, name: str) -> None:
     values = writer_of(kind, frame=frame_of(1)).write(FIELDS)
@@ -97,6 +109,17 @@ def test_libraries_read_values_with_a_schema(kind: str, read: Callable[[bytes, W
     schema = schema_of(kind, LAYOUT)
     for i, value in enumerate(writer_of(kind, frame=frame_of(1)).write(FIELDS)):
         assert read(value, schema) == {name: values[i].tolist() for name, values in FIELDS.items()}
+
+
+@pytest.mark.parametrize(("kind", "read"), [("avro", of_avro), ("protobuf", of_protobuf)])
+def test_libraries_read_values_with_hundreds_of_fields(kind: str, read: Callable[[bytes, WriterSchema], Any]) -> None:
+    """A number, an array, whole numbers and a text take turns, so that each has small and large numbers as a field."""
+    kinds = {"number": [0.5], "numbers": [[1.5, -2.0]], "integers": [[7, 300]], "text": ["ü"]}
+    names = {f"{name}_{i}": name for i in range(100) for name in kinds}
+    layout = Layout(names, record="Projection")  # type: ignore[arg-type]
+    fields: Fields = {field: np.array(kinds[name], object if name == "text" else None) for field, name in names.items()}
+    [value] = writer_of(kind, frame=frame_of(1)).write(fields)
+    assert read(value, schema_of(kind, layout)) == {field: kinds[name][0] for field, name in names.items()}
 
 
 OTHERS: Fields = {

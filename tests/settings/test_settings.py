@@ -276,18 +276,29 @@ def test_invalid_settings_are_refused(options: dict[str, object], needle: str) -
     assert "secret" not in mistake
 
 
-@given(st.datetimes(), st.timedeltas(timedelta(hours=-23), timedelta(hours=23)))
-def test_a_time_needs_a_zone_and_the_hint_reads_it_in_utc(time: datetime, offset: timedelta) -> None:
+SECONDS_OF_A_ZONE = st.integers(-23 * 3600, 23 * 3600)
+
+
+@given(st.datetimes(), SECONDS_OF_A_ZONE)
+def test_a_time_needs_a_zone_and_the_hint_reads_it_in_utc(time: datetime, offset_s: int) -> None:
     """The same text must not mean another moment on a machine in another zone."""
     sentence = refusal(ValueError, parse_iso_time_ms, time.isoformat())
     hint = re.search(r"write (\S+) if", sentence)
     assert hint is not None
     in_utc = parse_iso_time_ms(hint[1])
-    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=in_utc) == pytest.approx(
-        time.replace(tzinfo=UTC), abs=timedelta(milliseconds=1)
-    )
-    elsewhere = time.replace(tzinfo=timezone(offset)).isoformat()
-    assert parse_iso_time_ms(elsewhere) == pytest.approx(in_utc - offset / timedelta(milliseconds=1), abs=1)
+    whole_ms = time.replace(microsecond=time.microsecond // 1000 * 1000, tzinfo=UTC)
+    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=in_utc) == whole_ms
+    elsewhere = time.replace(tzinfo=timezone(timedelta(seconds=offset_s))).isoformat()
+    assert parse_iso_time_ms(elsewhere) == in_utc - 1000 * offset_s
+
+
+@given(st.datetimes(), SECONDS_OF_A_ZONE, st.integers(1, 999_999), st.sampled_from(".,"))
+def test_a_zone_has_no_fraction_of_a_second(time: datetime, offset_s: int, fraction_us: int, point: str) -> None:
+    """`datetime.fromisoformat` reads such a zone as UTC if it has less than a second."""
+    offset = timedelta(seconds=offset_s, microseconds=fraction_us)
+    date, _, rest = time.replace(tzinfo=timezone(offset)).isoformat().partition("T")
+    sentence = refusal(ValueError, parse_iso_time_ms, f"{date}T{rest.replace('.', point)}")
+    assert "has a fraction of a second: write hours and minutes, such as +02:00" in sentence
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Vectors as records of named dimensions, which answer as arrays do; and names wherever a dimension is an index."""
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from streampca.sidecar import schemas
 from streampca.sidecar.recent_vectors import RecentVectors
@@ -192,5 +194,89 @@ def test_mlflow_takes_a_table_by_position_if_the_model_has_no_names(client: Clie
 def test_mlflows_columns_of_other_names_are_refused_with_both_lists(client: Client, columns: list[str]) -> None:
     table = {"columns": columns, "data": np.ones((2, len(columns))).tolist()}
     refused = client.post("/invocations", json={"dataframe_split": table, "params": {"version": 20}})
-    both = f"the columns are {', '.join(columns)}, and the model's dimensions {', '.join(NAMES)}"
-    assert read_error(refused, 422) == both
+    both = f"the columns are {', '.join(columns)}, and the model's dimensions {', '.join(NAMES)}: "
+    assert read_error(refused, 422).startswith(both)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (lambda names: [*names[:-1], "x"], "n39 is missing"),
+        (lambda names: names[:-1], "n39 is missing"),
+        (lambda names: [*names, "x"], "x is one too many"),
+        (lambda names: [*names, names[3]], "n3 is one too many"),
+    ],
+)
+def test_mlflows_columns_that_differ_behind_the_listed_names_are_told(
+    change: Callable[[list[str]], list[str]], difference: str
+) -> None:
+    names = [f"n{i}" for i in range(40)]
+    with create_client(replace(numbered(20, d=40), names=names)) as client:
+        columns = change(names)
+        table = {"columns": columns, "data": np.ones((2, len(columns))).tolist()}
+        assert read_error(client.post("/invocations", json={"dataframe_split": table}), 422).endswith(difference)
+
+
+def _base64_of(dtype: str) -> Callable[[Any], list[str]]:
+    return lambda rows: [base64.b64encode(row.astype(dtype).tobytes()).decode() for row in rows]
+
+
+WAYS_TO_WRITE_ROWS = {
+    "arrays": lambda rows: rows.tolist(),
+    "texts of arrays": lambda rows: [str(row) for row in rows.tolist()],
+    "float64": _base64_of("<f8"),
+    "float32": _base64_of("<f4"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_WRITE_ROWS)
+@pytest.mark.parametrize("n", [0, 1, 4])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 4, 2, 1]])
+def test_mlflows_table_with_names_takes_the_rows_that_instances_take(
+    client: Client, way: str, n: int, order: list[int]
+) -> None:
+    write, of_20 = WAYS_TO_WRITE_ROWS[way], {"params": {"version": 20}}
+    table = {"columns": [NAMES[j] for j in order], "data": write(VECTORS[:n, order])}
+    by_position = predictions(client, instances=write(VECTORS[:n]), **of_20)
+    assert predictions(client, dataframe_split=table, **of_20) == by_position
+    assert len(by_position) == n
+
+
+@pytest.mark.parametrize("width", [0, 1, D - 1, D + 1])
+def test_rows_of_another_width_than_mlflows_columns_are_counted(client: Client, width: int) -> None:
+    for rows, words in (
+        (np.ones((2, width)).tolist(), f"each row of data has {width} values, but columns has {D} names"),
+        (_base64_of("<f8")(np.ones((2, width))), f"{8 * width} bytes" if width else f"{width} values"),
+    ):
+        content = {"dataframe_split": {"columns": NAMES, "data": rows}, "params": {"version": 20}}
+        assert words in read_error(client.post("/invocations", json=content), 422)
+
+
+ROWS_OF_ANY_KIND = st.lists(
+    st.lists(st.none() | st.floats(-9, 9), max_size=D + 1)
+    | st.just([1.5] * D)
+    | st.sampled_from([1, None, {}, RECORDS[0], "", "x", "[1,2]", str([2.5] * D)])
+    | st.integers(0, 2 * D + 1).map(lambda count: base64.b64encode(bytes(4 * count)).decode()),
+    max_size=3,
+)
+COLUMNS = st.none() | st.permutations(NAMES) | st.lists(st.sampled_from([*NAMES, 0, None, "x"]), max_size=D + 1)
+
+
+@settings(deadline=None)
+@given(rows=ROWS_OF_ANY_KIND, columns=COLUMNS, version=st.sampled_from([10, 20, 30]))
+def test_any_table_of_mlflow_is_answered_or_refused(client: Client, rows: Any, columns: Any, version: int) -> None:
+    table = {"data": rows} if columns is None else {"columns": columns, "data": rows}
+    content = {"dataframe_split": table, "params": {"version": version}}
+    answer = client.post("/invocations", content=orjson.dumps(content))
+    if answer.status_code == 200:
+        assert len(answer.json()["predictions"]) == len(rows)
+    else:
+        read_error(answer, 422)
+
+
+@pytest.mark.parametrize("option", ["version=10", "basis=whitened", "fields=t2"])
+def test_mlflows_options_are_refused_in_the_query(client: Client, option: str) -> None:
+    refused = client.post(f"/invocations?{option}", json={"instances": VECTORS.tolist()})
+    name, _, _ = option.partition("=")
+    assert read_error(refused, 422) == f"{name} is not read from the query: write it into params"
+    assert client.post("/invocations?trace=1", json={"instances": VECTORS.tolist()}).status_code == 200

@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -24,7 +25,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, K, numbered
 from tests.formats.structured import npy
-from tests.sidecar.http_client import Client, read_error
+from tests.sidecar.http_client import Client, create_client, read_error
 
 NPY, RAW, NPZ = "application/x-npy", "application/octet-stream;dtype=float32", "application/x-npz"
 CHANCE = np.random.default_rng(0)
@@ -195,6 +196,25 @@ def test_the_query_holds_fields_that_a_json_body_does_not(client: Client) -> Non
         assert answer.json()["version"] == version
     answer = client.post("/v1/project?vector=1", json={"vectors": VECTORS.tolist()})
     assert read_error(answer, 422) == "unknown parameter 'vector'; known: version, basis, fields"
+
+
+ROWS_OF_JSON = {
+    "vectors": VECTORS.tolist(),
+    "records": [dict(zip("abcde", map(float, row), strict=True)) for row in VECTORS],
+    "coordinates": COORDINATES.tolist(),
+}
+
+
+@pytest.mark.parametrize("of", ["vectors", "coordinates"])
+@pytest.mark.parametrize("field", ROWS_OF_JSON)
+def test_the_query_must_not_say_that_json_holds_other_rows(of: str, field: str) -> None:
+    with create_client(replace(numbered(20), names=list("abcde"))) as client:
+        answer = client.post(f"/v1/reconstruct?of={of}", json={field: ROWS_OF_JSON[field]})
+        if (field == "coordinates") == (of == "coordinates"):
+            assert answer.json() == client.post("/v1/reconstruct", json={field: ROWS_OF_JSON[field]}).json()
+        else:
+            sentence = f"the query says of={of}, but the body holds {field}: leave of out, or send {of}"
+            assert read_error(answer, 422) == sentence
 
 
 def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: MemoryStore) -> None:

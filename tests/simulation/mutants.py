@@ -198,7 +198,7 @@ MUTANTS: Mutants = {
     "a damaged checkpoint has no fallback": (14, make_patch(Checkpoints, newest=_never_falls_back)),
     "the reader goes back when its model's file is damaged": (9, LOADS_OLDER_MODELS),
     "partitions that were revoked are restored all the same":
-        (257, make_patch(Assignment, _end_restore_attempt=do_nothing)),
+        (1060, make_patch(Assignment, _end_restore_attempt=do_nothing)),
     "a restore that failed is not retried": (33, make_patch(Assignment, _retry_restore=do_nothing)),
     "a stale listing counts as no checkpoint":
         (48, make_patch(Checkpoints, newest=_ignores_stale_listing)),
