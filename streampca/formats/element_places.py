@@ -16,21 +16,23 @@ class ElementPlaces:
     """The places (indices) at which the elements of arrays were seen.
 
     An element is recognised by one of its texts, such as the id of a sensor, if this text differs in all elements. For
-    example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}.
+    example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}. If this element is at
+    another place in a later array, it has moved, and the choice [id=temp] in `field` would find it anywhere.
     """
 
     def __init__(self) -> None:
-        self._places_by_key: dict[str, dict[str, int]] = {}  # key → its texts → places of the elements with these texts
+        self._places_by_key: dict[str, dict[str, int]] = {}  # ["id"]["temp"]: place of the element whose `id` is temp
         self._unusable_keys = set[str]()  # two elements had the same text, or the texts are too many or too long
         self._path_parts: list[tuple[str, str]] = []  # of each path: the texts before and behind the array's element
-        self._moved_choice = ""  # chooses the first element that was seen at two places, such as [id=temp]
+        self._moved_choice = ""  # chooses the first element that has moved, such as [id=temp]; "": none has moved
 
     @property
     def warning(self) -> str:
-        """For the user, if an element was seen at two places; else empty."""
+        """Warning for the user if an element has moved; else empty."""
         if not self._moved_choice:
             return ""
-        # For example, the parts of the path sensors.value are `sensors` and `.value`.
+        # For example, `sensors` and `.value` are the parts of the path sensors.value. With the choice between them, the
+        # better path is sensors[id=temp].value. If the array is the value itself, the first part is empty.
         path = ",".join((before + behind).removeprefix(".") for before, behind in self._path_parts)
         better_path = ",".join(before + self._moved_choice + behind for before, behind in self._path_parts)
         return (
@@ -46,7 +48,7 @@ class ElementPlaces:
         """
         if self._moved_choice:  # the warning is complete
             return
-        places_by_key: dict[str, dict[str, int]] = {}  # key → its texts → places of the elements with these texts
+        places_by_key: dict[str, dict[str, int]] = {}  # ["id"]["temp"]: place of the element whose `id` is temp
         for place, element in enumerate(array):
             if not isinstance(element, dict):
                 continue
@@ -60,17 +62,18 @@ class ElementPlaces:
                     self._unusable_keys.add(key)
                 places[text] = place
         self._compare(places_by_key)
-        # The warning names the paths through the array of the element that has moved. Until an element has moved, keep
-        # the paths through the first array: `add` may find that one of its elements has moved.
+        # The warning names the paths through the array in which an element has moved. The paths through the first array
+        # are kept even if none has moved, because `add` may report a move later.
         if self._moved_choice or not self._path_parts:
-            self._path_parts = [_split(path, depth) for path in paths]
+            self._path_parts = [_split_at_element(path, depth) for path in paths]
 
     def add(self, later: Self) -> None:
-        """Find out whether an element was at another place in the further arrays that `later` has looked at.
+        """Take over what `later` has seen in further arrays, as if this object had looked at these arrays.
 
-        Afterwards, what `later` has seen is part of what this object has seen.
+        An element has moved if a key, such as `id`, has the same text at another place here than in `later`.
         """
-        self._unusable_keys |= later._unusable_keys
+        self._unusable_keys |= later._unusable_keys  # no element is recognised by these keys
+        # The warning names the first element that has moved (`_moved_choice`), and the paths to it (`_path_parts`).
         self._path_parts = self._path_parts or later._path_parts
         self._moved_choice = self._moved_choice or later._moved_choice
         self._compare(later._places_by_key)
@@ -98,22 +101,23 @@ class ElementPlaces:
     def _compare(self, places_by_key: Mapping[str, Mapping[str, int]]) -> None:
         """Compare the places of elements with their places in earlier arrays, and remember the first that has moved.
 
-        `places_by_key` has for each key, such as `id`, the places of the elements by their texts, such as `temp`.
+        `places_by_key["id"]["temp"]` is the place of the element whose entry `id` is `temp`. Keys by which elements
+        cannot be recognised are left out.
         """
         for key, places in places_by_key.items():
             if not self._can_recognise_by(key):
                 continue
             earlier_places = self._places_by_key.setdefault(key, {})
-            if len(earlier_places) > _MAX_TEXTS_OF_KEY:
+            if len(earlier_places) > _MAX_TEXTS_OF_KEY:  # too many to keep, such as ids that never come again
                 self._unusable_keys.add(key)
                 continue
             for text, place in places.items():
-                earlier_place = earlier_places.setdefault(text, place)  # adds a text that is new
+                earlier_place = earlier_places.setdefault(text, place)  # adds a text that was not seen before
                 if earlier_place != place and not self._moved_choice:
                     self._moved_choice = spell_path([Choice(key, text)])
 
 
-def _split(path: Sequence[Step], depth: int) -> tuple[str, str]:
+def _split_at_element(path: Sequence[Step], depth: int) -> tuple[str, str]:
     """Return the text of a path in two parts: of the first `depth` steps, and of the steps behind these."""
     before = spell_path(path[:depth])
     element = "element"  # any name, so that a dot separates it from the name of the next step
