@@ -10,7 +10,7 @@ are more, each innermost array is a vector. The numbers at several paths in an e
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -187,7 +187,7 @@ class NumberFields:
             elements = found[0].value
             # The largest number, because an element without a vector has 0.
             return max(map(self._count_found_dimensions, elements.find_in_each()), default=0)
-        items = self._collect(found)
+        items = self._collect(found, by_position=[])  # the arrays that are read by position are not needed
         arrays = [item for item in items if isinstance(item, list)]
         if has_several_paths and arrays:
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
@@ -348,7 +348,10 @@ class NumberFields:
         is_null_vector = None in values and not is_single_number
         if SkipReason.NULL in values or is_null_vector:
             return [SkipReason.NULL]
-        collected = self._collect(found)
+        by_position = list[_ReadByPosition]()
+        collected = self._collect(found, by_position)
+        for read in by_position:
+            self._watch_places(read)
         items = [item for item in collected if not isinstance(item, SkipReason)]
         has_only_reasons = bool(collected) and not items
         if has_only_reasons:
@@ -383,33 +386,38 @@ class NumberFields:
         numbers_beside = "" if are_all_arrays else " and others beside them"
         raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{numbers_beside}, not of {d}")
 
-    def _collect(self, found: Sequence[Item]) -> list[Any]:
+    def _collect(self, found: Sequence[Item], by_position: list["_ReadByPosition"]) -> list[Any]:
         """Return all numbers and innermost arrays that the paths lead to, in one list.
 
         The list has `SkipReason` in place of a vector that is not there, and `Absent` for a name that is missing.
+        Arrays whose elements are read by position are added to `by_position`.
         """
         collected = list[Any]()
         for item in found:
             if isinstance(item.value, Elements):
-                collected += self._collect_in_elements(item.value)
+                collected += self._collect_in_elements(item.value, by_position)
                 continue
             # Bytes or base64 hold whole vectors. At the ends of several paths they would be parts of a vector.
             end = self._read_end(item.value, may_be_encoded=len(found) == 1)
             collected += _innermost_arrays(end) if isinstance(end, list) else [end]
         return collected
 
-    def _collect_in_elements(self, elements: Elements) -> list[Any]:
+    def _collect_in_elements(self, elements: Elements, by_position: list["_ReadByPosition"]) -> list[Any]:
         """Return all numbers and innermost arrays that the paths lead to in the elements of an array.
 
         For example, in [{"x": 1, "y": 2}, {"x": 3, "y": 4}] the path x leads to one array of numbers, [1, 3]. The paths
         x and y lead to two arrays, [1, 2] and [3, 4].
+
+        This array, and each array in an element, is added to `by_position` if its elements are read by position.
         """
         collected = list[Any]()
-        for found in elements.find_in_each():
+        inner_by_place: dict[int, list[_ReadByPosition]] = {}  # place of an element → what to add of the arrays in it
+        for place, found in enumerate(elements.find_in_each()):
             if isinstance(found, SkipReason):
                 collected.append(found)
                 continue
-            items = self._collect(found)
+            inner_by_place[place] = []
+            items = self._collect(found, inner_by_place[place])
             entries = _flatten(items)
             has_several_paths = len(found) > 1
             if has_several_paths and entries:
@@ -417,9 +425,17 @@ class NumberFields:
             collected += items
         arrays = [item for item in collected if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
-        if not arrays or are_parts_of_vector:
+        is_read_by_position = not arrays or are_parts_of_vector
+        if is_read_by_position:
             # The elements together are a vector, so an element's place says which entries of the vector it holds.
-            self._watch_places(elements)
+            by_position.append(_ReadByPosition(elements))
+        for place, inner in inner_by_place.items():
+            if is_read_by_position:
+                # The arrays in each element hold other entries of the vector, so each array is compared with itself.
+                by_position += [read.inside(place) for read in inner]
+            else:
+                # Each element is a vector. The arrays in all elements hold the same entries, and are compared.
+                by_position += inner
         return self._join_single_entries(collected)
 
     def _join_single_entries(self, collected: list[Any]) -> list[Any]:
@@ -440,10 +456,12 @@ class NumberFields:
         # null as a whole: it has no entry, and is left out.
         return [self._entries_or_reason([item for item in single_items if item is not SkipReason.NULL])]
 
-    def _watch_places(self, elements: Elements) -> None:
+    def _watch_places(self, read: "_ReadByPosition") -> None:
         """Notice if elements of an array change their places, which say which entries of the vector they hold."""
+        elements = read.elements
         paths = [self._steps_of_paths[index] for index in elements.branch.path_indices]
-        self.places.look_at(elements.array, paths, depth=elements.find_depth(self._steps_of_paths))
+        depth = elements.find_depth(self._steps_of_paths)
+        self.places.look_at(elements.array, paths, depth=depth, outer_places=read.outer_places)
 
     def _read_end(self, end: Any, *, may_be_encoded: bool) -> Any:
         """Return the array, the number or the null at the end of a path. Raises `VectorError` for an object.
@@ -473,6 +491,18 @@ class NumberFields:
             raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
         # Only floats of 4 bytes fit. `_NumbersOfBytes` refuses empty bytes, and sizes that are not a multiple of 4.
         return _NumbersOfBytes(decoded, max(size // 4, 1))
+
+
+class _ReadByPosition(NamedTuple):
+    """An array whose elements are read by position: their places say which entries of a vector they hold."""
+
+    elements: Elements
+    outer_places: tuple[int, ...] = ()
+    """If the array is inside of elements that are read by position as well: their places, from the outermost."""
+
+    def inside(self, place: int) -> "_ReadByPosition":
+        """Return the array as one that is inside of the element at this place of another array."""
+        return self._replace(outer_places=(place, *self.outer_places))
 
 
 class _NumbersOfBytes(list[float]):
