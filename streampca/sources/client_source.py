@@ -179,10 +179,10 @@ class ClientSource(Source, ABC):
     def _check_out_of_range(self) -> list[Event]:
         """For each position that was out of range, seek to it once more if this helps; otherwise return `OutOfRange`.
 
-        After a seek, the client first fetches the last record before the position again. This record is compared with
-        the record that was read there, to notice a log that was cut and has grown again. If the position is in the log,
-        and the comparison was not possible yet, a second seek helps: a new leader had to catch up, or retention has
-        removed the record.
+        After the seek, the client fetches the last record before the position again. This record is compared with the
+        one that was read, since the log may have been cut and have grown again. The seek helps if the log holds the
+        position and the comparison is still to be made. Then the position may have been out of range only for a moment:
+        a replica had to catch up, or retention has removed the record with which the fetch began.
         """
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
@@ -191,7 +191,7 @@ class ClientSource(Source, ABC):
                 continue  # a later poll asks again
             earliest, end = log_offsets
             is_position_in_log = earliest <= position <= end
-            # The last record before the position, as it was read; None if it was compared, or is not known.
+            # The last record before the position, as it was read; None if it is compared already, or is not known.
             uncompared = self._positions.uncompared_records.get(partition)
             if position == EARLIEST:  # the earliest record was deleted between the client's two requests
                 self.seek({partition: None})
@@ -200,7 +200,8 @@ class ClientSource(Source, ABC):
                 self.seek({partition: position}, last={partition: uncompared} if is_record_in_log else NO_RECORDS)
             else:
                 self._positions.stop(partition)
-                # If the position is in the log, it was refused because the log now holds another record before it.
+                # If the log holds the position, the record before it is another one than was read, or nothing can be
+                # compared. Then the log counts as cut: if it was, reading on would skip the records that it got since.
                 diverged = position - 1 if is_position_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
