@@ -10,7 +10,7 @@ are more, each innermost array is a vector. The numbers at several paths in an e
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -184,7 +184,7 @@ class NumberFields:
             elements = found[0].value
             # The largest number, because an element without a vector has 0.
             return max(map(self._count_found_dimensions, elements.find_in_each()), default=0)
-        items = self._collect(found)
+        items = self._collect(found, [])
         arrays = [item for item in items if isinstance(item, list)]
         if has_several_paths and arrays:
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
@@ -336,7 +336,10 @@ class NumberFields:
         is_null_vector = None in values and not is_single_number  # instead of a single number, null is a missing entry
         if NotFound.NULL in values or is_null_vector:
             return [NotFound.NULL]
-        collected = self._collect(found)
+        by_position = list[_ReadByPosition]()
+        collected = self._collect(found, by_position)
+        for read in by_position:
+            self._watch_places(read)
         items = [item for item in collected if not isinstance(item, NotFound)]
         has_only_reasons = bool(collected) and not items
         if has_only_reasons:
@@ -371,32 +374,36 @@ class NumberFields:
         single_numbers = "" if are_all_arrays else " and others beside them"
         raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{single_numbers}, not of {d}")
 
-    def _collect(self, found: Sequence[Item]) -> list[Any]:
+    def _collect(self, found: Sequence[Item], by_position: list["_ReadByPosition"]) -> list[Any]:
         """Return all numbers and innermost arrays that the paths lead to, in one list.
 
-        The list has `NotFound` in place of a vector that is not there, and `Absent` for a name that is missing.
+        The list has `NotFound` in place of a vector that is not there, and `Absent` for a name that is missing. Arrays
+        whose elements are read by position are added to `by_position`.
         """
         collected = list[Any]()
         for item in found:
             if isinstance(item.value, Elements):
-                collected += self._collect_in_elements(item.value)
+                collected += self._collect_in_elements(item.value, by_position)
                 continue
             end = self._read_end(item.value, is_only_path=len(found) == 1)
             collected += _innermost_arrays(end) if isinstance(end, list) else [end]
         return collected
 
-    def _collect_in_elements(self, elements: Elements) -> list[Any]:
+    def _collect_in_elements(self, elements: Elements, by_position: list["_ReadByPosition"]) -> list[Any]:
         """Return all numbers and innermost arrays that the paths lead to in the elements of an array.
 
         For example, in [{"x": 1, "y": 2}, {"x": 3, "y": 4}] the path x leads to one array of numbers, [1, 3]. The paths
         x and y lead to two arrays, [1, 2] and [3, 4].
         """
         collected = list[Any]()
-        for found in elements.find_in_each():
+        inside = list[tuple[int, list[_ReadByPosition]]]()  # the arrays in each element that are read by position
+        for place, found in enumerate(elements.find_in_each()):
             if isinstance(found, NotFound):
                 collected.append(found)
                 continue
-            items = self._collect(found)
+            in_element = list[_ReadByPosition]()
+            items = self._collect(found, in_element)
+            inside.append((place, in_element))
             entries = _flatten(items)
             has_several_paths = len(found) > 1
             if has_several_paths and entries:
@@ -405,8 +412,12 @@ class NumberFields:
         single_items = [item for item in collected if not isinstance(item, list)]
         arrays = [item for item in collected if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
-        if not arrays or are_parts_of_vector:
-            self._watch_places(elements)
+        is_read_by_position = not arrays or are_parts_of_vector
+        if is_read_by_position:
+            by_position.append(_ReadByPosition(elements))
+        for place, in_element in inside:
+            # If the elements are vectors, the arrays in all of them have the same entries, and are compared.
+            by_position += [read.inside(place) for read in in_element] if is_read_by_position else in_element
         has_no_single_entries = all(isinstance(item, NotFound | None) for item in single_items)
         if has_no_single_entries:
             # Such as [1, 2], null and [3, 4]: beside arrays alone, null is in place of a vector.
@@ -418,10 +429,12 @@ class NumberFields:
         # out.
         return [self._entries_or_reason([item for item in single_items if item is not NotFound.NULL])]
 
-    def _watch_places(self, elements: Elements) -> None:
+    def _watch_places(self, read: "_ReadByPosition") -> None:
         """Notice if elements of an array change their places, since their position says which entries they are."""
+        elements = read.elements
         paths = [self._paths[index] for index in elements.branch.path_indices]
-        self.places.look_at(elements.array, paths, depth=elements.find_depth(self._paths))
+        depth = elements.find_depth(self._paths)
+        self.places.look_at(elements.array, paths, depth=depth, outer_places=read.outer_places)
 
     def _read_end(self, end: Any, *, is_only_path: bool) -> Any:
         """Return the array, the number or the null at the end of a path. Raises `VectorError` for an object.
@@ -451,6 +464,18 @@ class NumberFields:
             raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
         # Only floats of 4 bytes fit. `_NumbersOfBytes` refuses all other sizes, and no bytes.
         return _NumbersOfBytes(decoded, max(size // 4, 1))
+
+
+class _ReadByPosition(NamedTuple):
+    """An array whose elements are read by position: their places say which entries of a vector they hold."""
+
+    elements: Elements
+    outer_places: tuple[int, ...] = ()
+    """If the array is inside of elements that are read by position as well: their places, from the outermost."""
+
+    def inside(self, place: int) -> "_ReadByPosition":
+        """Return the array as one that is inside of the element at this place of another array."""
+        return self._replace(outer_places=(place, *self.outer_places))
 
 
 class _NumbersOfBytes(list[float]):
