@@ -62,7 +62,7 @@ def execute(
     return checkpoint, rejects
 
 
-def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, Rows]:
+def add_names_of_dimensions(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, Rows]:
     """Return the plan with names of the dimensions, and the opened first file.
 
     The names are those of the plan, otherwise those of the topic's checkpoints, otherwise those of the first file.

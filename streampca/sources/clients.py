@@ -48,7 +48,7 @@ class ReplayProducer:
         self._transactions = transactions
         self._timestamps = TimestampReplacer(topic, transactions)
         self.replaced_timestamps = 0  # of records that were sent with the time of sending in place of their own time
-        self.partitions = transactions.partitions(topic)
+        self.partition_count = transactions.partitions(topic)
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
         """Send records in one transaction, and return when it is committed.
@@ -143,7 +143,7 @@ def create_client(settings: ConsumerSettings) -> Source:
     return _client_classes(settings).source(settings)
 
 
-def could_save(settings: ConsumerSettings, waits_for: str) -> bool:
+def would_brokers_accept_save(settings: ConsumerSettings, waits_for: str) -> bool:
     """Return whether brokers would accept a save now. If so, a save that does not end is the fault of this process.
 
     Brokers accept a save if they answer a new client, and each partition of the topic has a leader and enough replicas

@@ -21,7 +21,7 @@ from streampca.fold.fold import Fold
 from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME_BYTES, SchemaCache
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from streampca.sources.events import Lost, Vectors
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
@@ -232,7 +232,7 @@ def find_violations(role: str, name: str, seed: int) -> tuple[str, ...]:
 
 def main() -> None:
     """Print the first seed that finds each mutant."""
-    compile_kernels(make_plan(1).fold_config().learning)
+    compile_learning_functions(make_plan(1).fold_config().learning)
     for role, mutants in ALL_MUTANTS.items():
         for name in mutants:
             if name not in (sys.argv[1:] or mutants):
