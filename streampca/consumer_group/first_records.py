@@ -92,7 +92,8 @@ class FirstRecords:
         if start.has_enough:  # case 3
             self.forget([batch.partition])
             return True
-        has_untyped_records = bool(start.samples)  # only records that do not name their type give samples
+        # Case 4 or 5. Only records that do not name their type give samples.
+        has_untyped_records = bool(start.samples)
         start.is_held_back = has_untyped_records and not start.is_minute_over
         return not start.is_held_back
 

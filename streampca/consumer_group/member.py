@@ -67,7 +67,7 @@ class Member:
         new_state = old_state.after(event, now)
         saving = new_state.saving
         if isinstance(event, LoopTicked) and saving.must_try_new_client(now.monotonic_s):
-            # A stopped save waits for a server's answer, for example about the "topic". Does a new client get it?
+            # Saves have stopped, since brokers do not answer the member's client. Do they answer a new client?
             is_answered = self._could_save(saving.unanswered)
             new_state = new_state._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
         self.state = new_state

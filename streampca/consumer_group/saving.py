@@ -95,7 +95,7 @@ class Saving(NamedTuple):
         return saving._replace(unanswered=saving._find_unanswered())
 
     def _find_unanswered(self) -> str:
-        """Return what a stopped save waits for if the newest failure is a missing answer; otherwise "".
+        """Return what a stopped save waits for, if the newest failure is a missing answer; otherwise "".
 
         For example, the result is "topic" if brokers do not answer the question for the topic's id.
         """
