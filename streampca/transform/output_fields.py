@@ -18,7 +18,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Kind, Layout
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis, Projected
-from streampca.pca.projection import GEMM_ROWS, multiply_in_blocks, place_at_indices
+from streampca.pca.projection import GEMM_ROWS, multiply_in_tiles, place_at_indices
 
 _KINDS: Mapping[str, Kind] = {"coordinates": "numbers", "reconstruction": "numbers", "record": "bytes"}
 
@@ -141,7 +141,7 @@ class OutputFields:
                 return np.full(len(projected.vectors), np.nan) if projected.p is None else projected.p
             case "reconstruction":
                 model = projected.model
-                return model.uncentre(multiply_in_blocks(projected.coordinates, model.components))
+                return model.uncentre(multiply_in_tiles(projected.coordinates, model.components))
         raise ValueError(f"outputs have no field {name}")
 
     def _compute_contributions(self, published: PublishedModel, projected: Projected, limit: int) -> Fields:
