@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.errors import (
     NO_VALUE,
-    NOT_ERRORS,
     NULL_HINT,
+    SKIP_REASONS,
     UNMET,
     MissingFieldError,
     VectorError,
@@ -75,7 +75,7 @@ class ArrowReader(Reader):
             for batch in batches:
                 column = batch.select([get_steps(path)[0]])
                 validate(column)
-                rows += with_bytes(column, read_names=()).to_pylist()
+                rows += with_unread_as_bytes(column, read_names=()).to_pylist()
         return rows
 
     def _read_batches(self, batches: Any) -> tuple[list[Array], set[str | None]]:
@@ -88,7 +88,7 @@ class ArrowReader(Reader):
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
         total_size = 0  # bytes of the record batches and of their vectors
-        error_by_reason: dict[str, VectorError] = {}  # of rows that are left out
+        skipped_by_reason: dict[str, VectorError] = {}  # errors of the rows that are left out
         for batch in batches:
             # `nbytes` would read offsets, which are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
@@ -96,13 +96,14 @@ class ArrowReader(Reader):
             validate(batch)
             rows = vectors_in(batch, fields)
             for _, error in rows.errors:
-                if error.reason not in NOT_ERRORS:
+                if error.reason not in SKIP_REASONS:
                     raise error
-                error_by_reason[error.reason] = error
+                skipped_by_reason[error.reason] = error
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
-        if error_by_reason and not any(map(len, vectors)):
-            raise error_by_reason.get(UNMET) or error_by_reason[NO_VALUE]  # `NOT_ERRORS` are these two
+        if skipped_by_reason and not any(map(len, vectors)):
+            # The reasons are UNMET, NO_VALUE or both. An unmet condition says more than a null.
+            raise skipped_by_reason.get(UNMET) or skipped_by_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
@@ -122,22 +123,22 @@ def validate(batch: Any) -> None:
     A text with a wrong encoding is not an error: the column that holds it may not be needed. So all texts are
     validated as bytes.
     """
-    with_bytes(batch, read_names=()).validate(full=True)
+    with_unread_as_bytes(batch, read_names=()).validate(full=True)
 
 
-def with_bytes(batch: Any, read_names: Collection[str]) -> Any:
+def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
     """Return a record batch with bytes in place of the texts that are not read. Bytes may have any encoding.
 
     `read_names` are the names of the fields whose texts are read: of columns, and of fields nested in them.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_bytes(field.type, read_names, is_read=field.name in read_names)
+        new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _type_with_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
+def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
     """Return an Arrow type with bytes in place of the texts that are not read.
 
     `read_names` are the names of the fields whose texts are read. `is_read` says whether the field that has this type
@@ -148,12 +149,12 @@ def _type_with_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: b
         # Each field of a struct has a name, which says whether the field is read.
         fields = []
         for field in arrow_type:
-            new_type = _type_with_bytes(field.type, read_names, is_read=field.name in read_names)
+            new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
         # Items have no name: they are read if the list is. They may be structs, whose fields must be looked at.
-        item_type = _type_with_bytes(arrow_type.value_type, read_names, is_read=is_read)
+        item_type = _type_with_unread_as_bytes(arrow_type.value_type, read_names, is_read=is_read)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
             return pa.list_(item, arrow_type.list_size)
@@ -161,8 +162,8 @@ def _type_with_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: b
     if is_read:
         return arrow_type
     if types.is_map(arrow_type):
-        key_type = _type_with_bytes(arrow_type.key_type, read_names, is_read=False)
-        item_type = _type_with_bytes(arrow_type.item_type, read_names, is_read=False)
+        key_type = _type_with_unread_as_bytes(arrow_type.key_type, read_names, is_read=False)
+        item_type = _type_with_unread_as_bytes(arrow_type.item_type, read_names, is_read=False)
         return pa.map_(key_type, item_type)
     return _BYTES_BY_TEXT_TYPE.get(arrow_type, arrow_type)
 
@@ -230,7 +231,8 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors in columns of any types. Reads each row as Python objects, which is slow."""
     read_names = fields.names
     read_columns = [name for name in batch.schema.names if name in read_names]
-    columns = with_bytes(batch.select(read_columns), read_names)
+    # Texts that nobody reads become bytes, since they need not be UTF-8.
+    columns = with_unread_as_bytes(batch.select(read_columns), read_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
         one_row = columns.slice(row, 1)
@@ -338,7 +340,7 @@ def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
         parent = _find_column(batch, path[:-1])
     except VectorError:  # no record of the batch has this struct
         return np.ones(len(batch), np.bool_)
-    if parent is None:
+    if parent is None:  # the path leads into a list or a text, not through structs: no row is known to be null
         return np.zeros(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 
@@ -374,8 +376,8 @@ def column_of(values: NDArray[Any]) -> Column:
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     are_texts = len(values) > 0 and isinstance(values[0], str)
-    # Arrow cannot tell the type of an array without objects, or with None only. Such arrays are bytes that are missing:
-    # no text is None.
+    # Arrow cannot tell the type of an array without objects, or with None only. Such an array is taken for missing
+    # bytes, because a column of texts has no None.
     are_bytes = values.dtype.kind == "O" and not are_texts
     return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)
 

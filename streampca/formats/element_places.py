@@ -17,7 +17,7 @@ _MAX_TEXT_LENGTH = 256
 
 
 class _ArrayName(NamedTuple):
-    """Tells an array from the other arrays of a value."""
+    """Identifies an array in each value: values may hold several arrays, whose elements are not compared."""
 
     path: str  # to the array
     outer_places: tuple[int, ...]  # of the elements that the array is inside of, see `ElementPlaces.look_at`
@@ -27,9 +27,9 @@ class _ArrayName(NamedTuple):
 class _SeenArray:
     """The places at which the elements of an array were seen, in all values so far."""
 
-    # For each key, such as `id`: its texts, such as `temp`, and the places of the elements that have these texts.
+    # places_by_key["id"]["temp"] is the place of the element whose entry `id` is `temp`.
     places_by_key: dict[str, dict[str, int]] = field(default_factory=dict)
-    # Two elements had the same text, or the texts are too many or too long.
+    # By these, no element is recognised: two elements had the same text, or the texts are too many or too long.
     unusable_keys: set[str] = field(default_factory=set)
 
     def can_recognise_by(self, key: str) -> bool:
@@ -38,6 +38,7 @@ class _SeenArray:
             return False
         if key in self.places_by_key:
             return True
+        # The key is new. Do not keep more keys than the limits allow.
         has_room = len(self.places_by_key) < _MAX_KEYS and len(self.unusable_keys) < _MAX_UNUSABLE_KEYS
         return has_room and len(key) <= _MAX_TEXT_LENGTH
 
@@ -63,7 +64,8 @@ class ElementPlaces:
     """The places (indices) at which the elements of arrays were seen. Each array is compared only with itself.
 
     An element is recognised by one of its texts, such as the id of a sensor, if this text differs in all elements. For
-    example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}.
+    example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}. If this element is at
+    another place in a later value, it has moved, and the choice [id=temp] in `field` would find it anywhere.
     """
 
     def __init__(self) -> None:
@@ -96,17 +98,18 @@ class ElementPlaces:
             self._compare(name, seen.find_places(array))
 
     def add(self, later: Self) -> None:
-        """Find out whether an element was at another place in the further arrays that `later` has looked at.
+        """Take over what `later` has seen in further values, as if this object had looked at the arrays in them.
 
-        Afterwards, what `later` has seen is part of what this object has seen.
+        If an element of an array was at another place here than in `later`, it has moved: sets the warning.
         """
         self._ends_by_path = later._ends_by_path | self._ends_by_path
         for name, seen_later in later._arrays.items():
             seen = self._find_or_add(name)
-            if seen is None:
+            if seen is None:  # too many arrays
                 continue
             self._compare(name, seen_later.places_by_key)
-            # Only now: until a key became unusable, `later` recognised elements by it.
+            # Take over the unusable keys only after the comparison: until a key became unusable, `later` recognised
+            # elements by it.
             for key in sorted(seen_later.unusable_keys):
                 if seen.can_recognise_by(key):
                     seen.unusable_keys.add(key)
@@ -139,14 +142,15 @@ class ElementPlaces:
     def _compare(self, name: _ArrayName, places_by_key: Mapping[str, Mapping[str, int]]) -> None:
         """Compare the places of an array's elements with their earlier places, and warn of the first that has moved.
 
-        `places_by_key` has for each key, such as `id`, the places of the elements by their texts, such as `temp`.
+        `places_by_key["id"]["temp"]` is the place of the element whose entry `id` is `temp`. Keys by which elements
+        cannot be recognised are left out.
         """
         seen = self._arrays[name]
         for key, places in places_by_key.items():
             if not seen.can_recognise_by(key):
                 continue
             earlier_places = seen.places_by_key.setdefault(key, {})
-            if len(earlier_places) > _MAX_TEXTS_OF_KEY:
+            if len(earlier_places) > _MAX_TEXTS_OF_KEY:  # such as ids that never come again
                 seen.unusable_keys.add(key)
                 continue
             for text, place in places.items():
@@ -160,7 +164,8 @@ class ElementPlaces:
     def _warn_of(self, path: str, moved: Choice) -> str:
         """Return the warning that elements of the array at this path move. `moved` chooses one of them."""
         ends = self._ends_by_path[path]
-        # For example, the path sensors.value leads to the array `sensors`, and goes on with `.value`.
+        # For example, the path sensors.value leads to the array `sensors`, and goes on with `.value`. With the choice
+        # between them, the better path is sensors[id=temp].value. If the value is the array, `path` is empty.
         whole_paths = ",".join((path + end).removeprefix(".") for end in ends)
         better_paths = ",".join(path + spell_path([moved]) + end for end in ends)
         return (

@@ -2,14 +2,15 @@
 
 If the last record before a position is known, the client begins to fetch with this record, and it is compared. If the
 log was cut and has grown again, it holds another record at this offset. If compaction has removed the record, it cannot
-be compared.
+be compared. If a broker answers during reading that the log does not have the position, the record that was read last
+is compared, too.
 """
 
 import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streampca.formats.record import LastRecord, Record
+from streampca.formats.record import LastRecord, Record, last_of
 from streampca.sources.events import Records
 
 EARLIEST = -2  # position of the earliest record, whose offset is not known yet; librdkafka's number for it
@@ -30,6 +31,8 @@ class ReadPositions:
         self.by_partition: dict[int, Reached] = {}
         # The last record before each position, until a fetch has shown which record the log holds at this offset.
         self.uncompared_records: dict[int, LastRecord] = {}
+        # The last record before each position, whether it was compared or not. It is absent if its epoch is unknown.
+        self._last_records: dict[int, LastRecord] = {}
         # Positions from which the client could not read on. Their partitions are not in `by_partition` any more.
         self.out_of_range: dict[int, int] = {}
 
@@ -39,11 +42,13 @@ class ReadPositions:
         self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
         if last is not None:
             self.uncompared_records[partition] = last
+        self._set_last_record(partition, last)
 
     def stop(self, partition: int) -> None:
         """Do not read a partition any more."""
         self.by_partition.pop(partition, None)
         self.uncompared_records.pop(partition, None)
+        self._last_records.pop(partition, None)
         self.out_of_range.pop(partition, None)
 
     def fetch_offset(self, partition: int) -> int:
@@ -52,7 +57,25 @@ class ReadPositions:
         return self.by_partition[partition].next if uncompared is None else uncompared.offset
 
     def mark_out_of_range(self, partition: int) -> None:
-        """Stop reading a partition, since the log does not have its position. A client may report this twice."""
+        """Stop reading a partition, since a broker has answered that its log does not have the position.
+
+        The broker may be a replica that lags behind for a moment. So the last record before the position, if it is
+        known, must be compared again: only another record shows that the log was cut. A client may report this twice.
+        """
+        last = self._last_records.get(partition)
+        if partition in self.by_partition and last is not None:
+            self.uncompared_records[partition] = last
+        self._stop_out_of_range(partition)
+
+    def mark_cut(self, partition: int) -> None:
+        """Stop reading a partition, since its log was cut before the position. A client may report this twice.
+
+        If the last record before the position was not compared yet, it still must be.
+        """
+        self._stop_out_of_range(partition)
+
+    def _stop_out_of_range(self, partition: int) -> None:
+        """Move the position of a partition, unless this has happened already, to those that are out of range."""
         if partition in self.by_partition:
             self.out_of_range[partition] = self.by_partition.pop(partition).next
 
@@ -60,19 +83,19 @@ class ReadPositions:
         """Take the records that a client has returned, and how far it has fetched; return the event for them.
 
         Return None if there are no new records, and neither the next offset nor the end has moved. Also return None
-        until the last record before the position was compared, and if the log does not have the position.
+        while `_compare_last_record` does not let the partition be read on.
         """
         before = self.by_partition[partition]
         if partition in self.uncompared_records:
-            self._compare_last_record(partition, records, fetched)
-            is_not_compared_yet = partition in self.uncompared_records
-            if is_not_compared_yet or partition in self.out_of_range:
+            may_read_on = self._compare_last_record(partition, records, fetched)
+            if not may_read_on:
                 return None
-            # The fetch began with the last record, which was read before.
+            # The client has fetched the last record again, which was read before. Only the records after it are new.
             first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[first_new:]
         after_records = records[-1].offset + 1 if records else UNKNOWN
-        next_offset = max(before.next, fetched.next, after_records)  # EARLIEST and UNKNOWN are below every offset
+        # The offsets in `Reached` may be UNKNOWN or EARLIEST. Both are negative, so below every known offset.
+        next_offset = max(before.next, fetched.next, after_records)
         # When a fetch fails, librdkafka forgets the end, but it still returns records.
         end = fetched.end if fetched.end >= 0 else before.end
         is_end_known = end >= 0 or bool(records)  # records show that the end is not before `next_offset`
@@ -82,27 +105,44 @@ class ReadPositions:
         if after == before:
             return None
         self.by_partition[partition] = after
+        if records:
+            self._set_last_record(partition, last_of(records))
         return Records(partition=partition, records=records, next=after.next, end=after.end)
 
-    def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> None:
-        """Find out whether the log still holds the last record before the position, with which the fetch began.
+    def _set_last_record(self, partition: int, last: LastRecord | None) -> None:
+        """Note the last record before the position; None if it is unknown, or if its epoch is."""
+        if last is None:
+            self._last_records.pop(partition, None)
+        else:
+            self._last_records[partition] = last
 
-        - The log holds another record at its offset: the comparison is done, and the position is out of range.
-        - The log ends before the position: the position is out of range, but a later fetch may find the record.
-        - The log holds the record, or compaction has removed the record: the comparison is done.
-        - Nothing was fetched yet: nothing changes.
+    def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> bool:
+        """Compare the last record that was read with the log, from which the client fetches it again.
+
+        If the log was cut and has grown again, it holds another record at the same offset. Return whether the partition
+        may be read on:
+
+        - The log holds another record: no, and the position is out of range.
+        - The log ends before the position: no, and the position is out of range. The record stays uncompared, since a
+          later fetch may find it.
+        - The log holds the same record, or compaction has removed it: yes.
+        - Nothing was fetched yet: no, and a later call compares.
         """
-        last = self.uncompared_records[partition]
+        position = self.by_partition[partition].next
+        last = self.uncompared_records[partition]  # the last record before the position
         is_offset_fetched = bool(records) and records[0].offset == last.offset
         is_another_record = is_offset_fetched and records[0].leader_epoch != last.leader_epoch
-        # The client has fetched everything up to the end (which is known, 0 or more), and the end is before `position`.
-        position = self.by_partition[partition].next
-        log_ends_before_position = 0 <= fetched.end <= fetched.next < position
+        is_end_known = fetched.end >= 0
+        has_fetched_to_end = is_end_known and fetched.next >= fetched.end
+        log_ends_before_position = has_fetched_to_end and fetched.next < position
         has_fetched_past_last = bool(records) or fetched.next > last.offset
         if is_another_record:
-            self.mark_out_of_range(partition)
+            self.mark_cut(partition)
             del self.uncompared_records[partition]
-        elif log_ends_before_position:
+            return False
+        if log_ends_before_position:
             self.mark_out_of_range(partition)
-        elif has_fetched_past_last:
+            return False
+        if has_fetched_past_last:
             del self.uncompared_records[partition]
+        return has_fetched_past_last

@@ -33,6 +33,7 @@ _OFFSETS_TIMEOUT_S = 3.0
 _CLOSE_TIMEOUT_S = 2.0
 _CHECK_MEMBER_EVERY_S = 1.0  # not more often: asking for the member's id waits for a thread of librdkafka
 _CHECK_GROUP_EVERY_S = 10.0
+_TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 log = structlog.get_logger()
 
@@ -47,12 +48,12 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        # The group's metadata for each assignment whose event `Assigned` was not returned by `poll` yet.
+        # The group's metadata, once for each event `Assigned` in `_rebalances`, which `poll` has not returned yet.
         self._memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
         self._has_joined = False
         self._has_subscribed = False
-        if not self._group:
+        if not self._group:  # then this source reads all partitions from the start
             self._assigned = self._connection.partitions()
         self._is_revoking = False  # whether the group waits until the worker has handled a revocation
         self._member_id = ""  # at the last assignment
@@ -65,8 +66,10 @@ class ConfluentSource(ClientSource):
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         """Return new records by partition; none if a rebalance has begun. The first call joins the group."""
-        if self._has_joined and not self._assigned:
-            self._rejoin_if_unassigned()
+        # A member without partitions is usual in a group with more members than partitions. But perhaps nobody has any.
+        has_no_partition = self._has_joined and not self._assigned
+        if has_no_partition:
+            self._rejoin_if_nobody_reads()
         if self._group and not self._has_subscribed:
             # We join only in the first poll, since librdkafka joins at once, and then the group waits for our polls.
             self._subscribe()
@@ -81,11 +84,11 @@ class ConfluentSource(ClientSource):
         error_messages = [message for message in messages if message.error()]
         if error_messages:
             messages = [message for message in messages if not message.error()]
-        self._ends_reached = self._handle_error_messages(error_messages)
-        self._raise_errors()
+        self._ends_reached = self._note_errors_and_find_ends(error_messages)
+        self._raise_final_errors()
         return _group_by_partition(messages)
 
-    def _rejoin_if_unassigned(self) -> None:
+    def _rejoin_if_nobody_reads(self) -> None:
         """If nobody in the group reads the topic, although this user may read it, join the group again.
 
         Fault of librdkafka: if the group's leader may not read the topic for a moment, it assigns no partition to
@@ -214,7 +217,7 @@ class ConfluentSource(ClientSource):
             tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
         self._consumer.assign(tps)
 
-    def _handle_error_messages(self, messages: Iterable[Any]) -> dict[int, int]:
+    def _note_errors_and_find_ends(self, messages: Iterable[Any]) -> dict[int, int]:
         """Note the errors and the positions out of range that the client reports by messages with an error.
 
         Return the end of each partition that was read to its end: the client reports this by such a message, too.
@@ -227,7 +230,11 @@ class ConfluentSource(ClientSource):
             if code == KafkaError._PARTITION_EOF:  # the partition was read to its end
                 ends[partition] = message.offset()
             elif code == KafkaError._AUTO_OFFSET_RESET:  # the log does not have the offset
-                self._positions.mark_out_of_range(partition)
+                # Only the text of the error says why: librdkafka gives the code of its reaction, not of the cause.
+                if _TRUNCATION in error.str():
+                    self._positions.mark_cut(partition)
+                else:
+                    self._positions.mark_out_of_range(partition)
             elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._group:
                 # librdkafka demands a group id in its options also of a reader without a group, and asks brokers about
                 # this group. The user need not have the right to use it.
@@ -236,7 +243,7 @@ class ConfluentSource(ClientSource):
                 self._errors.append(error)
         return ends
 
-    def _raise_errors(self) -> None:
+    def _raise_final_errors(self) -> None:
         """Raise `SourceError` if the client has reported an error that waiting cannot fix; log all others."""
         errors = list(self._errors)
         self._errors.clear()  # the client keeps and fills this list, so it is not replaced by a new one
