@@ -41,10 +41,10 @@ class PartitionState(NamedTuple):
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
-                    unsaved_since=self._find_unsaved_since_of_read(),
+                    unsaved_since=self._find_unsaved_since_of_read_records(),
                 )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._find_unsaved_since_of_read())
+                return self._replace(position=to, unsaved_since=self._find_unsaved_since_of_read_records())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
                 # Records behind the checkpoint were read while it was being saved: they wait from about now on.
@@ -59,7 +59,7 @@ class PartitionState(NamedTuple):
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _find_unsaved_since_of_read(self) -> float | None:
+    def _find_unsaved_since_of_read_records(self) -> float | None:
         """Return `unsaved_since` if records behind the saved position were read; otherwise None.
 
         After a failed transaction, the position is the saved one, and `unsaved_since` is kept, since the transaction's
