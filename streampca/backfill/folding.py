@@ -32,7 +32,7 @@ _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") f
 _NO_TIME = -1  # of a row without a time
 _UNCLEAR = "it may be history or the topic's"  # the message of a row that does not say when or where it belongs
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
-PLACES_KEY = "element_places"  # in the metadata of a table of rejects
+PLACES_KEY = "places_of_elements"  # in the metadata of a table of rejects
 
 
 @dataclass(frozen=True)

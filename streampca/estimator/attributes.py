@@ -47,14 +47,6 @@ class OnlineFit:
         return replace(self, fold=fold, past_scores=past_scores, loaded=None)
 
     @property
-    def _asked_components(self) -> int | float:
-        """What `n_components` asks for: a number, or a share of the variance; all features for None and "mle".
-
-        `past_scores` keeps this number, since each row is scored by a model with so many components.
-        """
-        return self.past_scores.components
-
-    @property
     @one_thread
     def state(self) -> State:
         """The state after all rows, the pending ones included."""
@@ -69,7 +61,9 @@ class OnlineFit:
         state = self.state
         row_count = state.count
         n_components = self.parameters["n_components"]
-        k = choose_number_of_components(state, self._asked_components)
+        # The model has as many components as the models that scored the rows, or explains the same share of the
+        # variance. For None and "mle", it first has as many components as features.
+        k = choose_number_of_components(state, self.past_scores.components_or_share)
         if n_components in (None, "mle"):
             k = min(k, row_count)  # as in scikit-learn, not more components than rows
         if n_components == "mle":  # a number by Minka's rule

@@ -156,7 +156,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return estimator
 
     def _restore_fit(self, published: PublishedModel) -> OnlineFit:
-        """Return the fit that continues after the model of a file."""
+        """Return the fit that has learned what the model of a file has learned."""
         fit = self._create_fit(saved.find_config(published))
         past_scores = fit.past_scores
         if published.past_scores:
@@ -166,19 +166,24 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             fit,
             fold=restore_fold(published, fit.config),
             past_scores=past_scores,
-            # Without a fold in the file, `fold` is estimated from the model, and projections still use the model.
+            # If the file holds no fold, `restore_fold` only estimates it from the model. A projection by the estimate
+            # would differ from a projection by the model, so `loaded` keeps the model until further rows are learned.
             loaded=None if has_fold else published,
         )
 
     def transform(self, X: ArrayLike) -> Array:
-        """Return the coordinates (n_samples, n_components) of X (n_samples, n_features), with the dtype of X."""
+        """Return the coordinates (n_samples, n_components) of X (n_samples, n_features), with the dtype of X.
+
+        With whiten=True, they are divided by their standard deviations.
+        """
         fit = self._fitted
 
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # With whiten=True, `in_basis` divides the coordinates by the standard deviations of the model here. Those
-            # of scikit-learn have ddof=1, so the unbiased model takes the model's place. The coordinates stay the same.
+            # With whiten=True, `in_basis` divides the coordinates by the standard deviations in `projected.model`. The
+            # deviations of scikit-learn have ddof=1, as in the unbiased model. Both models have the same axes and mean,
+            # so only the divisors change.
             projected = replace(projected, model=fit.unbiased_model)
             return projected.in_basis(self._basis).astype(V.dtype, copy=False)
 
@@ -255,12 +260,13 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
     def _create_fit(self, config: FoldConfig) -> OnlineFit:
         """Return the fit that has learned no row yet, with this configuration."""
-        components = checks.share_of_variance(self) or config.learning.components
+        # With a share of the variance, each model has as many components as explain this share.
+        components_or_share = checks.share_of_variance(self) or config.learning.components
         return OnlineFit(
             parameters=checks.learning_parameters(self),
             config=config,
             fold=Fold.empty(config.learning),
-            past_scores=PastScoresBuilder(components),
+            past_scores=PastScoresBuilder(components_or_share),
         )
 
 
@@ -278,7 +284,8 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     first = fits[0]
     for fit in fits:
         fit.refuse_without_fold()
-        if fit.config != first.config or fit.past_scores.components != first.past_scores.components:
+        has_same_components = fit.past_scores.components_or_share == first.past_scores.components_or_share
+        if fit.config != first.config or not has_same_components:
             raise ValueError("only estimators with the same parameters and features can be merged")
     # Only estimators that were fitted to a table with names have feature names.
     names_of_parts = [part.feature_names_in_ for part in parts if hasattr(part, "feature_names_in_")]

@@ -50,7 +50,7 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
 
     def read() -> Iterator[FileBatch]:
         """Open the file again, and yield its rows in batches of bounded size."""
-        names = list(dict.fromkeys([*columns.needed, *columns.others]))
+        names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
         step = batch_rows(d)
         with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
             for batch, share_read in read_batches(names, part):
@@ -65,7 +65,7 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
         names=columns.names,
         notes="; ".join(columns.notes),
         fields=fields,
-        others={name: schema.field(name).type for name in columns.others},
+        others={name: schema.field(name).type for name in columns.other_columns},
     )
 
 
@@ -101,7 +101,7 @@ def batch_of(batch: Any, columns: Columns, fields: NumberFields, share_read: flo
     return FileBatch(
         found=vectors_in(batch, fields),
         share=share_read,
-        columns={name: batch.column(name) for name in columns.others},
+        columns={name: batch.column(name) for name in columns.other_columns},
         places=fields.places,  # warns the user if elements that are read by position change their places
     )
 
@@ -272,16 +272,18 @@ def _find_end_of_batches(footer: bytes) -> int:
     vtable = table - number_at(table, "<i4")
     vtable_size = number_at(vtable, "<u2")
     end = 0
-    for field in _BLOCK_FIELDS:
-        entry = 2 + 2 + 2 * field  # place in the vtable of the field's offset, behind the two sizes
+    for field in _BLOCK_FIELDS:  # numbers of the two fields that lead to the dictionaries and to the record batches
+        entry = (
+            2 + 2 + 2 * field
+        )  # place in the vtable: behind two sizes and the offsets of earlier fields, 2 bytes each
         has_entry = entry < vtable_size  # the vtable may end before fields that are not set
         field_offset = number_at(vtable + entry, "<u2") if has_entry else 0
         if not field_offset:  # the field is not set
             continue
         field_place = table + field_offset
-        blocks_place = field_place + number_at(field_place)
+        blocks_place = field_place + number_at(field_place)  # the field holds the distance to its blocks
         block_count = number_at(blocks_place)
-        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_place + 4)
+        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_place + 4)  # behind the count
         ends = blocks["offset"] + blocks["metadata_bytes"] + blocks["body_bytes"]
         end = max(end, int(ends.max(initial=0)))
     return end

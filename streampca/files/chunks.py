@@ -48,8 +48,12 @@ def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     part = None if chunk.end is None else (chunk.start, chunk.end)
     try:
         rows = open_rows(chunk.path, options, part)
+        # `options.names` are the names of the dimensions by the settings, the checkpoints or the first file. Without
+        # such names, it is not known in which order the named columns of this file must be read.
         if rows.names and not options.names:
-            raise InputError(f"{chunk.path} has names for the dimensions, but the first file has none: name it first")
+            raise InputError(
+                f"{chunk.path} has names for the dimensions, but the first file has none: give this file first"
+            )
         yield from rows.batches()
     finally:
         # If the file changed while it was read, other errors would mislead, because parts of two files were read.
@@ -66,7 +70,7 @@ def _refuse_changed(chunk: Chunk) -> None:
 
 def _list_files(source: str) -> list[str]:
     """Return the paths of the files in a source: a file, a folder or a Delta table. Raises `InputError`."""
-    if source.endswith(".metadata.json"):
+    if source.endswith(".metadata.json"):  # of an Iceberg table, whose files may hold rows that were deleted
         raise InputError(f"{source}: of tables those of Delta can be read")
     file_system, path = _locate(source)
     info = file_system.get_file_info(path)

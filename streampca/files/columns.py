@@ -49,7 +49,7 @@ class Columns(NamedTuple):
     needed: Sequence[str] = ()  # the columns that must be read, to find the numbers and to test the conditions
     names: list[str] | None = None  # of the dimensions, if each path leads to one of the d numbers
     notes: Sequence[str] = ()  # for the user, on how the columns are read
-    others: Sequence[str] = ()  # the further columns
+    other_columns: Sequence[str] = ()  # further columns, which hold no numbers of the vector
     are_all_null: bool = False  # in the row by which the columns were chosen, null is in place of all numbers
     where: Sequence[Condition] = ()
 
@@ -73,7 +73,7 @@ def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = T
     """Choose which columns of a file hold the numbers, by one row of the file, or by an example of its rows.
 
     If the file does not name its columns, `named` must be False: the names in `row` are then the positions 0, 1, 2, …
-    of the columns. Raises `InputError`.
+    of the columns. `options.names` are the names of the learned dimensions, if they are known. Raises `InputError`.
     """
     row = open_text(row)  # a whole row of JSON Lines may be a text that holds JSON
     try:
@@ -87,23 +87,18 @@ def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = T
     else:
         value_by_path = _choose_by_default(row, options, path)
     number_paths = tuple(value_by_path)
-    names = _name_dimensions(value_by_path, options) if named else None
-    notes = []
-    if names and not asked_paths:
-        notes = [f"the dimensions are its columns {list_names(names)}"]
+    names_in_file = _name_dimensions(value_by_path, options) if named else None
     learned_names = options.names
-    if learned_names and not names:
-        notes = ["its columns have no names, so they are read in their order"]
-    elif learned_names and names:
-        if list(learned_names) != names:
-            notes = ["columns are read by their names"]
-        number_paths = _order_by_names(number_paths, names, learned_names, path)
+    names = names_in_file
+    if names_in_file and learned_names:
+        number_paths = _order_by_names(number_paths, names_in_file, learned_names, path)
         names = list(learned_names)
 
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
-    other_columns = options.others or ()
-    if other_columns is True:  # all further columns are asked for
-        other_columns = [name for name in columns if name not in number_columns]
+    if options.others is True:  # all further columns are asked for
+        other_columns: Sequence[str] = [name for name in columns if name not in number_columns]
+    else:
+        other_columns = options.others or ()  # False: none
     columns_beside = names_beside(number_columns)  # such as `shape` beside `data`: says how the numbers are read
     condition_columns = {condition.steps[0] for condition in options.where}
     needed_columns = {*number_columns, *columns_beside, *condition_columns}
@@ -111,8 +106,8 @@ def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = T
         paths=number_paths,
         needed=[name for name in columns if name in needed_columns],
         names=names,
-        notes=notes,
-        others=other_columns,
+        notes=_describe_order(names_in_file, learned_names, has_field=bool(asked_paths)),
+        other_columns=other_columns,
         are_all_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
         where=options.where,
     )
@@ -162,15 +157,29 @@ def _order_by_names(
     return tuple(path_by_name[name] for name in learned_names)
 
 
+def _describe_order(
+    names_in_file: Sequence[str] | None, learned_names: Sequence[str] | None, *, has_field: bool
+) -> list[str]:
+    """Return a note for the user if columns are read in an order that the user has not given."""
+    if learned_names and not names_in_file:
+        return ["its columns have no names, so they are read in their order"]
+    if learned_names and list(learned_names) != names_in_file:
+        return ["columns are read by their names"]
+    if names_in_file and not has_field:
+        return [f"the dimensions are its columns {list_names(names_in_file)}"]
+    return []
+
+
 def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
     """Return a name for the dimension at each path; None if the paths do not lead to one dimension each."""
     path_count = len(value_by_path)
     if not path_count:
         return None
-    # Even if the paths lead to arrays, each array holds the numbers of one dimension if there are as many dimensions as
-    # paths: with two dimensions, `x,y` in {"x": [1, 2, 3], "y": [4, 5, 6]} are three vectors of two numbers, x and y.
+    # If there are as many dimensions as paths, each path leads to one dimension, even if an array is there. With two
+    # dimensions, `x,y` in {"x": [1, 2, 3], "y": [4, 5, 6]} are three vectors of two numbers, x and y.
     has_path_to_each = path_count > 1 and options.dimensions == path_count
-    # With learned names, there may be more columns than dimensions: only the columns with learned names are read.
+    # Otherwise only paths to numbers lead to one dimension each. With learned names, there may be more such paths than
+    # dimensions: only the columns with learned names are read.
     may_be_dimensions = options.names or options.dimensions in (None, path_count)
     lead_to_numbers = all(map(_is_number, value_by_path.values()))
     if has_path_to_each or (may_be_dimensions and lead_to_numbers):

@@ -88,34 +88,42 @@ def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: in
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
     """Return the options that skip the lines before the rows or the header, if cells have this separator.
 
-    Returns "" if the separator does not fit, or if there is nothing to skip. The rows are the last line of the head and
-    all lines directly before it with numbers in the same cells.
+    The rows are the last line of the head and all lines directly before it with numbers in the same cells. The line
+    above the rows is
+
+    - text, if it has another number of cells: then all lines above the rows are skipped,
+    - a row with a wrong cell, if a number is where the rows have one: then nothing is skipped,
+    - otherwise a header: then the lines above it are skipped. But if there are two headers, such as names and units,
+      neither serves as the header, so all lines above the rows are skipped.
+
+    Returns "" if there is nothing to skip, or if the separator does not fit.
     """
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
     patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]  # which cells are numbers
     row_pattern = patterns[-1] if patterns else []
-    first_row = len(patterns)  # index of the first line that is a row: moves up from the end
+    first_row = len(patterns)  # index of the first row: moves up from the end
     while first_row and patterns[first_row - 1] == row_pattern:
         first_row -= 1
-    patterns_before = patterns[:first_row]
+    patterns_above_rows = patterns[:first_row]
     has_numbers = any(row_pattern)
-    if not has_numbers or not patterns_before:
+    if not has_numbers or not patterns_above_rows:
         return ""
-    if row_pattern in patterns_before:  # there are rows before and after a bad line
+    if row_pattern in patterns_above_rows:  # there are rows before and after a bad line
         return ""
-    skip_all_before = f"--skip-lines {skipped + first_row} --no-header"
-    header_index = first_row - 1  # of the line directly before the rows, which may be the header
-    header_pattern = patterns_before[header_index]
-    if len(header_pattern) != len(row_pattern):  # text such as "Device 7", so the file has no header
-        return skip_all_before
-    if any(in_header and in_row for in_header, in_row in zip(header_pattern, row_pattern, strict=True)):
-        return ""  # the line is a row with a wrong cell
+    skip_all_above_rows = f"--skip-lines {skipped + first_row} --no-header"
+    header_index = first_row - 1  # of the line directly above the rows, if it is a header
+    pattern = patterns_above_rows[header_index]
+    if len(pattern) != len(row_pattern):  # text such as "Device 7"
+        return skip_all_above_rows
+    is_bad_row = any(is_number and in_rows for is_number, in_rows in zip(pattern, row_pattern, strict=True))
+    if is_bad_row:
+        return ""
     if header_index == 0:  # nothing is above the header
         return ""
-    line_above = head[header_index - 1]
-    pattern_above = patterns_before[header_index - 1]
-    is_excel_line = line_above.startswith("sep=")  # Excel reads the separator from such a line
-    has_two_headers = len(pattern_above) == len(row_pattern) and not is_excel_line
-    if has_two_headers:  # such as names, and below them units like "m,s": neither line serves as the header
-        return skip_all_before
+    line_above_header = head[header_index - 1]
+    pattern_above_header = patterns_above_rows[header_index - 1]
+    is_excel_line = line_above_header.startswith("sep=")  # Excel reads the separator from such a line
+    has_two_headers = len(pattern_above_header) == len(row_pattern) and not is_excel_line
+    if has_two_headers:
+        return skip_all_above_rows
     return f"--skip-lines {skipped + header_index}"

@@ -42,13 +42,13 @@ _MIN_AXIS_NUMBERS = 4  # fewer numbers often rise or fall by chance
 
 def text_batches(
     path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
-    others: Mapping[str, Callable[[Any], Any]], d: int, fields: NumberFields | None,
+    getter_by_column: Mapping[str, Callable[[Any], Any]], d: int, fields: NumberFields | None,
 ) -> Iterator[FileBatch]:  # fmt: skip
     """Read the vectors of d numbers in a file of text, in batches.
 
-    `records` yields the records of the opened file, and `pack` returns the numbers of a record. `others` are the names
-    of further columns, each with the function that returns the column's value in a record. `fields` find the numbers of
-    a record for `pack`; None: each number is in a cell of its own.
+    `records` yields the records of the opened file, and `pack` returns the numbers of a record. `getter_by_column` has
+    the names of further columns, each with the function that returns the column's value in a record. `fields` find the
+    numbers of a record for `pack`; None: each number is in a cell of its own.
     """
     rows_per_batch = min(batch_rows(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, share_read):
@@ -57,7 +57,7 @@ def text_batches(
             yield FileBatch(
                 found=pack_rows(batch, pack, d),
                 share=share_read(),
-                columns={name: _make_column(get_value, batch) for name, get_value in others.items()},
+                columns={name: _make_column(get_value, batch) for name, get_value in getter_by_column.items()},
                 # Warns the user if elements that are read by position change their places in an array.
                 places=fields.places if fields else None,
             )
@@ -93,19 +93,17 @@ class _CsvReader:
     """Finds the numbers in the records of a CSV file. A record is a list of cells."""
 
     def __init__(self, layout: _CsvLayout, columns: Columns, options: FileOptions) -> None:
-        """Prepare to read records in which `columns` say where the numbers are.
-
-        Conditions are about whole cells, such as site=north, or lead into cells that hold JSON, such as
-        `readings.ok=true`. If each number has a cell of its own, `_row_filter` tests all conditions. If cells hold
-        JSON, `_cell_filter` tests only those about whole cells: `_inner_conditions` are left to the fields that find
-        the numbers, since these conditions may be about the elements of an array that hold the numbers.
-        """
+        """Prepare to read records in which `columns` say where the numbers are."""
         self._layout = layout
         self._options = options
-        self._row_filter = columns.create_row_filter()
-        cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
-        self._cell_filter = columns._replace(where=cell_conditions).create_row_filter()
+        # A condition of one step is about a whole cell, such as site=north. A condition of more steps leads into a cell
+        # that holds JSON, such as `readings.ok=true`.
+        whole_cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
         self._inner_conditions = [condition for condition in options.where if len(condition.steps) > 1]
+        self._filter_by_all_conditions = columns.create_row_filter()  # if each number has a cell of its own
+        # If cells hold several numbers. The fields that find the numbers test the inner conditions, which may be about
+        # the elements of an array that hold the numbers.
+        self._filter_by_whole_cells = columns._replace(where=whole_cell_conditions).create_row_filter()
 
         self.number_columns = [str(get_steps(path)[0]) for path in columns.paths]
         index_by_name = {name: index for index, name in enumerate(layout.names)}
@@ -126,17 +124,17 @@ class _CsvReader:
 
     def pack_numbers(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a record, one in each column. Raises `VectorError`."""
-        self._refuse_record(cells, self._row_filter)
+        self._refuse_record(cells, self._filter_by_all_conditions)
         number_cells = ["" if index is None else cells[index] for index in self._number_indices]
         return pack_cells(number_cells, describe=self._describe_cell)
 
     def pack_texts(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the vectors of a record whose cells are texts that hold vectors or JSON. Raises `VectorError`."""
-        self._refuse_record(cells, self._cell_filter)  # `fields` test the conditions that lead into cells
+        self._refuse_record(cells, self._filter_by_whole_cells)  # `fields` test the conditions that lead into cells
         return fields.pack(self.values(cells))
 
     def create_fields(self, paths: Sequence[Path], dimensions: int) -> NumberFields:
-        """Create what finds the numbers in the values of a record."""
+        """Create the object that finds the numbers in the values of a record, if cells hold several numbers."""
         return NumberFields(
             paths, dimensions, impute=self._options.impute, value_name="row", where=self._inner_conditions
         )
@@ -194,17 +192,17 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         d = len(columns.paths)
         fields = None
         pack = reader.pack_numbers
-    others = {name: partial(_get_cell, layout.names.index(name)) for name in columns.others}
+    getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"
     return Rows(
         path=path,
         dimensions=d,
-        batches=partial(text_batches, path, reader.records, pack, others, d, fields),
+        batches=partial(text_batches, path, reader.records, pack, getter_by_column, d, fields),
         impute=options.impute,
         names=columns.names,
         fields=fields,
         notes="; ".join([about_header, *columns.notes]),
-        others=dict.fromkeys(others, None),  # None in place of an Arrow type: text
+        others=dict.fromkeys(columns.other_columns, None),  # None in place of an Arrow type: text
     )
 
 
@@ -299,36 +297,38 @@ def _csv_records(text: Iterable[str], separator: str, *, strict: bool = False) -
     If `strict`, a quoted cell without an end is an error. When only the first lines of a file are read, the last cell
     may lack its end.
     """
-    size = 0  # number of characters of the current record so far
+    record_length = 0  # number of characters of the current record so far
 
     def bounded_lines() -> Iterator[str]:
-        """Yield the lines. Raises `ValueError` if the current record becomes too long."""
-        nonlocal size
+        """Yield the lines. Raises `ValueError` if the current record becomes too long.
+
+        After each record, the loop that yields the records sets `record_length` to 0.
+        """
+        nonlocal record_length
         for line in text:
-            size += len(line)
-            if size > _MAX_RECORD:  # such as after a quote without an end, which would join all further lines
+            record_length += len(line)
+            if record_length > _MAX_RECORD:  # such as after a quote without an end, which would join all further lines
                 raise ValueError(f"a row has more than {_MAX_RECORD // 10**6} million characters")
             yield line
 
     for cells in csv.reader(bounded_lines(), delimiter=separator, strict=strict, skipinitialspace=True):
-        size = 0  # the record is complete
+        record_length = 0  # the record is complete
         is_blank_line = len(cells) <= 1 and not "".join(cells).strip()
         if not is_blank_line:
             yield cells
 
 
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
-    """Return whether the first line is a header, by the cells of the first two lines. None: header or row."""
+    """Return whether the first line is a header, by the cells of the first two lines; None if it may be either."""
     numbers = [parse_cell(cell) for cell in first]
     if None in numbers or "" in first:  # a cell is a name, or the empty name of an index column
         return True
-    if any(map(is_missing, first)):  # a word such as NA is a missing number, or a name
-        return None
-    if numbers and numbers == list(range(len(first))):  # pandas writes 0, 1, 2, … if columns have no names
-        return None
-    if len(first) >= _MIN_AXIS_NUMBERS and _are_axis(numbers, [parse_cell(cell) for cell in second]):
-        return None
-    return False
+    has_missing_word = any(map(is_missing, first))  # a word such as NA is a missing number, or a name
+    are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
+    second_numbers = [parse_cell(cell) for cell in second]
+    may_be_axis = len(first) >= _MIN_AXIS_NUMBERS and _are_axis(numbers, second_numbers)
+    may_be_header = has_missing_word or are_positions or may_be_axis
+    return None if may_be_header else False
 
 
 def _are_axis(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
@@ -364,21 +364,25 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
             raise value
         return fields.pack(value)
 
-    others: dict[str, Callable[[Any], Any]] = {name: partial(_get_entry, name) for name in columns.others}
-    types: dict[str, str | None] = {}
-    if options.others is True:  # keep all other fields of each row: rows may have fields that the first row lacks
+    getter_by_column: dict[str, Callable[[Any], Any]] = {
+        name: partial(_get_entry, name) for name in columns.other_columns
+    }
+    other_types: dict[str, str | None] = {}
+    # True asks for all other fields of each row. Rows may have fields that the first row lacks, so all fields of a row
+    # are read together, as one more column.
+    if options.others is True:
         vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
-        others[ALL_FIELDS] = partial(_other_fields, vector_fields)
-        types = _find_types(_other_fields(vector_fields, layout.first_row))
+        getter_by_column[ALL_FIELDS] = partial(_other_fields, vector_fields)
+        other_types = _find_types(_other_fields(vector_fields, layout.first_row))
     return Rows(
         path=path,
         dimensions=d,
-        batches=partial(text_batches, path, _json_values, pack, others, d, fields),
+        batches=partial(text_batches, path, _json_values, pack, getter_by_column, d, fields),
         impute=options.impute,
         names=columns.names,
         notes="; ".join(columns.notes),
         fields=fields,
-        others=types,
+        others=other_types,
     )
 
 

@@ -42,13 +42,14 @@ class Checkpoint:
 
     @property
     def end(self) -> int | dict[int, int] | None:
-        """The end of a backfill: a time in milliseconds, or the next offset of each partition.
+        """The end of a backfill: a time in milliseconds, or by partition the first offset that was not learned.
 
-        None if the backfill has no end, because everything that it has read is older than the topic's first record.
+        None if the backfill has learned all rows of its files, because the topic's first record is later. `until` has
+        the end as a text: milliseconds, offsets such as "0:100,1:50", or "".
         """
         if not self.until:
             return None
-        offsets = parse_offsets(self.until)
+        offsets = parse_offsets(self.until)  # None: the text holds milliseconds
         return int(self.until) if offsets is None else offsets
 
     def find_changes(self, fold_config: FoldConfig) -> list[Change]:

@@ -73,7 +73,8 @@ def _refuse_values_out_of_range(arrays: Arrays) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned: shares outside 0 … 1, or too large numbers.
 
     A vector is rejected if an entry exceeds √max/(128 √d), where max is the type's largest number. So vectors are at
-    most √max/128 long. An entry in a checkpoint may be 16 times as large, √max/8, and a covariance (√max/8)² = max/64.
+    most √max/128 long. An entry of the arrays in a checkpoint may be 16 times as large as the longest vector, √max/8,
+    so that no result of learning is refused. A covariance may be (√max/8)² = max/64.
     """
     largest_number = float(np.finfo(arrays["C"].dtype).max)
     largest_entry = np.sqrt(largest_number) / 8
@@ -85,12 +86,12 @@ def _refuse_values_out_of_range(arrays: Arrays) -> None:
         largest_covariance = min(1.01 * float(variances.max()), largest_number / 64)
     ranges = {
         "C": (-largest_entry, largest_entry),
-        "C_pinv": (-np.inf, np.inf),
+        "C_pinv": (-np.inf, np.inf),  # only for people who read the file; large if C is small
         "mean": (-largest_entry, largest_entry),
         "pending": (-largest_entry, largest_entry),
-        "pending_retention": (0.0, 1.0),
-        "missing": (0.0, 1.0 + 1e-6),
-        "known": (0.0, 1.0 + 1e-6),
+        "pending_retention": (0.0, 1.0),  # share of the earlier weight that each pending vector leaves
+        "missing": (0.0, 1.0 + 1e-6),  # share of messages that lack an entry; merging rounds it
+        "known": (0.0, 1.0 + 1e-6),  # share of the weight for which an entry, or a pair, has been known
         "scale": (np.nextafter(0.0, 1.0), np.inf),  # from the smallest positive number
         "variances": (0.0, np.inf),
         "covariance": (-largest_covariance, largest_covariance),

@@ -28,21 +28,21 @@ class EventTime:
     ahead: int = 0  # number of records that were more than a day ahead of the event time
 
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
-        """Return the event time after these records, and the milliseconds by which each record advanced it (n,).
+        """Return the event time after these n records, and the milliseconds by which each record advanced it (n,).
 
-        Records without a timestamp (−1) do not advance it.
+        Records without a timestamp (−1) do not advance it. Of the n records, m have a timestamp.
         """
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
-        # 62 earlier timestamps precede the new ones, so that each new timestamp ends a window of 63. At the start of a
-        # stream fewer are known, and −1 stands for the timestamps before them.
+        # 62 earlier timestamps precede the m new ones, so that each new timestamp ends a window of 63. At the start of
+        # a stream fewer are known, and −1 stands for the timestamps before them.
         recent = np.asarray(self.recent, np.int64)
         unknown = np.full(_WINDOW - 1 - len(recent), _UNKNOWN)
-        known_ms = np.concatenate([unknown, recent, timestamps[has_time]])
-        # The event time before the first new timestamp and after each new timestamp, one value more than there are new
-        # timestamps. It is the greatest median so far.
-        times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], _compute_medians(known_ms)]))
-        before_ms = times_ms[:-1]  # for each new timestamp, the event time before it
+        known_ms = np.concatenate([unknown, recent, timestamps[has_time]])  # (62 + m,)
+        medians_ms = _compute_medians(known_ms)  # (m,): of the window that each new timestamp ends
+        # The event time is the greatest median so far: before the first new timestamp, and after each new timestamp.
+        times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
+        before_ms = times_ms[:-1]  # (m,): the event time before each new timestamp
         steps_ms = np.zeros(len(timestamps), np.int64)
         steps_ms[has_time] = np.where(before_ms >= 0, np.diff(times_ms), 0)  # the first event time is not a step
         last_ms = known_ms[-(_WINDOW - 1) :]
@@ -74,9 +74,13 @@ def _count_ahead(known_ms: NDArray[np.int64], before_ms: NDArray[np.int64]) -> i
     """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
 
     A timestamp is ahead if it is more than a day after the event time, and more than a day after the earlier one of the
-    two timestamps just before it. The second condition matters after a pause, of two days for example. The event time
-    is a median, so it lags behind the first 31 records after the pause. Of these records, only two are counted: from
-    the third record on, both timestamps just before are from after the pause.
+    two timestamps just before it. Without the second condition, many records after a pause would be counted, since the
+    event time is a median, which lags by 31 records. With the timestamps in days, after a pause of two days:
+
+        timestamp   two just before   event time   ahead
+        3.00        1.00  1.00        1.00         yes: 2 days after 1.00
+        3.01        1.00  3.00        1.00         yes: 2 days after 1.00
+        3.02        3.00  3.01        1.00         no: less than a day after 3.00
 
     The last n of `known_ms` are the new timestamps; at least two older ones, or −1, precede them. `before_ms` (n,) is
     the event time before each new timestamp, −1 if unknown.

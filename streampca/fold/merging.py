@@ -109,12 +109,14 @@ class FoldMerger:
     def append(self, fold: Fold) -> None:
         """Merge a fold that continues the stream of the earlier folds.
 
-        With a half-life in messages, each message of this fold first takes weight from the earlier folds.
+        With a half-life of h messages, the earlier folds keep only 2^(−n/h) of their weight, where n is the number of
+        messages that this fold has learned.
         """
         half_life = self._config.half_life_messages
         if half_life:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
-        if fold.event_time.now_ms == _NO_TIME:  # it has too few messages for a median: take its latest timestamp
+        # An event time is a median of 63 timestamps. A fold with too few messages has none: take its latest timestamp.
+        if fold.event_time.now_ms == _NO_TIME:
             fold = replace(fold, event_time=EventTime(fold.stats.last_ms))
         self.add(fold)
 
@@ -140,7 +142,7 @@ class FoldMerger:
         self._stats.append(fold.stats)
 
     def state(self, columns: int) -> State | None:
-        """Return the merged state with up to `columns` columns; None if no message was learned."""
+        """Return the merged state, whose C has at most `columns` columns; None if no message was learned."""
         if not self._merger.weight:
             return None
         return self._merger.state(columns, self._config.learning.dtype)
@@ -148,7 +150,7 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        state = self.state(components + SPARE_WITH_COVARIANCE)  # like a learned state, it has spare directions
+        state = self.state(columns=components + SPARE_WITH_COVARIANCE)  # like a learned state, with spare directions
         if state is None:
             return None
         groups = self._merger.groups()  # of the folds; how far their states differ shows the sampling error
@@ -167,8 +169,10 @@ class FoldMerger:
         """Make a fold at this position from which learning can continue after all merged folds."""
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
-        state = self.state(learning_config.columns) or empty.state
-        long_columns = _find_long_columns(state, learning_config)  # with shorter ones, (CᵀC)⁻¹ would overflow
+        state = self.state(columns=learning_config.columns) or empty.state
+        # The merged C may have columns whose length is nearly 0. They are left out, because learning computes (CᵀC)⁻¹,
+        # which would overflow.
+        long_columns = _find_long_columns(state, learning_config)
         return replace(
             empty,
             position=position,
@@ -180,8 +184,8 @@ class FoldMerger:
 
 def _find_long_columns(state: State, learning_config: LearningConfig) -> NDArray[np.intp]:
     """Return the indices of the columns of C that are longer than rounding errors, the longest column first."""
-    # The columns of C are ordered by falling variance, but `select` takes ascending variances: it gets the columns in
-    # reverse order, so the indices that it returns count from the last column.
-    from_last_column = learning_config.limits.select(state.variance[::-1])
+    # `select` takes ascending variances, but the columns of C are ordered by falling variance. So `select` gets them in
+    # reverse order, and returns positions in this order: 0 is the last column of C.
+    reverse_positions = learning_config.limits.select(state.variance[::-1])
     last_column = state.rank - 1
-    return last_column - from_last_column
+    return last_column - reverse_positions

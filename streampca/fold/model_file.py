@@ -125,8 +125,9 @@ def encode(published: PublishedModel) -> bytes:
         "checkpoint": None if published.checkpoint is None else np.frombuffer(published.checkpoint, np.uint8),
         "names": None if published.names is None else np.array(published.names),  # `decode` reads the header's
     }
+    arrays |= _make_arrays_for_people(published)  # under further names, for people who open the file with `numpy.load`
     present = {name: array for name, array in optional.items() if array is not None}
-    return npz.encode(header, arrays | _make_arrays_for_people(published) | present)
+    return npz.encode(header, arrays | present)
 
 
 def _make_arrays_for_people(published: PublishedModel) -> dict[str, Array]:
@@ -155,7 +156,8 @@ def decode(data: bytes) -> PublishedModel:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     has_required_arrays = arrays.keys() >= _REQUIRED_ARRAYS
     if not has_required_arrays:
-        raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
+        names_of_arrays = ", ".join(sorted(arrays)) or "of none"  # these may show what kind of file it is
+        raise DamagedFileError(f"not a model file: it holds the arrays {names_of_arrays}")
     model = Model(
         components=arrays["components"],
         explained_variance=arrays["explained_variance"],

@@ -17,7 +17,8 @@ from streampca.pca.state import State
 class PastScoresBuilder:
     """Scores messages, and then enters their scores into histograms."""
 
-    components: int | float  # of the models that score: their number, or the share of the variance that they explain
+    # Of the models that score: how many components (int), or the share of the variance that these explain (float).
+    components_or_share: int | float
     histograms: PastScores = field(default_factory=PastScores.empty)
     _new: tuple[Scores, ...] = ()  # scores that are not in the histograms yet
 
@@ -56,20 +57,21 @@ class PastScoresBuilder:
         """Score a block V (n, d) by the state before it, and enter the scores. Called before the state learns V."""
         if not state.count:
             return  # nothing was learned, so there is no model to score with
-        model = make_model(state, choose_number_of_components(state, self.components))
+        model = make_model(state, choose_number_of_components(state, self.components_or_share))
         self.score(model, V)  # keeps the scores, until they are entered into the histograms
         self.enter(messages=len(V), model_weight=state.weight)
 
 
-def choose_number_of_components(state: State, components: int | float) -> int:
+def choose_number_of_components(state: State, components_or_share: int | float) -> int:
     """Return how many components a model of the state has.
 
     An int is their number. A float is a share of the variance: the model has the smallest number of components that
     explain more than this share.
     """
-    if isinstance(components, int):
-        return components
-    explains_enough = np.cumsum(state.variance) > components * state.total_variance
+    if isinstance(components_or_share, int):
+        return components_or_share
+    share = components_or_share
+    explains_enough = np.cumsum(state.variance) > share * state.total_variance
     if not explains_enough.any():  # for example, a stream without variance
         return max(state.rank, 1)
     first_index = int(explains_enough.argmax())  # the first True

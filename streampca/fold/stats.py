@@ -54,12 +54,16 @@ class FoldStats:
         return self.loss_ewma / self.norm_ewma if self.norm_ewma > 0 else None
 
     def summarise_for_model(self) -> ModelStats:
-        """Return the counts, losses and times that a published model keeps. Losses are None before there is one."""
+        """Return the counts, losses and times that a published model keeps.
+
+        The losses are None before any vector was compared with a model.
+        """
         loss = None
         loss_ewma = None
         if self.with_loss:
             loss = self.loss
-            loss_ewma = self.recent_loss or 0.0  # None if all recent vectors equalled the mean: nothing was lost
+            # `recent_loss` is None if all recent vectors equalled the mean. Then nothing was lost.
+            loss_ewma = self.recent_loss or 0.0
         return ModelStats(
             rejected=sum(self.rejected.values()),
             loss=loss,

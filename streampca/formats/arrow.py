@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.errors import (
     NO_VALUE,
-    NOT_ERRORS,
     NULL_HINT,
+    SKIP_REASONS,
     UNMET,
     MissingFieldError,
     VectorError,
@@ -88,7 +88,7 @@ class ArrowReader(Reader):
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
         total_size = 0  # bytes of the record batches and of their vectors
-        error_by_reason: dict[str, VectorError] = {}  # of rows that are left out
+        skipped_by_reason: dict[str, VectorError] = {}  # errors of the rows that are left out
         for batch in batches:
             # `nbytes` would read offsets, which are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
@@ -96,13 +96,14 @@ class ArrowReader(Reader):
             validate(batch)
             rows = vectors_in(batch, fields)
             for _, error in rows.errors:
-                if error.reason not in NOT_ERRORS:
+                if error.reason not in SKIP_REASONS:
                     raise error
-                error_by_reason[error.reason] = error
+                skipped_by_reason[error.reason] = error
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
-        if error_by_reason and not any(map(len, vectors)):
-            raise error_by_reason.get(UNMET) or error_by_reason[NO_VALUE]  # `NOT_ERRORS` are these two
+        if skipped_by_reason and not any(map(len, vectors)):
+            # The reasons are UNMET, NO_VALUE or both. An unmet condition says more than a null.
+            raise skipped_by_reason.get(UNMET) or skipped_by_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
@@ -230,6 +231,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors in columns of any types. Reads each row as Python objects, which is slow."""
     read_names = fields.names
     read_columns = [name for name in batch.schema.names if name in read_names]
+    # Texts that nobody reads become bytes, since they need not be UTF-8.
     columns = with_bytes(batch.select(read_columns), read_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
@@ -338,7 +340,7 @@ def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
         parent = _find_column(batch, path[:-1])
     except VectorError:  # no record of the batch has this struct
         return np.ones(len(batch), np.bool_)
-    if parent is None:
+    if parent is None:  # the path leads into a list or a text, not through structs: no row is known to be null
         return np.zeros(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 
@@ -374,8 +376,8 @@ def column_of(values: NDArray[Any]) -> Column:
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     are_texts = len(values) > 0 and isinstance(values[0], str)
-    # Arrow cannot tell the type of an array without objects, or with None only. Such arrays are bytes that are missing:
-    # no text is None.
+    # Arrow cannot tell the type of an array without objects, or with None only. Such an array is taken for missing
+    # bytes, because a column of texts has no None.
     are_bytes = values.dtype.kind == "O" and not are_texts
     return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)
 

@@ -62,19 +62,22 @@ class AvroReader(Reader):
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
         original = _load_schema(schema.text)
-        # A copy, because `parse_schema` adds the schema's own types, and these are defined again in `one_block_schema`.
+        # A copy, because `parse_schema` adds the schema's own types, and these are defined again in `bulk_schema`.
         named_types = dict(referenced_types)
         original_schema = fastavro.parse_schema(original, named_types)
         _check_types(original_schema, named_types)
         for path in self.paths:
             steps = get_steps(path)
             _refuse_times(original_schema, named_types, steps, spell_path(steps))
-        one_block_schema = self._create_one_block_schema(original, referenced_types)
+        bulk_schema = self._create_bulk_schema(original, referenced_types)
 
         def decode(value: bytes) -> VectorBytes | GuessedNumbers:
-            """Return the numbers of a value's vectors. First tries the faster way, if there is one."""
-            if one_block_schema is not None:
-                numbers = self._read_one_block(value, one_block_schema)
+            """Return the numbers of a value's vectors.
+
+            First tries the faster way, if there is one: `bulk_schema` reads all numbers of an array as bytes at once.
+            """
+            if bulk_schema is not None:
+                numbers = self._read_bulk(value, bulk_schema)
                 if numbers is not None:
                     return numbers
             return self.numbers.pack(_read_datum(value, original_schema))
@@ -86,8 +89,8 @@ class AvroReader(Reader):
         """The steps to the numbers, if there is at most one path."""
         return get_steps(self.paths[0]) if self.paths else ()
 
-    def _create_one_block_schema(self, original: Any, referenced_types: Mapping[str, Any]) -> Any:
-        """Return the schema with which an array of d numbers is read faster, see `_with_one_block`.
+    def _create_bulk_schema(self, original: Any, referenced_types: Mapping[str, Any]) -> Any:
+        """Return the schema with which an array of d numbers is read faster, see `_with_bulk_array`.
 
         If the only path does not lead to such an array, returns None.
         """
@@ -96,22 +99,22 @@ class AvroReader(Reader):
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
         if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None
-        one_block = _with_one_block(original, self._steps, self.dimensions, block_numbers=count())
-        return None if one_block is None else fastavro.parse_schema(one_block, dict(referenced_types))
+        bulk_schema = _with_bulk_array(original, self._steps, self.dimensions, record_numbers=count())
+        return None if bulk_schema is None else fastavro.parse_schema(bulk_schema, dict(referenced_types))
 
-    def _read_one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
-        """If an array was written as one block of d items, return its numbers; else return None.
+    def _read_bulk(self, value: bytes, schema: Any) -> VectorBytes | None:
+        """If the array in a value was written as a single Avro block of d items, return its numbers; else return None.
 
-        `schema` is the writer's schema with a record in place of the array, see `_with_one_block`.
+        `schema` is the writer's schema with a record in place of the array, see `_with_bulk_array`.
         """
         try:
-            block = _read_datum(value, schema)
+            array = _read_datum(value, schema)
             for step in self._steps:
-                block = block[step]
+                array = array[step]
         except Exception:  # of any kind: bytes of another layout may mean anything in this schema
             return None
-        is_one_block = isinstance(block, dict) and block.get("count") == self.dimensions and block.get("end") == 0
-        return widen_floats(block["items"], self.dimensions) if is_one_block else None
+        is_single_block = isinstance(array, dict) and array.get("count") == self.dimensions and array.get("end") == 0
+        return widen_floats(array["items"], self.dimensions) if is_single_block else None
 
 
 class AvroWriter(Writer):
@@ -185,17 +188,19 @@ def _resolve(schema: Any, named_types: Mapping[str, Any]) -> Any:
 def _refuse_times(schema: Any, named_types: Mapping[str, Any], steps: Sequence[Step], path: str) -> None:
     """Raise `VectorError` if a path ends at a date, a time or a UUID.
 
-    These types have names with a prefix, which `_load_schema` has added so that fastavro does not convert their values.
-    `steps` lead from this schema to the end of the path, whose text is `path`. A `Choice` is a step from an array to
-    one of its elements; without it, all elements are meant.
+    `_load_schema` has put a prefix before the names of these types, such as `streampca.date`, so that fastavro does not
+    convert their values. `steps` lead from this schema to the end of the path, whose text is `path`.
     """
     match _resolve(schema, named_types):
         case list() as branches:  # a union
             for branch in branches:
                 _refuse_times(branch, named_types, steps, path)
         case {"type": "array", "items": items}:
+            # A choice is a step from an array to one element. Without a choice, the path goes on in all elements, and
+            # entering the array takes no step.
             is_choice = bool(steps) and isinstance(steps[0], Choice)
-            _refuse_times(items, named_types, steps[1:] if is_choice else steps, path)
+            steps_in_element = steps[1:] if is_choice else steps
+            _refuse_times(items, named_types, steps_in_element, path)
         case {"type": "map", "values": values} if steps:
             _refuse_times(values, named_types, steps[1:], path)
         case {"type": "record", "fields": fields} if steps:
@@ -263,30 +268,32 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
     check(schema, around=())
 
 
-def _with_one_block(schema: Any, steps: Sequence[Step], dimensions: int, block_numbers: Iterator[int]) -> Any:
+def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record_numbers: Iterator[int]) -> Any:
     """Return a schema that reads the array of floats at the end of the steps as bytes, all numbers at once.
 
-    In place of the array, the schema has a record of fixed bytes (`_block_type`). If the steps do not lead to an array
-    of floats, or lead through a type that is defined elsewhere, returns None. In a union there may be several arrays:
-    `block_numbers` give their records different names.
+    In place of the array, the schema has a record of fixed bytes (`_bulk_record_type`). If the steps do not lead to an
+    array of floats, or only through a type that is defined elsewhere, returns None. In a union there may be several
+    arrays: `record_numbers` give their records different names.
     """
     match schema:
         case list() as branches:  # a union
-            new_branches = [_with_one_block(branch, steps, dimensions, block_numbers) for branch in branches]
+            new_branches = [_with_bulk_array(branch, steps, dimensions, record_numbers) for branch in branches]
             if not any(new_branches):
                 return None
             return [new or old for new, old in zip(new_branches, branches, strict=True)]
         case {"type": "record", "fields": fields} if steps:
-            # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
-            may_be_special = len(steps) == 1 and names_beside(steps) & {field["name"] for field in fields}
-            if may_be_special:
-                return None
-            return _with_one_block_in_record(schema, steps, dimensions, block_numbers)
+            if len(steps) == 1:
+                # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
+                special_names = names_beside(steps)
+                may_be_special = any(field["name"] in special_names for field in fields)
+                if may_be_special:
+                    return None
+            return _with_bulk_array_in_record(schema, steps, dimensions, record_numbers)
         case {"type": "array", "items": item_type} if not steps:
             float_size = _find_float_size(item_type)
             if float_size is not None:
-                return _block_type(float_size * dimensions, next(block_numbers))
-    return None
+                return _bulk_record_type(float_size * dimensions, next(record_numbers))
+    return None  # any other type, or a text: the name of a type that is defined elsewhere
 
 
 def _find_float_size(item_type: Any) -> int | None:
@@ -298,10 +305,10 @@ def _find_float_size(item_type: Any) -> int | None:
     return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 
 
-def _with_one_block_in_record(
-    schema: dict[str, Any], steps: Sequence[Step], dimensions: int, block_numbers: Iterator[int]
+def _with_bulk_array_in_record(
+    schema: dict[str, Any], steps: Sequence[Step], dimensions: int, record_numbers: Iterator[int]
 ) -> Any:
-    """Return the schema of a record with the changes of `_with_one_block` in the field that the first step names.
+    """Return the schema of a record with the changes of `_with_bulk_array` in the field that the first step names.
 
     If the steps do not lead to an array of floats, returns None.
     """
@@ -309,14 +316,14 @@ def _with_one_block_in_record(
     new_type = None
     for field in schema["fields"]:
         if field["name"] == name:
-            new_type = _with_one_block(field["type"], steps[1:], dimensions, block_numbers)
+            new_type = _with_bulk_array(field["type"], steps[1:], dimensions, record_numbers)
     if not new_type:
         return None
     new_fields = [{**field, "type": new_type} if field["name"] == name else field for field in schema["fields"]]
     return {**schema, "fields": new_fields}
 
 
-def _block_type(size: int, number: int) -> dict[str, Any]:
+def _bulk_record_type(size: int, number: int) -> dict[str, Any]:
     """Return a record type whose values have the same bytes as an array of items that take `size` bytes in all.
 
     Avro writes a short array as a count, the items, and a 0 at the end. If it is read as this record, all items come as

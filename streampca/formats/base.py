@@ -48,8 +48,8 @@ class Reader(ABC):
     dtype: np.dtype[Any] = _FLOAT64  # of the numbers that `read` returns
     raw_size: int | None = None
     """Bytes of a value, if a value is nothing but d numbers as they lie in memory; None if values must be parsed."""
-    guessed_dtype: str | None = None
-    """The NumPy type of all numbers, if no value names it and the setting may be wrong (`formats.plausible`)."""
+    dtype_to_check: str | None = None
+    """The NumPy type of raw numbers, if only a setting names it and may be wrong; checked by `formats.plausible`."""
     is_batch: ClassVar[bool] = False
     """A value is a batch even if it holds one vector: its outputs are lists, and it may be as large as a batch."""
     value_name: ClassVar[str] = "value"  # in messages
@@ -73,9 +73,9 @@ class Reader(ABC):
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         """Return the d numbers of a value, or n·d numbers of a value with n vectors.
 
-        A reader that guesses the type of the numbers by their length returns `GuessedNumbers`. If the value holds no
-        vectors, raises `VectorError`. Raises also the schema registry's errors, which are not the value's fault. Does
-        not check whether the numbers are finite and small enough.
+        A reader that guesses float32 or float64 from the number of bytes returns `GuessedNumbers`, which also carry the
+        guessed type. If the value holds no vectors, raises `VectorError`. Raises also the schema registry's errors,
+        which are not the value's fault. Does not check whether the numbers are finite and small enough.
         """
 
     def read_tree(self, value: bytes) -> Any:

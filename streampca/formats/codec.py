@@ -154,17 +154,16 @@ class Codec:
         return samples
 
     def _sample_value(self, value: bytes) -> list[Array]:
-        """Return a sample of each vector in a value, see `sample_untyped`; none if the value names the type.
-
-        `GuessedNumbers` are vectors whose numbers may have been written as another type than they were read as.
-        """
+        """Return a sample of each vector in a value, see `sample_untyped`; none if the value names the type."""
         read = self._reader.read(value)
-        if self._reader.guessed_dtype is not None and not isinstance(read, GuessedNumbers):
-            read = GuessedNumbers(read, self._reader.guessed_dtype)  # a raw format, whose type only a setting names
-        if not isinstance(read, GuessedNumbers):
+        if isinstance(read, GuessedNumbers):
+            untyped = read
+        elif self._reader.dtype_to_check is not None:  # a raw format, whose type only a setting names
+            untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)
+        else:
             return []
         # The bytes are numbers of the reader's type. Convert them back to the type that may be wrong.
-        numbers = np.frombuffer(read.numbers, self._reader.dtype).astype(read.dtype, copy=False)
+        numbers = np.frombuffer(untyped.numbers, self._reader.dtype).astype(untyped.dtype, copy=False)
         # Numbers that stand for missing ones, such as -9999, may be far from all measured numbers.
         numbers = self.judge.missing_values.to_nan(numbers)
         vectors = numbers.reshape(-1, self.judge.dimensions)
@@ -201,9 +200,9 @@ class Codec:
             counts=np.asarray(read.counts, np.int64),  # of the vectors in each of these values
             rejects=read.rejects,
         )
-        is_parsed = self._reader.raw_size is None
-        if is_parsed:
-            # The warning says that elements of an array change their places, although they are read by position.
+        is_raw = self._reader.raw_size is not None
+        if not is_raw:  # raw values have no elements
+            # The warning is empty unless elements that are read by their position in an array have moved.
             decoded = decoded._replace(warning=self._reader.numbers.places.warning)
         return decoded, read.value_count
 
@@ -214,7 +213,13 @@ class Codec:
         """
         if self._are_raw_vectors(values):
             n = len(values)
-            return _ReadValues(values, indices=np.arange(n), counts=np.ones(n, np.int64), rejects=[], value_count=n)  # type: ignore[arg-type]  # no value is None
+            return _ReadValues(
+                numbers=values,  # type: ignore[arg-type]  # no value is None
+                indices=np.arange(n),
+                counts=np.ones(n, np.int64),
+                rejects=[],
+                value_count=n,
+            )
         numbers: list[VectorBytes] = []
         indices = list[int]()
         counts = list[int]()
@@ -235,7 +240,8 @@ class Codec:
             except VectorError as error:
                 rejects.append(_create_reject(index, error))
                 if error.reason == "unknown_schema":
-                    # Asking the registry may take seconds. So the value counts as many bytes: the batch ends earlier.
+                    # Asking the registry may take seconds. So the value counts as a large one, and the batch ends
+                    # before many such requests are made.
                     total_bytes += _UNKNOWN_SCHEMA_BYTES
                 continue
             except (StreampcaError, TimeoutError):  # the schema registry does not answer: not the value's fault
@@ -251,7 +257,7 @@ class Codec:
             total_bytes += byte_count
             vector_count = byte_count // vector_bytes
             if vector_count > 1 and not self.allows_several:
-                rejects.append(Reject(index, "wrong_length", f"{vector_count} vectors, where outputs hold one"))
+                rejects.append(Reject(index, "wrong_length", f"{vector_count} vectors, where a value must hold one"))
                 continue
             numbers.append(numbers_of_value)
             counts.append(vector_count)

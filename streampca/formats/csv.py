@@ -34,7 +34,7 @@ class CsvReader(Reader):
         A condition of one step is about a cell. A condition of more steps leads into a cell that is a text of JSON.
         """
         self._column_numbers = [_column_number(path) for path in self.paths]
-        self._leads_into_cells = any(len(path) > 1 for path in self.paths)  # then the cells are texts that hold JSON
+        self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)  # then the cells are texts of JSON
         about_cells = [condition for condition in self.where if len(condition.steps) == 1]
         about_values_in_cells = [condition for condition in self.where if len(condition.steps) > 1]
         # Without paths, `NumberFields` only test conditions.
@@ -43,9 +43,9 @@ class CsvReader(Reader):
 
     @cached_property
     def numbers(self) -> NumberFields:
-        """Finds the numbers in a line if its cells are texts of vectors or JSON: an object of cells by their columns.
+        """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell.
 
-        Conditions on the values in cells are tested here, since they may be about the elements that hold the numbers.
+        Conditions on values in cells are tested here, too, since they may be about the elements that hold the numbers.
         """
         return self._create_fields(self.paths, self._inner_conditions.where)
 
@@ -55,9 +55,10 @@ class CsvReader(Reader):
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a line. Raises `VectorError`, with a hint if the line seems compressed, for example."""
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
-        unquoted = _QUOTED.sub("", text)
+        unquoted = _QUOTED.sub("", text)  # a line end in quotes is a part of a cell
         try:
-            # If `field` names columns, they would be read from the first line, and further lines would be lost.
+            # If `field` names columns, they would be read from the first line, and further lines would be lost. Without
+            # columns, no line is lost: all cells are read, or refused.
             if self._column_numbers and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
@@ -71,18 +72,15 @@ class CsvReader(Reader):
         return {str(index): cell.strip() for index, cell in enumerate(_split(text, _QUOTED.sub("", text)))}
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a line. The cells that `field` names may be texts that hold vectors or JSON.
-
-        First tests the conditions on whole cells. The conditions that lead into cells are tested by `self.numbers` if
-        it reads the numbers, and otherwise before they are read.
-        """
+        """Return the numbers of a line. The cells that `field` names may be texts that hold vectors or JSON."""
         self._require(self._cell_conditions, cells)
         if self._column_numbers:
             last_column = max(self._column_numbers)
             if last_column >= len(cells):
                 raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_column}")
             chosen = [cells[column] for column in self._column_numbers]
-            if self._leads_into_cells or self._hold_vectors(chosen):
+            if self._paths_lead_into_cells or self._hold_vectors(chosen):
+                # `self.numbers` also tests the conditions on values in cells.
                 return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         else:
             has_one_more = len(cells) == self.dimensions + 1
@@ -93,7 +91,10 @@ class CsvReader(Reader):
         return pack_cells(chosen, describe=_describe_cell)
 
     def _require(self, conditions: NumberFields, cells: Sequence[str]) -> None:
-        """Raise `VectorError` if a line does not meet conditions, which name cells by their columns."""
+        """Raise `VectorError` if a line does not meet `conditions.where`, which name cells by their columns.
+
+        `conditions` only test: without paths, they find no numbers.
+        """
         if not conditions.where:
             return
         cell_by_column = {str(column): cell.strip() for column, cell in enumerate(cells)}
@@ -101,7 +102,10 @@ class CsvReader(Reader):
             raise VectorError(UNMET, "it does not meet the conditions of where")
 
     def _hold_vectors(self, cells: Sequence[str]) -> bool:
-        """Return whether the chosen cells hold texts of vectors, or of columns. If not, each holds a number."""
+        """Return whether the chosen cells hold texts of arrays, or base64. If not, each cell holds a number.
+
+        An array is a vector or, with a cell for each of the d entries, the values of one entry in several vectors.
+        """
         is_only_cell = len(cells) == 1
         # A cell alone may be the base64 of a vector if it should hold several numbers, or is no number.
         may_be_base64 = is_only_cell and (self.dimensions > 1 or parse_cell(cells[0]) is None)

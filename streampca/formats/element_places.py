@@ -2,119 +2,179 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 from streampca.settings.field_paths import Choice, Step, spell_path
 
-# Limits of what is kept. Elements are not recognised by a key with more or longer texts.
-_MAX_KEYS = 64
+# Limits of what is kept. Elements beyond them are not recognised.
+_MAX_ARRAYS = 256
+_MAX_KEYS = 64  # of an array
+_MAX_UNUSABLE_KEYS = 256  # of an array
 _MAX_TEXTS_OF_KEY = 1000
+_MAX_TEXTS = 64_000  # of all keys
 _MAX_TEXT_LENGTH = 256
 
 
-class ElementPlaces:
-    """The places (indices) at which the elements of arrays were seen.
+class _ArrayName(NamedTuple):
+    """Identifies an array in each value: values may hold several arrays, whose elements are not compared."""
 
-    An element is recognised by one of its texts, such as the id of a sensor, if this text differs in all elements. For
-    example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}.
-    """
+    path: str  # to the array
+    outer_places: tuple[int, ...]  # of the elements that the array is inside of, see `ElementPlaces.look_at`
 
-    def __init__(self) -> None:
-        self._places_by_key: dict[str, dict[str, int]] = {}  # key → its texts → places of the elements with these texts
-        self._unusable_keys = set[str]()  # two elements had the same text, or the texts are too many or too long
-        self._path_parts: list[tuple[str, str]] = []  # of each path: the texts before and behind the array's element
-        self._moved_choice = ""  # chooses the first element that was seen at two places, such as [id=temp]
 
-    @property
-    def warning(self) -> str:
-        """For the user, if an element was seen at two places; else empty."""
-        if not self._moved_choice:
-            return ""
-        # For example, the parts of the path sensors.value are `sensors` and `.value`.
-        path = ",".join((before + behind).removeprefix(".") for before, behind in self._path_parts)
-        better_path = ",".join(before + self._moved_choice + behind for before, behind in self._path_parts)
-        return (
-            f"the elements at {path} change their places, but are read by position: name each of them, "
-            f"such as by field={better_path}"
-        )
+@dataclass
+class _SeenArray:
+    """The places at which the elements of an array were seen, in all values so far."""
 
-    def look_at(self, array: Sequence[Any], paths: Sequence[Sequence[Step]], depth: int) -> None:
-        """Compare the places of an array's elements with their places in earlier arrays.
+    # places_by_key["id"]["temp"] is the place of the element whose entry `id` is `temp`.
+    places_by_key: dict[str, dict[str, int]] = field(default_factory=dict)
+    # By these, no element is recognised: two elements had the same text, or the texts are too many or too long.
+    unusable_keys: set[str] = field(default_factory=set)
 
-        Elements are recognised by the keys whose texts differ in all elements of an array, such as `id`. The `paths`
-        lead through the array; their first `depth` steps lead to it.
-        """
-        if self._moved_choice:  # the warning is complete
-            return
-        places_by_key: dict[str, dict[str, int]] = {}  # key → its texts → places of the elements with these texts
+    def can_recognise_by(self, key: str) -> bool:
+        """Return whether elements may be recognised by the texts that they have for a key."""
+        if key in self.unusable_keys:
+            return False
+        if key in self.places_by_key:
+            return True
+        # The key is new. Do not keep more keys than the limits allow.
+        has_room = len(self.places_by_key) < _MAX_KEYS and len(self.unusable_keys) < _MAX_UNUSABLE_KEYS
+        return has_room and len(key) <= _MAX_TEXT_LENGTH
+
+    def find_places(self, array: Sequence[Any]) -> dict[str, dict[str, int]]:
+        """Return the places of the elements, as in `places_by_key`. Keys that turn out to be unusable are noted."""
+        places_by_key: dict[str, dict[str, int]] = {}
         for place, element in enumerate(array):
             if not isinstance(element, dict):
                 continue
             for key, value in element.items():
                 text = value.decode(errors="replace") if isinstance(value, bytes) else value
-                if not isinstance(text, str) or not self._can_recognise_by(key):
+                if not isinstance(text, str) or not self.can_recognise_by(key):
                     continue
                 places = places_by_key.setdefault(key, {})
                 is_shared = text in places  # by two elements
                 if is_shared or len(places) >= _MAX_TEXTS_OF_KEY or len(text) > _MAX_TEXT_LENGTH:
-                    self._unusable_keys.add(key)
+                    self.unusable_keys.add(key)
                 places[text] = place
-        self._compare(places_by_key)
-        # The warning names the paths through the array of the element that has moved. Until an element has moved, keep
-        # the paths through the first array: `add` may find that one of its elements has moved.
-        if self._moved_choice or not self._path_parts:
-            self._path_parts = [_split(path, depth) for path in paths]
+        return places_by_key
+
+
+class ElementPlaces:
+    """The places (indices) at which the elements of arrays were seen. Each array is compared only with itself.
+
+    An element is recognised by one of its texts, such as the id of a sensor, if this text differs in all elements. For
+    example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}. If this element is at
+    another place in a later value, it has moved, and the choice [id=temp] in `field` would find it anywhere.
+    """
+
+    def __init__(self) -> None:
+        self.warning = ""
+        """For the user, if an element was seen at two places; else empty. It is about the first such element."""
+        self._arrays: dict[_ArrayName, _SeenArray] = {}
+        self._ends_by_path: dict[str, list[str]] = {}  # path to an array → how the paths through it go on behind it
+        self._text_count = 0  # of all keys of all arrays
+
+    def look_at(
+        self,
+        array: Sequence[Any],
+        paths: Sequence[Sequence[Step]],
+        depth: int,
+        outer_places: Sequence[int] = (),
+    ) -> None:
+        """Compare the places of an array's elements with their places when the same array was seen before.
+
+        Elements are recognised by the keys whose texts differ in all elements of an array, such as `id`. The `paths`
+        lead through the array; their first `depth` steps lead to it. If the array is inside of elements that are read
+        by position as well, `outer_places` are the places of these elements, from the outermost.
+        """
+        if self.warning:  # nothing more is to be found
+            return
+        name = _ArrayName(spell_path(paths[0][:depth]), tuple(outer_places))
+        if name.path not in self._ends_by_path:
+            self._ends_by_path[name.path] = [_spell_end(path, depth) for path in paths]
+        seen = self._find_or_add(name)
+        if seen is not None:
+            self._compare(name, seen.find_places(array))
 
     def add(self, later: Self) -> None:
-        """Find out whether an element was at another place in the further arrays that `later` has looked at.
+        """Take over what `later` has seen in further values, as if this object had looked at the arrays in them.
 
-        Afterwards, what `later` has seen is part of what this object has seen.
+        If an element of an array was at another place here than in `later`, it has moved: sets the warning.
         """
-        self._unusable_keys |= later._unusable_keys
-        self._path_parts = self._path_parts or later._path_parts
-        self._moved_choice = self._moved_choice or later._moved_choice
-        self._compare(later._places_by_key)
+        self._ends_by_path = later._ends_by_path | self._ends_by_path
+        for name, seen_later in later._arrays.items():
+            seen = self._find_or_add(name)
+            if seen is None:  # too many arrays
+                continue
+            self._compare(name, seen_later.places_by_key)
+            # Take over the unusable keys only after the comparison: until a key became unusable, `later` recognised
+            # elements by it.
+            for key in sorted(seen_later.unusable_keys):
+                if seen.can_recognise_by(key):
+                    seen.unusable_keys.add(key)
+        self.warning = self.warning or later.warning
 
     def encode(self) -> str:
         """Return all that was seen as JSON."""
-        return json.dumps([self._places_by_key, sorted(self._unusable_keys), self._path_parts, self._moved_choice])
+        arrays = [[*name, seen.places_by_key, sorted(seen.unusable_keys)] for name, seen in self._arrays.items()]
+        return json.dumps({"arrays": arrays, "ends": self._ends_by_path, "warning": self.warning})
 
     @classmethod
     def decode(cls, text: str) -> Self:
         """Return what `encode` has written."""
         places = cls()
-        places_by_key, unusable_keys, path_parts, moved_choice = json.loads(text)
-        places._places_by_key = places_by_key
-        places._unusable_keys = set(unusable_keys)
-        places._path_parts = path_parts
-        places._moved_choice = moved_choice
+        content = json.loads(text)
+        for path, outer_places, places_by_key, unusable_keys in content["arrays"]:
+            name = _ArrayName(path, tuple(outer_places))
+            places._arrays[name] = _SeenArray(places_by_key, set(unusable_keys))
+            places._text_count += sum(map(len, places_by_key.values()))
+        places._ends_by_path = content["ends"]
+        places.warning = content["warning"]
         return places
 
-    def _can_recognise_by(self, key: str) -> bool:
-        """Return whether elements may be recognised by the texts that they have for a key."""
-        is_known = key in self._places_by_key
-        return key not in self._unusable_keys and (is_known or len(self._places_by_key) < _MAX_KEYS)
+    def _find_or_add(self, name: _ArrayName) -> _SeenArray | None:
+        """Return what was seen of an array; None if it is new, and there are too many arrays already."""
+        if name not in self._arrays and len(self._arrays) < _MAX_ARRAYS:
+            self._arrays[name] = _SeenArray()
+        return self._arrays.get(name)
 
-    def _compare(self, places_by_key: Mapping[str, Mapping[str, int]]) -> None:
-        """Compare the places of elements with their places in earlier arrays, and remember the first that has moved.
+    def _compare(self, name: _ArrayName, places_by_key: Mapping[str, Mapping[str, int]]) -> None:
+        """Compare the places of an array's elements with their earlier places, and warn of the first that has moved.
 
-        `places_by_key` has for each key, such as `id`, the places of the elements by their texts, such as `temp`.
+        `places_by_key["id"]["temp"]` is the place of the element whose entry `id` is `temp`. Keys by which elements
+        cannot be recognised are left out.
         """
+        seen = self._arrays[name]
         for key, places in places_by_key.items():
-            if not self._can_recognise_by(key):
+            if not seen.can_recognise_by(key):
                 continue
-            earlier_places = self._places_by_key.setdefault(key, {})
-            if len(earlier_places) > _MAX_TEXTS_OF_KEY:
-                self._unusable_keys.add(key)
+            earlier_places = seen.places_by_key.setdefault(key, {})
+            if len(earlier_places) > _MAX_TEXTS_OF_KEY:  # such as ids that never come again
+                seen.unusable_keys.add(key)
                 continue
             for text, place in places.items():
-                earlier_place = earlier_places.setdefault(text, place)  # adds a text that is new
-                if earlier_place != place and not self._moved_choice:
-                    self._moved_choice = spell_path([Choice(key, text)])
+                if text not in earlier_places:
+                    if self._text_count < _MAX_TEXTS:
+                        earlier_places[text] = place
+                        self._text_count += 1
+                elif earlier_places[text] != place and not self.warning:
+                    self.warning = self._warn_of(name.path, Choice(key, text))
+
+    def _warn_of(self, path: str, moved: Choice) -> str:
+        """Return the warning that elements of the array at this path move. `moved` chooses one of them."""
+        ends = self._ends_by_path[path]
+        # For example, the path sensors.value leads to the array `sensors`, and goes on with `.value`. With the choice
+        # between them, the better path is sensors[id=temp].value. If the value is the array, `path` is empty.
+        whole_paths = ",".join((path + end).removeprefix(".") for end in ends)
+        better_paths = ",".join(path + spell_path([moved]) + end for end in ends)
+        return (
+            f"the elements at {whole_paths} change their places, but are read by position: name each of them, "
+            f"such as by field={better_paths}"
+        )
 
 
-def _split(path: Sequence[Step], depth: int) -> tuple[str, str]:
-    """Return the text of a path in two parts: of the first `depth` steps, and of the steps behind these."""
-    before = spell_path(path[:depth])
+def _spell_end(path: Sequence[Step], depth: int) -> str:
+    """Return the text of a path behind its first `depth` steps, such as `.value`."""
     element = "element"  # any name, so that a dot separates it from the name of the next step
-    return before, spell_path([element, *path[depth:]]).removeprefix(element)
+    return spell_path([element, *path[depth:]]).removeprefix(element)

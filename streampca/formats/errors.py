@@ -7,7 +7,7 @@ from typing import Any
 
 NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector
 UNMET = "where"  # the reason of a record that does not meet the conditions of `where`
-NOT_ERRORS = (NO_VALUE, UNMET)  # records are skipped for these reasons, and not rejected
+SKIP_REASONS = (NO_VALUE, UNMET)  # a record is skipped for these reasons, and not rejected
 NULL_HINT = " (missing=impute learns vectors with gaps)"
 
 # Limits of what a message lists of a value's names.

@@ -10,7 +10,7 @@ are more, each innermost array is a vector. The numbers at several paths in an e
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -38,13 +38,13 @@ from streampca.formats.numbers import (
 )
 from streampca.formats.tensors import TensorRow, names_beside
 from streampca.formats.text import PLACEHOLDER_LENGTH, begins_as_array, decode_text
-from streampca.formats.walk import Absent, Elements, Found, Item, NotFound, Walk
+from streampca.formats.walk import Absent, Elements, Found, Item, SkipReason, Walk
 from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
 
 _MAX_BYTES = 64 * 2**20  # of the vectors in a value: with gaps, a short value may claim to hold many
 
-_Row: TypeAlias = list[Any] | NotFound
-"""The entries of a vector, or why there is no vector: null in its place, or a condition that is not met."""
+_Row: TypeAlias = list[Any] | SkipReason
+"""The entries of a vector, with None for gaps; or why there is no vector: null in its place, or an unmet condition."""
 
 
 class NumberFields:
@@ -70,15 +70,16 @@ class NumberFields:
         self.where = where
         self.places = ElementPlaces()
         """Where the elements of arrays were, if they are entries of a vector."""
-        self._paths = [get_steps(path) for path in paths] or [()]  # a path without steps leads to the value itself
-        self.names_beside = names_beside({path[-1] for path in self._paths if path})
+        # Without paths, there is one path without steps, which leads to the value itself.
+        self._steps_of_paths = [get_steps(path) for path in paths] or [()]
+        self.names_beside = names_beside({steps[-1] for steps in self._steps_of_paths if steps})
         """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
-        self._walk = Walk(self._paths, where)
-        self._conditions = Walk([()], where)  # its only path leads to the value itself: it only tests the conditions
+        self._walk = Walk(self._steps_of_paths, where)
+        self._conditions = Walk([()], where)  # only tests the conditions, since its only path leads to the value itself
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
-        self._has_path_per_entry = len(paths) == dimensions > 1
+        self._has_path_per_entry = dimensions > 1 and len(paths) == dimensions
         entry_names = [f"{name!r}" for name in name_paths(paths)] if self._has_path_per_entry else None
         self._entry_names = entry_names  # in messages; None: entries are named by their index
         self._prepare_fast_way()
@@ -87,14 +88,15 @@ class NumberFields:
         """Decide whether `_pack_fast` can read most values, without the slower walk, and by which steps."""
         if self._has_path_per_entry:
             # The steps lead to the object that has all numbers.
-            self._fast_steps: Sequence[Step] = self._paths[0][:-1]
-            self._get_numbers: Callable[[Any], Sequence[Any]] | None = itemgetter(*(path[-1] for path in self._paths))
-            has_one_place = all(path[:-1] == self._fast_steps for path in self._paths)
+            self._fast_steps: Sequence[Step] = self._steps_of_paths[0][:-1]
+            last_steps = [steps[-1] for steps in self._steps_of_paths]
+            self._get_numbers: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
+            has_one_place = all(steps[:-1] == self._fast_steps for steps in self._steps_of_paths)
         else:
             # The steps lead to the array of d numbers.
-            self._fast_steps = self._paths[0]
+            self._fast_steps = self._steps_of_paths[0]
             self._get_numbers = None
-            has_one_place = len(self._paths) == 1
+            has_one_place = len(self._steps_of_paths) == 1
         # In place of an array that an update left alone, Debezium may send a list of `PLACEHOLDER_LENGTH` numbers. The
         # faster way would take it for a vector of this length.
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
@@ -103,11 +105,12 @@ class NumberFields:
     @property
     def names(self) -> set[str]:
         """The names of all entries that are looked at, to find the numbers and to test the conditions."""
-        return self.names_beside | collect_names([*self._paths, *(condition.steps for condition in self.where)])
+        steps_of_conditions = [condition.steps for condition in self.where]
+        return self.names_beside | collect_names([*self._steps_of_paths, *steps_of_conditions])
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value meets the conditions, or any of its elements does."""
-        return self._conditions.find(value) is not NotFound.UNMET
+        return self._conditions.find(value) is not SkipReason.UNMET
 
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64: d numbers, or n·d.
@@ -177,21 +180,21 @@ class NumberFields:
 
         `found` is what the paths lead to in the value, or in an element of an array in it.
         """
-        if isinstance(found, NotFound):
+        if isinstance(found, SkipReason):
             return 0
-        has_several_paths = len(self._paths) > 1
+        has_several_paths = len(self._steps_of_paths) > 1
         if has_several_paths and len(found) == 1:  # all paths lead through an array
             elements = found[0].value
             # The largest number, because an element without a vector has 0.
             return max(map(self._count_found_dimensions, elements.find_in_each()), default=0)
-        items = self._collect(found)
+        items = self._collect(found, by_position=[])  # the arrays that are read by position are not needed
         arrays = [item for item in items if isinstance(item, list)]
         if has_several_paths and arrays:
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
             raise VectorError("wrong_length", text)
         if arrays:
             return len(arrays[0])
-        has_number = any(not isinstance(item, NotFound | Absent | None) for item in items)
+        has_number = any(not isinstance(item, SkipReason | Absent | None) for item in items)
         return len(items) if has_number else 0  # an entry that is missing in this row counts, too
 
     def _pack_any(self, value: Any) -> bytes | GuessedNumbers:
@@ -200,25 +203,27 @@ class NumberFields:
         rows = self._rows_of_entries(found) if self._has_path_per_entry else self._rows_of_arrays(found)
         packed_rows = list[bytes]()
         guessed_dtypes = set[str | None]()
-        reasons = set[NotFound]()  # of rows without a vector
+        reasons = set[SkipReason]()  # of rows without a vector
         for row in rows:
             check_size(8 * self.dimensions * len(packed_rows), _MAX_BYTES)
-            if isinstance(row, NotFound):
+            if isinstance(row, SkipReason):
                 reasons.add(row)
                 continue
             packed_rows.append(self._packer.pack(row, labels=self._entry_names))
+            # The type is guessed if the numbers are bytes or base64: their length says whether they are floats of 4 or
+            # of 8 bytes. Numbers that the value spells out have a known type (None).
             guessed_dtypes.add(row.dtype if isinstance(row, _NumbersOfBytes) else None)
         if reasons and not packed_rows:
             raise self._no_vectors_error(reasons)
         numbers = b"".join(packed_rows)
-        dtype = common_dtype(guessed_dtypes)
-        return GuessedNumbers(numbers, dtype) if dtype else numbers
+        guessed_dtype = common_dtype(guessed_dtypes)
+        return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
-    def _no_vectors_error(self, reasons: Collection[NotFound]) -> VectorError:
+    def _no_vectors_error(self, reasons: Collection[SkipReason]) -> VectorError:
         """Return the error of a value that holds no vectors, for these reasons."""
-        if NotFound.UNMET in reasons:
+        if SkipReason.UNMET in reasons:
             return VectorError(UNMET, "it does not meet the conditions of where")
-        field = ",".join(map(spell_path, self._paths))
+        field = ",".join(map(spell_path, self._steps_of_paths))
         return VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
 
     # These methods are for d paths, which lead to one of the d numbers each, or to a column of them each.
@@ -226,14 +231,14 @@ class NumberFields:
     def _rows_of_entries(self, found: Found) -> Iterator[_Row]:
         """Yield the vectors of a value in which each of d paths leads to a number or to a column.
 
-        If all paths share an array, yields the vectors of each of its elements.
+        `found` has one item for each path, but only one item, whose value is `Elements`, for all paths through the same
+        array. If all d paths lead through one array, yields the vectors of each of its elements.
         """
-        if isinstance(found, NotFound):
+        if isinstance(found, SkipReason):
             yield found
             return
-        # Paths that share an array are a single item, with the array as its `Elements`.
-        share_an_array = len(found) == 1 and isinstance(found[0].value, Elements)
-        if share_an_array:
+        all_share_an_array = len(found) == 1 and isinstance(found[0].value, Elements)
+        if all_share_an_array:
             for found_in_element in found[0].value.find_in_each():
                 yield from self._rows_of_entries(found_in_element)
         else:
@@ -241,25 +246,26 @@ class NumberFields:
             yield from self._rows_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
 
     def _value_by_path(self, found: Found) -> dict[int, Any]:
-        """Return what each path leads to, by the index of the path.
+        """Return what each path leads to, by the index of the path: a number, or an array as a list.
 
-        Paths through an array are a single item of `found`, with the array as its `Elements`. Such a path leads to a
-        list: what it leads to in each element.
+        All paths through the same array are one item of `found`, whose value is `Elements`. Each of these paths leads
+        to a list: what it leads to in each element.
         """
         value_by_path: dict[int, Any] = {}
-        items = [] if isinstance(found, NotFound) else found
+        items = [] if isinstance(found, SkipReason) else found
         for item in items:
             if not isinstance(item.value, Elements):
                 [path_index] = item.path_indices
-                value_by_path[path_index] = self._read_end(item.value, is_only_path=False)
+                # Each of d paths leads to an entry, so bytes or base64 at its end are not decoded to a whole vector.
+                value_by_path[path_index] = self._read_end(item.value, may_be_encoded=False)
                 continue
             elements = item.value
             check_size(8 * len(item.path_indices) * len(elements.array), _MAX_BYTES)
-            dict_of_each_element = [self._value_by_path(in_element) for in_element in elements.find_in_each()]
+            dict_by_element = [self._value_by_path(in_element) for in_element in elements.find_in_each()]
             # Turn a dict for each element into a list for each path.
             for path_index in item.path_indices:
                 # An element that does not meet the conditions of `where` has no values.
-                value_by_path[path_index] = [values.get(path_index, NotFound.UNMET) for values in dict_of_each_element]
+                value_by_path[path_index] = [values.get(path_index, SkipReason.UNMET) for values in dict_by_element]
         return value_by_path
 
     def _rows_of_columns(self, values: Sequence[Any]) -> Iterator[_Row]:
@@ -271,7 +277,7 @@ class NumberFields:
         if not arrays:
             yield self._entries_or_reason(values)
             return
-        if not all(isinstance(value, list | NotFound | Absent | None) for value in values):
+        if not all(isinstance(value, list | SkipReason | Absent | None) for value in values):
             raise VectorError("wrong_length", "some paths lead to arrays and some to numbers")
         lengths = sorted({len(array) for array in arrays})
         if len(lengths) > 1:
@@ -284,40 +290,42 @@ class NumberFields:
     def _entries_or_reason(self, values: Sequence[Any]) -> _Row:
         """Return the entries of a vector, with None for missing entries. If there is no vector, return the reason.
 
-        `values` are what the paths lead to: an entry, `NotFound` (null in its place, or an unmet condition), or
-        `Absent` (the path leads to nothing). If an entry must not be missing, raises `VectorError`.
+        `values` are what the paths lead to: an entry, `SkipReason.NULL` for a null in its place, `SkipReason.UNMET` for
+        an element that does not meet `where`, or `Absent` if the value has no such name or element. If an entry must
+        not be missing, raises `VectorError`.
         """
-        missing = [value for value in values if isinstance(value, NotFound | Absent)]
+        missing = [value for value in values if isinstance(value, SkipReason | Absent)]
         is_any_there = len(missing) < len(values)
         if not is_any_there:
-            if NotFound.UNMET in missing:
-                return NotFound.UNMET
-            if all(value is NotFound.NULL for value in missing):
-                return NotFound.NULL
+            if SkipReason.UNMET in missing:
+                return SkipReason.UNMET
+            if all(value is SkipReason.NULL for value in missing):
+                return SkipReason.NULL
         self._check_missing(missing, is_any_there=is_any_there)
-        return [None if isinstance(value, NotFound | Absent) else value for value in values]
+        return [None if isinstance(value, SkipReason | Absent) else value for value in values]
 
-    def _check_missing(self, missing: Sequence[NotFound | Absent], *, is_any_there: bool) -> None:
+    def _check_missing(self, missing: Sequence[SkipReason | Absent], *, is_any_there: bool) -> None:
         """Raise `VectorError` if an entry of a vector must not be missing.
 
         `missing` has the reason of each missing entry. `is_any_there` says whether the vector has at least one entry.
         Null is always accepted here: without `impute`, the `NumberPacker` refuses it.
         """
-        # If each path leads to nothing, no entry is a gap.
+        # If the value has none of the names on the paths, the paths are wrong, and no entry is a gap.
         are_paths_wrong = all(isinstance(reason, Absent) for reason in missing) and not is_any_there
         for reason in missing:
             if not isinstance(reason, Absent):
                 continue
             is_gap = self.impute and reason.may_be_missing and not are_paths_wrong
             if not is_gap:
-                would_be_gap_with_impute = reason.may_be_missing and is_any_there
-                raise self._missing_error(reason, hint=NULL_HINT if would_be_gap_with_impute else "")
-        if NotFound.UNMET in missing and not self.impute:
+                # The hint says that the entry would be a gap with `impute`.
+                hint = NULL_HINT if reason.may_be_missing and is_any_there else ""
+                raise self._missing_error(reason, hint)
+        if SkipReason.UNMET in missing and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
 
     def _missing_error(self, absent: Absent, hint: str = "") -> VectorError:
         """Return the error for a path that leads to nothing."""
-        path = spell_path(self._paths[absent.path_index])
+        path = spell_path(self._steps_of_paths[absent.path_index])
         error = missing_field_error(path, spell_path([absent.step]), absent.parent, self._value_name)
         return VectorError(error.reason, f"{error}{hint}")
 
@@ -326,18 +334,25 @@ class NumberFields:
     def _rows_of_arrays(self, found: Found) -> Sequence[_Row]:
         """Return the vectors of a value: all numbers that the paths lead to as one vector, or each innermost array.
 
-        If null is in place of a vector, or a condition is not met, there is `NotFound` instead of the vector: the
+        If null is in place of a vector, or a condition is not met, there is `SkipReason` instead of the vector: the
         record may be skipped. If a path leads to nothing (`Absent`), raises `VectorError`: the path may be wrong.
+
+        A null at the end of a path is None in `found`. A null on the way to the end, or a placeholder of Debezium, is
+        `SkipReason.NULL`.
         """
-        if isinstance(found, NotFound):
+        if isinstance(found, SkipReason):
             return [found]
         values = [item.value for item in found]
         is_single_number = self.dimensions == 1 and len(values) == 1
-        is_null_vector = None in values and not is_single_number  # instead of a single number, null is a missing entry
-        if NotFound.NULL in values or is_null_vector:
-            return [NotFound.NULL]
-        collected = self._collect(found)
-        items = [item for item in collected if not isinstance(item, NotFound)]
+        # In place of an array, None stands for a whole vector. In place of a single number, it is a missing entry.
+        is_null_vector = None in values and not is_single_number
+        if SkipReason.NULL in values or is_null_vector:
+            return [SkipReason.NULL]
+        by_position = list[_ReadByPosition]()
+        collected = self._collect(found, by_position)
+        for read in by_position:
+            self._watch_places(read)
+        items = [item for item in collected if not isinstance(item, SkipReason)]
         has_only_reasons = bool(collected) and not items
         if has_only_reasons:
             return collected
@@ -358,76 +373,101 @@ class NumberFields:
         if are_all_arrays and all(len(array) == d for array in arrays):
             return arrays
         entries = _flatten(items)
-        # Rows of a tensor are whole vectors: together they are several vectors of a wrong length, not one vector.
+        # Each row of a tensor is a vector: a tensor of 2 rows of d/2 numbers must not count as one vector of length d.
         has_tensor_rows = any(isinstance(array, TensorRow) for array in arrays)
         if len(entries) == d and not has_tensor_rows:
             return [entries]
-        if not arrays and len(self._paths) == 1:
+        if not arrays and len(self._steps_of_paths) == 1:
             raise VectorError("undecodable", f"expected an array of numbers, not {type_name(items[0])}")
         if len(arrays) < 2:  # all entries were meant as one vector
             raise wrong_length_error(len(entries), d)
         lengths = sorted({len(array) for array in arrays})
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        single_numbers = "" if are_all_arrays else " and others beside them"
-        raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{single_numbers}, not of {d}")
+        numbers_beside = "" if are_all_arrays else " and others beside them"
+        raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{numbers_beside}, not of {d}")
 
-    def _collect(self, found: Sequence[Item]) -> list[Any]:
+    def _collect(self, found: Sequence[Item], by_position: list["_ReadByPosition"]) -> list[Any]:
         """Return all numbers and innermost arrays that the paths lead to, in one list.
 
-        The list has `NotFound` in place of a vector that is not there, and `Absent` for a name that is missing.
+        The list has `SkipReason` in place of a vector that is not there, and `Absent` for a name that is missing.
+        Arrays whose elements are read by position are added to `by_position`.
         """
         collected = list[Any]()
         for item in found:
             if isinstance(item.value, Elements):
-                collected += self._collect_in_elements(item.value)
+                collected += self._collect_in_elements(item.value, by_position)
                 continue
-            end = self._read_end(item.value, is_only_path=len(found) == 1)
+            # Bytes or base64 hold whole vectors. At the ends of several paths they would be parts of a vector.
+            end = self._read_end(item.value, may_be_encoded=len(found) == 1)
             collected += _innermost_arrays(end) if isinstance(end, list) else [end]
         return collected
 
-    def _collect_in_elements(self, elements: Elements) -> list[Any]:
+    def _collect_in_elements(self, elements: Elements, by_position: list["_ReadByPosition"]) -> list[Any]:
         """Return all numbers and innermost arrays that the paths lead to in the elements of an array.
 
         For example, in [{"x": 1, "y": 2}, {"x": 3, "y": 4}] the path x leads to one array of numbers, [1, 3]. The paths
         x and y lead to two arrays, [1, 2] and [3, 4].
+
+        This array, and each array in an element, is added to `by_position` if its elements are read by position.
         """
         collected = list[Any]()
-        for found in elements.find_in_each():
-            if isinstance(found, NotFound):
+        inner_by_place: dict[int, list[_ReadByPosition]] = {}  # place of an element → what to add of the arrays in it
+        for place, found in enumerate(elements.find_in_each()):
+            if isinstance(found, SkipReason):
                 collected.append(found)
                 continue
-            items = self._collect(found)
+            inner_by_place[place] = []
+            items = self._collect(found, inner_by_place[place])
             entries = _flatten(items)
             has_several_paths = len(found) > 1
             if has_several_paths and entries:
                 items = [self._entries_or_reason(entries)]  # the numbers at these paths are one array
             collected += items
-        single_items = [item for item in collected if not isinstance(item, list)]
         arrays = [item for item in collected if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
-        if not arrays or are_parts_of_vector:
-            self._watch_places(elements)
-        has_no_single_entries = all(isinstance(item, NotFound | None) for item in single_items)
+        is_read_by_position = not arrays or are_parts_of_vector
+        if is_read_by_position:
+            # The elements together are a vector, so an element's place says which entries of the vector it holds.
+            by_position.append(_ReadByPosition(elements))
+        for place, inner in inner_by_place.items():
+            if is_read_by_position:
+                # The arrays in each element hold other entries of the vector, so each array is compared with itself.
+                by_position += [read.inside(place) for read in inner]
+            else:
+                # Each element is a vector. The arrays in all elements hold the same entries, and are compared.
+                by_position += inner
+        return self._join_single_entries(collected)
+
+    def _join_single_entries(self, collected: list[Any]) -> list[Any]:
+        """Make one array of the numbers that were collected in the elements of an array, unless there are also arrays.
+
+        `collected` has arrays, single entries (with None for null), `SkipReason` and `Absent`.
+        """
+        single_items = [item for item in collected if not isinstance(item, list)]
+        has_arrays = len(single_items) < len(collected)
+        has_no_single_entries = all(isinstance(item, SkipReason | None) for item in single_items)
         if has_no_single_entries:
-            # Such as [1, 2], null and [3, 4]: beside arrays alone, null is in place of a vector.
-            return [NotFound.NULL if item is None else item for item in collected]
-        if arrays:
+            # Such as [1, 2], null and [3, 4], or null alone: null is in place of a vector.
+            return [SkipReason.NULL if item is None else item for item in collected]
+        if has_arrays:
             # Such as 1 and [2, 3]: together they may be one vector.
             return collected
-        # Such as 1, null and 3: together they are one array, with None for null. An element that is null itself is left
-        # out.
-        return [self._entries_or_reason([item for item in single_items if item is not NotFound.NULL])]
+        # Such as 1, null and 3: they become one array, in which null is None. `SkipReason.NULL` is an element that is
+        # null as a whole: it has no entry, and is left out.
+        return [self._entries_or_reason([item for item in single_items if item is not SkipReason.NULL])]
 
-    def _watch_places(self, elements: Elements) -> None:
-        """Notice if elements of an array change their places, since their position says which entries they are."""
-        paths = [self._paths[index] for index in elements.branch.path_indices]
-        self.places.look_at(elements.array, paths, depth=elements.find_depth(self._paths))
+    def _watch_places(self, read: "_ReadByPosition") -> None:
+        """Notice if elements of an array change their places, which say which entries of the vector they hold."""
+        elements = read.elements
+        paths = [self._steps_of_paths[index] for index in elements.branch.path_indices]
+        depth = elements.find_depth(self._steps_of_paths)
+        self.places.look_at(elements.array, paths, depth=depth, outer_places=read.outer_places)
 
-    def _read_end(self, end: Any, *, is_only_path: bool) -> Any:
+    def _read_end(self, end: Any, *, may_be_encoded: bool) -> Any:
         """Return the array, the number or the null at the end of a path. Raises `VectorError` for an object.
 
-        A text that begins with a bracket is parsed as an array. Any other text is base64, except for words such as NaN.
-        Bytes and base64 hold all numbers of a vector, so they are decoded only if there is one path; otherwise they are
+        A text that begins with a bracket is parsed as an array. With `may_be_encoded`, bytes and any other text, except
+        for words such as NaN, are decoded: they hold all numbers of a vector, the text in base64. Otherwise they are
         returned as they are.
         """
         # `plain_number` returns the object itself if it is not a number of MongoDB, such as {"$numberDouble": "1.5"}.
@@ -436,8 +476,8 @@ class NumberFields:
             raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(end)}")
         if not isinstance(end, str | bytes) or is_number_word(end):
             return end
-        may_hold_vector = is_only_path or begins_as_array(end)
-        if not may_hold_vector:
+        should_be_decoded = may_be_encoded or begins_as_array(end)
+        if not should_be_decoded:
             return end
         decoded = end if isinstance(end, bytes) else decode_text(end)
         if not isinstance(decoded, bytes):
@@ -449,8 +489,20 @@ class NumberFields:
         if decoded and size % 8 == 0:
             sizes = f"{size // 4} numbers of 4 or {size // 8} of 8"
             raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
-        # Only floats of 4 bytes fit. `_NumbersOfBytes` refuses all other sizes, and no bytes.
+        # Only floats of 4 bytes fit. `_NumbersOfBytes` refuses empty bytes, and sizes that are not a multiple of 4.
         return _NumbersOfBytes(decoded, max(size // 4, 1))
+
+
+class _ReadByPosition(NamedTuple):
+    """An array whose elements are read by position: their places say which entries of a vector they hold."""
+
+    elements: Elements
+    outer_places: tuple[int, ...] = ()
+    """If the array is inside of elements that are read by position as well: their places, from the outermost."""
+
+    def inside(self, place: int) -> "_ReadByPosition":
+        """Return the array as one that is inside of the element at this place of another array."""
+        return self._replace(outer_places=(place, *self.outer_places))
 
 
 class _NumbersOfBytes(list[float]):
@@ -465,13 +517,13 @@ def _flatten(items: list[Any]) -> list[Any]:
     """Return single numbers and the entries of arrays in one list. Nulls in place of vectors are left out."""
     entries = list[Any]()
     for item in items:
-        if item is not NotFound.NULL:
+        if item is not SkipReason.NULL:
             entries += item if isinstance(item, list) else [item]
     return entries
 
 
 def _innermost_arrays(array: list[Any]) -> list[Any]:
-    """Return the innermost arrays of an array of arrays, with `NotFound.NULL` for each null among the arrays.
+    """Return the innermost arrays of an array of arrays, with `SkipReason.NULL` for each null among the arrays.
 
     If the array holds anything but arrays and null, it is an innermost array.
     """
@@ -481,5 +533,5 @@ def _innermost_arrays(array: list[Any]) -> list[Any]:
         return [array]
     arrays = list[Any]()
     for element in array:
-        arrays += [NotFound.NULL] if element is None else _innermost_arrays(element)
+        arrays += [SkipReason.NULL] if element is None else _innermost_arrays(element)
     return arrays

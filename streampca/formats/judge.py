@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.formats.errors import NOT_ERRORS, missing_hint
+from streampca.formats.errors import SKIP_REASONS, missing_hint
 from streampca.formats.record import Decoded, Reject
 from streampca.pca.arrays import Array, find_unusable_entries
 from streampca.pca.missing_values import NO_MISSING_VALUES, MissingValues
@@ -82,7 +82,7 @@ class Judge:
         (m,) say how many vectors each holds. For example, if the first of three values could not be read, the second
         holds one vector and the third holds two, `indices` is [1, 2] and `counts` is [1, 2].
 
-        `rejects` were rejected before. Those with a reason of `NOT_ERRORS` become `Decoded.skipped`.
+        `rejects` were rejected before. Those with a reason of `SKIP_REASONS` become `Decoded.skipped`.
         """
         given_vectors = vectors
         vectors = self.missing_values.to_nan(given_vectors)
@@ -92,11 +92,12 @@ class Judge:
                 vectors = np.where(np.isnan(vectors), np.nan, vectors)
             value_of_vector = np.repeat(np.arange(len(counts)), counts)  # for the counts [1, 2]: [0, 1, 1]
             bad_vectors = np.flatnonzero(~self._are_good(vectors))
-            # A value is rejected for its first bad vector, so `unique` returns the first place of each value.
-            bad_values, places_of_first = np.unique(value_of_vector[bad_vectors], return_index=True)
-            first_bad_vectors = bad_vectors[places_of_first]
+            value_of_bad_vector = value_of_vector[bad_vectors]
+            # A value is rejected for its first bad vector: `unique` also returns where each value first occurs.
+            bad_values, first_occurrences = np.unique(value_of_bad_vector, return_index=True)
+            first_bad_vectors = bad_vectors[first_occurrences]
             for value, row in zip(bad_values, first_bad_vectors, strict=True):
-                reason, message = self._why_bad(vectors[row], given_vectors[row])
+                reason, message = self._why_bad(vectors[row], given=given_vectors[row])
                 rejects.append(Reject(int(indices[value]), reason, message))
             vectors = vectors[~np.isin(value_of_vector, bad_values)]
             counts = counts.copy()
@@ -105,9 +106,9 @@ class Judge:
         return Decoded(
             vectors=vectors.astype(self.dtype, copy=False),
             indices=indices[holds_vectors],
-            rejects=sorted(reject for reject in rejects if reject.reason not in NOT_ERRORS),
+            rejects=sorted(reject for reject in rejects if reject.reason not in SKIP_REASONS),
             counts=counts[holds_vectors],
-            skipped=[reject for reject in rejects if reject.reason in NOT_ERRORS],
+            skipped=[reject for reject in rejects if reject.reason in SKIP_REASONS],
         )
 
     def first_bad(self, vectors: Array) -> BadVector | None:
@@ -118,7 +119,8 @@ class Judge:
         if is_good.all():
             return None
         row = int(is_good.argmin())  # the first False
-        reason, message = self._why_bad(vectors[row], vectors[row])  # no entry was replaced, so both are the same
+        # Unlike in `reject_bad`, no entry was replaced by NaN, so `given` is the same vector.
+        reason, message = self._why_bad(vectors[row], given=vectors[row])
         return BadVector(row, reason, message)
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn

@@ -41,7 +41,7 @@ class RawReader(Reader):
         # A setting without a byte order, such as float32, may be wrong: the first numbers are tested.
         names_byte_order = self.format[0] in "<>"
         if not names_byte_order and self.dtype.str in ("<f4", "<f8"):
-            self.guessed_dtype = self.dtype.str
+            self.dtype_to_check = self.dtype.str
         self.raw_size = self.dtype.itemsize * self.dimensions
 
     def read(self, value: bytes) -> bytes:

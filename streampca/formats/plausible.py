@@ -59,7 +59,8 @@ def explain_problem(rows: Array, *, raw: bool, dimensions: int) -> str:
 def find_problem(rows: Array) -> str:
     """Say what is odd about vectors (n, d) of floats, in the type that they were read as; "" if nothing is odd.
 
-    It is odd if all numbers are tiny, or if most numbers of a dimension span many decades.
+    It is odd if all numbers are tiny, or if most numbers of a dimension span many decades. At most `_MAX_DIMENSIONS`
+    dimensions, at equal distances, are looked at.
     """
     step = math.ceil(rows.shape[1] / _MAX_DIMENSIONS)
     magnitudes = np.abs(rows[:, ::step].astype(np.float64))
@@ -68,7 +69,7 @@ def find_problem(rows: Array) -> str:
     counts = (~is_left_out).sum(axis=0)  # of the numbers of each dimension
 
     is_float16 = rows.dtype.itemsize == 2
-    # float16 has a smallest normal number of 6e-5. Times the factor it would be 4, and many measured numbers are less.
+    # float16 has a smallest normal number of 6e-5. Times `_TINY_FACTOR` it would be 4: more than many measured numbers.
     tiny = np.finfo(rows.dtype).tiny * (1.0 if is_float16 else _TINY_FACTOR)
     if counts.any() and not (magnitudes[~is_left_out] >= tiny).any():
         return f"all numbers but zero are below {tiny:.0e}"
@@ -77,7 +78,7 @@ def find_problem(rows: Array) -> str:
     ascending = np.sort(magnitudes[:, has_enough], axis=0)
     last_index = counts[has_enough] - 1  # in each dimension, of the largest number
     index_of_percentile_90 = last_index * 9 // 10
-    index_of_percentile_10 = last_index - index_of_percentile_90  # at the same distance from the other end
+    index_of_percentile_10 = last_index - index_of_percentile_90  # as many numbers are left out at both ends
     indices = np.stack([index_of_percentile_10, index_of_percentile_90])
     low, high = np.log10(np.take_along_axis(ascending, indices, axis=0))
     decades = (high - low).max(initial=0.0)
@@ -113,7 +114,8 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
         is_big_endian = numbers.dtype.str[0] == ">"
         name = numbers.dtype.str if is_big_endian else numbers.dtype.name
         entries = vector_size // numbers.dtype.itemsize  # of a vector in this format
-        formats[name if entries == dimensions else f"{name} (dimensions={entries})"] = None
+        suggestion = name if entries == dimensions else f"{name} (dimensions={entries})"
+        formats[suggestion] = None
     return list(formats)
 
 

@@ -90,7 +90,9 @@ class _MessageReader:
     def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
         """Prepare the types with which vectors, packed vectors and labels are read from a message.
 
-        `indexes` name the type of the message in the schema `files` (`_find_message_type`).
+        `files` are the schema. `indexes` are the position of the message's type in the schema: the first index counts
+        its types, the second the types nested in that type, and so on. In the prepared types, texts and messages that
+        nobody reads are declared as bytes, so that they need not be UTF-8 and cannot be the cause of an error.
         """
         self._dimensions = reader.dimensions
         self._numbers = reader.numbers
@@ -103,12 +105,12 @@ class _MessageReader:
         descriptor = _find_message_type(vector_files, indexes)
         self._original_type = message_factory.GetMessageClass(descriptor)
         self._packed_type = None  # has `repeated bytes` in place of the field that may hold packed numbers
-        field = _require_fields(reader, descriptor)
-        if field is not None and self._may_be_packed(field):
+        only_field = _check_paths_and_find_only_field(reader, descriptor)
+        if only_field is not None and self._may_be_packed(only_field):
             self._path = [part.name for part in reader.paths[0] if isinstance(part, Part)]
-            self._field_number = field.number
-            self._number_size = _PACKED_SIZES[field.type]
-            packed_descriptor = _find_message_type(_with_bytes(vector_files, field), indexes)
+            self._field_number = only_field.number
+            self._number_size = _PACKED_SIZES[only_field.type]
+            packed_descriptor = _find_message_type(_with_repeated_bytes(vector_files, only_field), indexes)
             self._packed_type = message_factory.GetMessageClass(packed_descriptor)
 
     def _may_be_packed(self, field: FieldDescriptor) -> bool:
@@ -137,13 +139,14 @@ class _MessageReader:
     def _read_packed(self, message: Message) -> VectorBytes | None:
         """If the field holds d packed numbers, return them; else return None.
 
-        `message` is of the type in which the field is `repeated bytes`: each of these bytes holds packed numbers.
+        `message` is of the type in which the field is `repeated bytes`: each item of the field is a run of packed
+        numbers.
         """
         *names_around, name = self._path
         parent = message
         for name_around in names_around:
             parent = getattr(parent, name_around)
-        runs = getattr(parent, name)  # of packed numbers: one run, unless the writer has packed the numbers in parts
+        runs = getattr(parent, name)  # a single one, unless the writer has packed the numbers in parts
         data = b"".join(runs)
         has_d_numbers = len(data) == self._number_size * self._dimensions
         # A number that begins in one run and ends in the next one is an error, which the original type reports.
@@ -154,7 +157,7 @@ class _MessageReader:
         unknown = unknown_fields.UnknownFieldSet(parent)
         if len(unknown) and any(field.field_number == self._field_number for field in unknown):
             return None
-        return widen_floats(data, self._dimensions)
+        return widen_floats(data, self._dimensions)  # as float64
 
 
 class ProtobufWriter(Writer):
@@ -175,14 +178,15 @@ class ProtobufWriter(Writer):
                 case "O":  # texts or bytes
                     encoded_fields.append(encode_items(values, encode_item))
                 case "f":
-                    row_size = 8 * values[:1].size  # bytes of the numbers in one row
                     is_vector = values.ndim == 2
+                    row_size = 8 * (values.shape[1] if is_vector else 1)  # bytes of the numbers in one row
                     head = length_tag + varint(row_size) if is_vector else _encode_tag(number, _WIRE_FIXED64)
                     encoded_fields += [head, values]
                     floats_size += len(head) + row_size
                 case _:  # whole numbers, which are packed
                     encoded_fields.append([encode_item(b"".join(map(varint, row))) for row in values.tolist()])
-        # Messages are only written around floats. So the message inside has the same size in all rows.
+        # Messages are only written around fields of floats, which have the same size in all rows. So the messages have
+        # the same size, too, and the same heads.
         heads_around = b""
         inner_size = floats_size
         for _ in self.around:
@@ -205,14 +209,15 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 def schema_of(layout: Layout) -> WriterSchema:
     """Return the schema of a message with these fields, inside of a message for each name of `around`.
 
-    Each message around has one field, and declares its type. For example, with the field v inside of `after`:
-    `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
+    A message around has one field, and the type of this field is declared inside of the message. For example, with the
+    field v inside of `after`: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
     for depth, name in enumerate(reversed(layout.around), 1):
         inner_type = f"{outermost_type}{depth}"
+        # In the example, `repeated double v = 1;` becomes `Vector1 after = 1; message Vector1 { … }`.
         content = f"{inner_type} {name} = 1; message {inner_type} {{ {content} }}"
     return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {outermost_type} {{ {content} }}')
 
@@ -257,10 +262,10 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
 
 
 def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
-    """Return the message type that a value names by its indexes.
+    """Return the message type that a value names by its indexes. There is at least one index.
 
-    The first index counts the types of the schema's own file; each further index counts the types nested in the one
-    before.
+    The first index counts the types of the schema's own file. Each further index counts the types that are nested in
+    the type before. If there are not so many types, raises `VectorError`.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
@@ -268,17 +273,17 @@ def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     types = list(pool.FindFileByName(MAIN).message_types_by_name.values())
     for index in indexes:
         if index >= len(types):
-            raise VectorError("undecodable", "its schema has no such message as it says it is")
-        message = types[index]
-        types = list(message.nested_types)
-    return message
+            raise VectorError("undecodable", "its schema has no such message type")
+        message_type = types[index]
+        types = list(message_type.nested_types)
+    return message_type
 
 
-def _require_fields(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
-    """Raise `VectorError` if the paths cannot lead to numbers in messages of this type.
+def _check_paths_and_find_only_field(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
+    """Raise `VectorError` if the paths cannot lead to numbers in messages of the type `root`.
 
-    If there is a single path and it leads to one field in each message, returns this field: all numbers may be packed
-    in it. With conditions `where`, other fields must be read as well, so returns None.
+    If there is a single path, and it leads to one field in each message, return this field: all numbers may be packed
+    in it. With several paths, or with conditions `where`, more fields must be read, so return None.
     """
     fields = []
     errors = []  # of the paths that do not lead to a field
@@ -291,15 +296,16 @@ def _require_fields(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
     if errors and not some_may_be_missing:
         hint = NULL_HINT if fields else ""  # if no path leads to a field, the paths are wrong
         raise VectorError("undecodable", f"{errors[0]}{hint}")
-    needs_one_field = len(reader.paths) == 1 and not reader.where
-    return fields[0] if needs_one_field else None
+    reads_only_one_field = len(reader.paths) == 1 and not reader.where
+    return fields[0] if reads_only_one_field else None
 
 
 def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
     """Return the field to which a path leads from a message type.
 
-    If the schema does not tell where the path ends, or if the path leads through repeated fields, returns None. If
-    there is no such field, or if it cannot hold numbers, raises `VectorError`.
+    Returns None if the path leads through repeated fields, to a wrapper such as DoubleValue, or into a Struct, a map or
+    a text of JSON, whose names are not in the schema. If there is no such field, or if it cannot hold numbers, raises
+    `VectorError`.
     """
     dotted_path = spell_path(get_steps(path))
     message = root
@@ -308,7 +314,7 @@ def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
     for part in path:
         if field is not None:  # the field of the part before, through which the path leads
             if _may_hold_any_names(field):
-                return None
+                return None  # the schema does not have the names on the rest of the path
             leads_through_repeated = leads_through_repeated or field.is_repeated
         if isinstance(part, Choice):  # chooses an item of a repeated field: all items have the field's type
             continue
@@ -358,7 +364,8 @@ def _to_tree(value: Any, names: Collection[str]) -> Any:
 def _field_value(message: Message, field: FieldDescriptor, names: Collection[str]) -> Any:
     """Return what a field of a message holds, with a dict in place of each message, see `_to_tree`.
 
-    If Protobuf can tell that the field is not set, returns None.
+    The dicts have only the fields with one of the `names`. If Protobuf can tell that the field is not set, returns
+    None.
     """
     value = getattr(message, field.name)
     if field.is_repeated:
@@ -372,7 +379,7 @@ def _field_value(message: Message, field: FieldDescriptor, names: Collection[str
         return None
     if field.enum_type and value in field.enum_type.values_by_number:
         return field.enum_type.values_by_number[value].name
-    return _to_tree(value, names)
+    return _to_tree(value, names)  # a dict if the value is a message; else the value as it is
 
 
 def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
@@ -398,7 +405,7 @@ def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
     return changed
 
 
-def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
+def _with_repeated_bytes(files: Files, field: FieldDescriptor) -> Files:
     """Return a copy of a schema with the type `repeated bytes` for one of its fields."""
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     changed_file = next(file for file in changed.file if file.name == field.file.name)

@@ -164,19 +164,20 @@ class Batch:
     def before(self, index: int) -> Self:
         """Return the part of this batch before the record with this index."""
         decoded = self.decoded
-        record_count = int(np.searchsorted(decoded.indices, index))  # records in this part that hold vectors
-        vector_count = decoded.counts[:record_count].sum()
+        # `timestamps`, `indices` and `counts` have one item for each record that holds vectors.
+        vector_record_count = int(np.searchsorted(decoded.indices, index))
+        vector_count = decoded.counts[:vector_record_count].sum()
         part = Decoded(
             vectors=decoded.vectors[:vector_count],
-            indices=decoded.indices[:record_count],
+            indices=decoded.indices[:vector_record_count],
             rejects=[reject for reject in decoded.rejects if reject.index < index],
-            counts=decoded.counts[:record_count],
+            counts=decoded.counts[:vector_record_count],
             skipped=[skipped for skipped in decoded.skipped if skipped.index < index],
         )
         return replace(
             self,
             decoded=part,
-            timestamps=self.timestamps[:record_count],
+            timestamps=self.timestamps[:vector_record_count],
             records=self.records[:index],
             next=self.records[index].offset,
         )

@@ -41,7 +41,8 @@ class Schemas(Protocol):
         """Return the schema with this id or GUID. It never changes, so callers may cache it.
 
         If there is no such schema, raises `KeyError`. While the registry cannot be reached, cannot answer, or refuses
-        access to this schema, raises `TimeoutError`. If it refuses all access, raises `SourceError`.
+        access to this schema only, raises `TimeoutError`: the caller tries again, since access may be granted later. If
+        the registry refuses all access, raises `SourceError`.
         """
 
 
@@ -80,7 +81,7 @@ class SchemaCache(Generic[T]):
         self._schemas = schemas
         self._kind = kind
         self._make = make
-        self._cache: dict[bytes, T | VectorError] = {}  # by frame
+        self._cache: dict[bytes, T | VectorError] = {}  # by frame: the bytes before a payload, with the schema's id
         self._asking = Lock()  # held by the thread that asks the registry
         self._is_away = False  # whether the registry did not answer the last request
 

@@ -30,9 +30,10 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
     if name not in _ARRAY_NAMES:
         return array
     indices = parent.get("indices")
-    # Protobuf reads a repeated field that is not set as []. A vector with numbers but without indices is dense.
-    are_indices_unset = indices == [] and array
-    if name == "values" and indices is not None and not are_indices_unset:
+    # Protobuf reads a repeated field that is not set as []. So if `indices` are [] and there are numbers, `indices` was
+    # not set: a sparse vector has an index for each number.
+    are_indices_unset = indices is None or (indices == [] and bool(array))
+    if name == "values" and not are_indices_unset:
         raise sparse_error()
     shape = parent.get("shape")
     if not isinstance(array, list) or not isinstance(shape, list) or not _are_lengths(shape):

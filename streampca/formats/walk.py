@@ -22,15 +22,15 @@ MAX_TEXTS = 2
 """Texts that hold JSON, one inside of the other, that a path may lead through."""
 
 
-class NotFound(Enum):
-    """Why there is nothing at the end of a path, although no name is missing."""
+class SkipReason(Enum):
+    """Why there is nothing at the end of a path, although no name is missing. The record may be skipped."""
 
-    NULL = "null, or a placeholder of Debezium, is in place of a vector or of what should hold it"
+    NULL = "null, or a placeholder of Debezium, is in place of a vector or an entry, or of what should hold it"
     UNMET = "a condition of `where` is not met"
 
 
 class Absent(NamedTuple):
-    """A step of a path leads to nothing."""
+    """A step of a path leads to nothing: the path may be wrong."""
 
     path_index: int  # in `field`
     step: Step
@@ -40,7 +40,8 @@ class Absent(NamedTuple):
     def may_be_missing(self) -> bool:
         """Whether the vector may have a missing entry here.
 
-        It may if the step is a name and the parent an object, or if the step is an element and the parent an array.
+        It may if the step is a name and the parent an object, or if the step chooses an element (`Choice`) and the
+        parent is an array. A parent of another type means that the path is wrong.
         """
         type_for_step = list if isinstance(self.step, Choice) else dict
         return isinstance(self.parent, type_for_step)
@@ -50,20 +51,20 @@ class Item(NamedTuple):
     """What is at the end of a path, or an array through which several paths lead."""
 
     path_indices: Sequence[int]  # in `field`
-    value: Any  # a value, `NotFound`, `Absent`, or `Elements`
+    value: Any  # a value, `SkipReason`, `Absent`, or `Elements`
 
 
-Found: TypeAlias = list[Item] | NotFound
-"""What the paths lead to in a value; `NotFound.UNMET` if the value does not meet a condition of `where`."""
+Found: TypeAlias = list[Item] | SkipReason
+"""What the paths lead to in a value; `SkipReason.UNMET` if the value does not meet a condition of `where`."""
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """Paths that lead to the same value, and how they go on from there. The branches of paths are a tree."""
+    """A node in the tree of paths: the paths that lead to the same value, and how they go on from this value."""
 
     path_indices: tuple[int, ...]  # of these paths in `field`
     ends: tuple[int, ...]  # indices of the paths that end at this value
-    next: Mapping[Step, "_Branch"]  # the branch of the paths that go on with each step
+    next: Mapping[Step, "_Branch"]  # the children: for each step, the node of the paths that go on with this step
 
     @classmethod
     def of(cls, steps_by_path: Mapping[int, Sequence[Step]]) -> "_Branch":
@@ -90,13 +91,13 @@ class _Branch:
         [following] = [branch for branch in self.next.values() if path_index in branch.path_indices]
         return 1 + following.count_steps_left(path_index)
 
-    def items_without(self, step: Step, parent: Any) -> list[Item]:
-        """Return the items of the paths if the step to this branch leads to nothing in `parent`.
+    def items_without_value(self, step: Step, parent: Any) -> list[Item]:
+        """Return an item with the reason for each path, if the step to this branch leads to nothing in `parent`.
 
-        A step from null leads to null, and a step from any other value to a missing entry.
+        If `parent` is null, the reason is `SkipReason.NULL`; otherwise it is `Absent`, with the step that is missing.
         """
         if parent is None:
-            return [Item((index,), NotFound.NULL) for index in self.path_indices]
+            return [Item((index,), SkipReason.NULL) for index in self.path_indices]
         return [Item((index,), Absent(index, step, parent)) for index in self.path_indices]
 
     def leave_out(self, steps: Sequence[Step]) -> "_Branch":
@@ -127,17 +128,18 @@ class Elements(NamedTuple):
     """An array through which paths lead: they go on in each of its elements."""
 
     array: list[Any]
-    branch: _Branch  # how the paths go on in each element
+    branch: _Branch  # the paths through this array, and the steps that they have left in each element
     tests: Sequence[_Test]  # which each element must meet
     max_texts: int  # texts that hold JSON, which the paths may still lead through
 
     def find_depth(self, paths: Sequence[Sequence[Step]]) -> int:
-        """Return how many steps lead to the array: the length of a path minus its steps after the array.
+        """Return how many steps lead to the array: the length of a path minus the steps that it has left in an element.
 
-        `paths` are all paths of `field`. The paths through the array share the steps before it, so any of them serves.
+        `paths` are all paths of `field`; `branch` has the indices of those through the array. These share the steps to
+        the array, so the first one serves.
         """
-        path_index = self.branch.path_indices[0]
-        return len(paths[path_index]) - self.branch.count_steps_left(path_index)
+        first_path_index = self.branch.path_indices[0]
+        return len(paths[first_path_index]) - self.branch.count_steps_left(first_path_index)
 
     def is_accepted(self, element: Any) -> bool:
         """Return whether an element meets the tests."""
@@ -156,7 +158,7 @@ class Walk:
         self._tests = [_Test(condition, _Branch.of({0: condition.steps})) for condition in where]
 
     def find(self, value: Any) -> Found:
-        """Return the items in the order of the paths. If the value does not meet `where`, returns `NotFound.UNMET`.
+        """Return the items in the order of the paths. If the value does not meet `where`, returns `SkipReason.UNMET`.
 
         If a path should choose one element of an array, but several fit, raises `VectorError`.
         """
@@ -164,29 +166,32 @@ class Walk:
 
 
 def _find(value: Any, branch: _Branch, tests: Sequence[_Test], max_texts: int) -> Found:
-    """Find what the paths of a branch lead to in a value; `NotFound.UNMET` if the value fails one of the `tests`.
+    """Find what the paths of a branch lead to in a value. If the value fails one of `tests`, return `SkipReason.UNMET`.
 
-    On the way, at most `max_texts` texts are parsed as JSON.
+    `branch` is a node in the tree of paths: `branch.ends` are the indices of the paths that end at this value, and
+    `branch.next` has a child for each step with which paths go on. The list has an `Item` for each path, with the index
+    of the path; paths through all elements of an array are one item, with all their indices. On the way, at most
+    `max_texts` texts are parsed as JSON.
     """
     if is_unavailable(value):
-        return [Item((index,), NotFound.NULL) for index in branch.path_indices]
+        return [Item((index,), SkipReason.NULL) for index in branch.path_indices]
     if branch.next:
         value, max_texts = open_texts(value, max_texts)
     if isinstance(value, list) and branch.next:
         return _find_in_array(value, branch, tests, max_texts)
-    entries = value if isinstance(value, dict) else {}
+    entries = value if isinstance(value, dict) else {}  # a number, a text or null has no entries
     tests_here, inner_tests = _divide_tests(tests, branch, entries)
     if not all(_is_met(test, value, max_texts) for test in tests_here):
-        return NotFound.UNMET
-    items = [Item((index,), value) for index in branch.ends]  # of the paths that end at this value
-    for step, following in branch.next.items():
+        return SkipReason.UNMET
+    items = [Item((index,), value) for index in branch.ends]
+    for step, child in branch.next.items():
         if step not in entries:
-            items += following.items_without(step, value)
+            items += child.items_without_value(step, parent=value)
             continue
-        # An array at the end of a path may be a sparse vector or a tensor, which `read_array` finds out.
-        inner = read_array(entries, step) if following.ends else entries[step]
-        found = _find(inner, following, inner_tests, max_texts)
-        if isinstance(found, NotFound):
+        # If a path ends at an array, the entries beside it may say that it is a sparse vector or a tensor.
+        inner_value = read_array(entries, step) if child.ends else entries[step]
+        found = _find(inner_value, child, inner_tests, max_texts)
+        if isinstance(found, SkipReason):
             return found
         items += found
     return sorted(items, key=_first_path_index)
@@ -215,69 +220,75 @@ def _first_path_index(item: Item) -> int:
 def _find_in_array(array: list[Any], branch: _Branch, tests: Sequence[_Test], max_texts: int) -> Found:
     """Find what the paths of a branch lead to, if some of them go on in this array.
 
-    A path that begins with a choice, such as [id=temp], goes on in one element, and any other path in all elements.
+    A path that goes on with a choice, such as [id=temp], is followed in the chosen element. A path that goes on with a
+    name leads through all elements: this function returns them as `Elements`, which the caller reads one by one. If the
+    array as a whole, or the chosen element, fails one of `tests`, returns `SkipReason.UNMET`.
     """
-    # In an array of arrays, elements of the inner arrays are chosen.
+    # In an array of arrays nothing is chosen here, but in each inner array, when the walk goes on in these elements.
     can_choose = not any(isinstance(element, list) for element in array)
     choices = [step for step in branch.next if isinstance(step, Choice)] if can_choose else []
-    divided = _divide_tests_in_array(tests, branch, can_choose=can_choose)
-    if not all(_is_met(test, array, max_texts) for test in divided.of_array):
-        return NotFound.UNMET
+    divided_tests = _divide_tests_in_array(tests, branch, can_choose=can_choose)
+    if not all(_is_met(test, array, max_texts) for test in divided_tests.on_array):
+        return SkipReason.UNMET
     items = [Item((index,), array) for index in branch.ends]  # of the paths that end at this array
     for choice in choices:
-        elements = Elements(array, branch.next[choice], divided.of_elements, max_texts)
-        found = _find_in_chosen(elements, choice, divided.of_chosen)
-        if isinstance(found, NotFound):
+        elements = Elements(array, branch.next[choice], divided_tests.on_each_element, max_texts)
+        found = _find_in_chosen(elements, choice, divided_tests.on_chosen_element)
+        if isinstance(found, SkipReason):
             return found
         items += found
-    in_all_elements = branch.leave_out(choices)  # the paths that do not end here and do not choose an element
-    if in_all_elements.path_indices:
-        elements = Elements(array, in_all_elements, divided.of_elements, max_texts)
-        items.append(Item(in_all_elements.path_indices, elements))
+    branch_through_all = branch.leave_out(choices)  # of the paths that do not end here and do not choose an element
+    if branch_through_all.path_indices:
+        elements = Elements(array, branch_through_all, divided_tests.on_each_element, max_texts)
+        items.append(Item(branch_through_all.path_indices, elements))
     return sorted(items, key=_first_path_index)
 
 
 class _DividedTests(NamedTuple):
-    """The tests of an array, by what they are about. For example, with the path `[id=temp].v`:"""
+    """The tests of an array, by what they are tested on. For example, with the path `[id=temp].v`:"""
 
-    of_chosen: list[_Test]  # `[id=temp].unit=C`: about the element that all paths choose
-    of_elements: list[_Test]  # `unit=C`: about each element
-    of_array: list[_Test]  # `[id=hum].v=1`: about the array, in which the test looks for an element of its own
+    on_chosen_element: list[_Test]  # `[id=temp].unit=C`: tested on the element that all paths choose
+    on_each_element: list[_Test]  # `unit=C`: tested on each element
+    on_array: list[_Test]  # `[id=hum].v=1`: tested on the array, in which the test looks for an element of its own
 
 
 def _divide_tests_in_array(tests: Sequence[_Test], branch: _Branch, *, can_choose: bool) -> _DividedTests:
-    """Divide the tests of an array in which paths of the branch go on.
+    """Divide the tests of an array in which paths of the branch go on, by what they are tested on.
 
-    `can_choose` is False in an array of arrays: then a choice, such as [id=temp], is among the elements of the inner
-    arrays.
+    For example, if the only path goes on with `[id=temp].v`, the condition `[id=temp].unit=C` is tested on the chosen
+    element, `unit=C` on each element, and `[id=hum].v=1` on the array: any element with this id may meet it.
+
+    `can_choose` is False in an array of arrays. There a choice is tested on each element, which is an inner array.
     """
-    divided = _DividedTests(of_chosen=[], of_elements=[], of_array=[])
+    divided = _DividedTests(on_chosen_element=[], on_each_element=[], on_array=[])
     for test in tests:
-        chooses_here = can_choose and isinstance(test.next_step, Choice)
-        # A path that ends at the array reads all its elements. Then tests are about the array as a whole.
-        is_about_each_element = test.next_step is not None and not chooses_here and not branch.ends
-        if is_about_each_element:
-            divided.of_elements.append(test)
-        elif chooses_here and test.next_step == branch.common_step:
-            divided.of_chosen.append(test.after_next_step())
+        chooses_element = can_choose and isinstance(test.next_step, Choice)
+        chooses_same_as_paths = chooses_element and test.next_step == branch.common_step
+        ends_here = test.next_step is None
+        if chooses_same_as_paths:
+            divided.on_chosen_element.append(test.after_next_step())
+        elif chooses_element or ends_here or branch.ends:
+            # If a path ends at the array (`branch.ends`), the array is read as a whole: no element can be left out.
+            divided.on_array.append(test)
         else:
-            divided.of_array.append(test)
+            divided.on_each_element.append(test)
     return divided
 
 
 def _find_in_chosen(elements: Elements, choice: Choice, tests_of_chosen: Sequence[_Test]) -> Found:
     """Find what the paths lead to in the element that a choice chooses. Raises `VectorError` if several fit.
 
-    Elements that fit must meet `elements.tests` to be chosen. The chosen element must also meet `tests_of_chosen`;
-    else returns `NotFound.UNMET`.
+    For example, [id=temp] chooses the element whose `id` is temp. If several have this id, `elements.tests`, such as
+    `unit=C`, say which of them is chosen. If the chosen element then fails one of `tests_of_chosen`, such as
+    `[id=temp].state=ok`, the whole value does not meet `where`: returns `SkipReason.UNMET`.
     """
     branch = elements.branch
     fitting = [element for element in elements.array if _fits(element, choice, elements.max_texts)]
     if not fitting:
-        return branch.items_without(choice, elements.array)
+        return branch.items_without_value(choice, parent=elements.array)
     accepted = list(filter(elements.is_accepted, fitting))
-    if not accepted:
-        return [Item((index,), NotFound.UNMET) for index in branch.path_indices]
+    if not accepted:  # the choice fits elements, but none of them meets `elements.tests`
+        return [Item((index,), SkipReason.UNMET) for index in branch.path_indices]
     if len(accepted) > 1:
         raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
     return _find(accepted[0], branch, tests_of_chosen, elements.max_texts)
@@ -292,7 +303,7 @@ def _is_met(test: _Test, value: Any, max_texts: int) -> bool:
 
 def single_values(found: Found | list[Any]) -> Iterator[Any]:
     """Yield each value that was found, and each value in an array. A path that leads to nothing gives None."""
-    items = [] if isinstance(found, NotFound) else found
+    items = [] if isinstance(found, SkipReason) else found
     for item in items:
         value = item.value if isinstance(item, Item) else item
         if isinstance(value, Elements):
@@ -301,7 +312,7 @@ def single_values(found: Found | list[Any]) -> Iterator[Any]:
         elif isinstance(value, list):
             yield from single_values(value)
         else:
-            yield None if isinstance(value, NotFound | Absent) else plain_number(value)
+            yield None if isinstance(value, SkipReason | Absent) else plain_number(value)
 
 
 def _fits(element: Any, choice: Choice, max_texts: int) -> bool:

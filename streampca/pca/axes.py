@@ -95,7 +95,10 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
         rows = choose_signs(rows, reference)
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
-    if state.missing is not None:  # then Σ may have negative eigenvalues; complete messages cause none
+    # If no entry was ever missing, Σ cannot have negative eigenvalues. A state that was restored after a model has lost
+    # `missing`, but it still has `known`.
+    had_gaps = state.missing is not None or state.known is not None
+    if had_gaps:
         raised, total_variance = _raise_small_variances(state)
         count = min(len(raised), components)  # there may be more components than columns: then the rest has variance 0
         variance[:count] = raised[:count]
@@ -172,7 +175,7 @@ def restore_state(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),
         weight=model.weight,
-        total_variance=model.total_variance or 1.0,  # if it is 0, `compute_continuation` has divided by 1
+        total_variance=model.total_variance,
         count=count,
         concentration=1 / max(model.weight, 1.0),  # the sum of squared shares, as if all messages counted alike
         scale=model.scale,
@@ -213,10 +216,13 @@ def _restore_covariance(
     d = model.dimensions
     if continuation is None:
         U = model.components.T.astype(np.float64)
-        noise = model.noise_variance
+        # Without variance, the noise variance of the model is only the smallest positive number, so that scores do not
+        # divide by 0. Learning would divide by its root.
+        noise = model.noise_variance if model.total_variance > 0 else 0.0
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:  # variances of standardised entries are known: 1, or 0 for a constant entry
-            np.fill_diagonal(covariance, _find_standardised_variances(U, model.scale))
+            learned_axes = U[:, model.explained_variance > 0]  # axes without variance have arbitrary directions
+            np.fill_diagonal(covariance, _find_standardised_variances(learned_axes, model.scale))
     else:
         covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())

@@ -31,8 +31,8 @@ def _compute_known_shares(state: State) -> F64 | None:
 
     This is N_ij (`state.known`), the share of the weight for which both entries have been known, with two exceptions:
 
-    - N_ij is limited to min(e_i, e_j), where e = min(N_jj, (s/0.1)²) is the share that counts for an entry, and s is the
-      share of the messages that show the entry. So an entry that few messages show counts less.
+    - N_ij is limited to min(e_i, e_j). Entry j counts by e_j = min(N_jj, (s_j/0.1)²), where s_j is the share of the
+      messages that show the entry. So an entry that few messages show counts less.
     - If no message has shown both entries, N_ij is 0. Then 10⁻¹⁵ min(e_i, e_j) counts, or 0 if Σ_ij is 0, too.
 
     If Σ is not kept, the result is e (d,). Returns None if all of the weight counts everywhere.

@@ -173,9 +173,9 @@ class ClientSource(Source, ABC):
     def _check_out_of_range(self) -> list[Event]:
         """Ask brokers about each position that was out of range. If reading on cannot help, return `OutOfRange`.
 
-        Reading on from a position in the log helps if the last record before the position was not compared yet. Then
-        the position was out of range only for a moment: a new leader had to catch up, or retention has removed that
-        record, with which the fetch began.
+        If the log holds the position, and the last record before the position must be compared, the client fetches
+        again from this record. Perhaps the position was out of range only for a moment: a replica had to catch up, or
+        retention has removed the record with which the fetch began.
         """
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
@@ -192,8 +192,8 @@ class ClientSource(Source, ABC):
                 self.seek({partition: position}, {partition: uncompared} if is_kept else NO_RECORDS)
             else:
                 self._positions.stop(partition)
-                # If the log holds the position, the client has refused the position because the record before it is not
-                # the one that was read.
+                # If the log holds the position, the record before it is another one than was read, or nothing can be
+                # compared. Then the log counts as cut: if it was, reading on would skip the records that it got since.
                 diverged = position - 1 if is_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)

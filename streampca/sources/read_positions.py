@@ -2,14 +2,15 @@
 
 If the last record before a position is known, the client begins to fetch with this record, and it is compared. If the
 log was cut and has grown again, it holds another record at this offset. If compaction has removed the record, it cannot
-be compared.
+be compared. If a broker answers during reading that the log does not have the position, the record that was read last
+is compared, too.
 """
 
 import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streampca.formats.record import LastRecord, Record
+from streampca.formats.record import LastRecord, Record, last_of
 from streampca.sources.events import Records
 
 EARLIEST = -2  # position of the earliest record, whose offset is not known yet; librdkafka's number for it
@@ -30,6 +31,8 @@ class ReadPositions:
         self.by_partition: dict[int, Reached] = {}
         # The last record before each position, until a fetch has shown which record the log holds at this offset.
         self.uncompared_records: dict[int, LastRecord] = {}
+        # The last record before each position, whether it was compared or not. It is absent if its epoch is unknown.
+        self._last_records: dict[int, LastRecord] = {}
         # Positions from which the client could not read on. Their partitions are not in `by_partition` any more.
         self.out_of_range: dict[int, int] = {}
 
@@ -39,11 +42,13 @@ class ReadPositions:
         self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
         if last is not None:
             self.uncompared_records[partition] = last
+        self._set_last_record(partition, last)
 
     def stop(self, partition: int) -> None:
         """Do not read a partition any more."""
         self.by_partition.pop(partition, None)
         self.uncompared_records.pop(partition, None)
+        self._last_records.pop(partition, None)
         self.out_of_range.pop(partition, None)
 
     def fetch_offset(self, partition: int) -> int:
@@ -52,7 +57,25 @@ class ReadPositions:
         return self.by_partition[partition].next if uncompared is None else uncompared.offset
 
     def mark_out_of_range(self, partition: int) -> None:
-        """Stop reading a partition, since the log does not have its position. A client may report this twice."""
+        """Stop reading a partition, since a broker has answered that its log does not have the position.
+
+        The broker may be a replica that lags behind for a moment. So the last record before the position, if it is
+        known, must be compared again: only another record shows that the log was cut. A client may report this twice.
+        """
+        last = self._last_records.get(partition)
+        if partition in self.by_partition and last is not None:
+            self.uncompared_records[partition] = last
+        self._stop_out_of_range(partition)
+
+    def mark_cut(self, partition: int) -> None:
+        """Stop reading a partition, since its log was cut before the position. A client may report this twice.
+
+        If the last record before the position was not compared yet, it still must be.
+        """
+        self._stop_out_of_range(partition)
+
+    def _stop_out_of_range(self, partition: int) -> None:
+        """Move the position of a partition, unless this has happened already, to those that are out of range."""
         if partition in self.by_partition:
             self.out_of_range[partition] = self.by_partition.pop(partition).next
 
@@ -82,7 +105,16 @@ class ReadPositions:
         if after == before:
             return None
         self.by_partition[partition] = after
+        if records:
+            self._set_last_record(partition, last_of(records))
         return Records(partition=partition, records=records, next=after.next, end=after.end)
+
+    def _set_last_record(self, partition: int, last: LastRecord | None) -> None:
+        """Note the last record before the position; None if it is unknown, or if its epoch is."""
+        if last is None:
+            self._last_records.pop(partition, None)
+        else:
+            self._last_records[partition] = last
 
     def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> None:
         """Find out whether the log still holds the last record before the position, with which the fetch began.
@@ -100,7 +132,7 @@ class ReadPositions:
         log_ends_before_position = 0 <= fetched.end <= fetched.next < position
         has_fetched_past_last = bool(records) or fetched.next > last.offset
         if is_another_record:
-            self.mark_out_of_range(partition)
+            self.mark_cut(partition)
             del self.uncompared_records[partition]
         elif log_ends_before_position:
             self.mark_out_of_range(partition)

@@ -30,6 +30,7 @@ from streampca.fold.partitions import backfill_partition
 from streampca.formats.record import LastRecord
 from streampca.settings.commands import CreateTopicsSettings, ProduceSettings, ResetSettings, WorkerSettings
 from streampca.settings.process import StoreSettings
+from streampca.sources import clients
 from streampca.sources.base import TopicDescription
 from streampca.sources.broker_errors import TopicError
 from streampca.stores.checkpoints import Checkpoints
@@ -104,7 +105,7 @@ class Cluster:
         return dict.fromkeys(tps, self.refusal)
 
     def topic_configs(self) -> dict[str, str]:
-        return {"max.message.bytes": "1000"}
+        return {"max.message.bytes": "1000", "cleanup.policy": "delete"}
 
     def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
         self.topics[self.topic] = partitions
@@ -187,7 +188,8 @@ class World:
 
         for module in (backfill, pin, unpin, reset, drop_command):
             patch.setattr(module, "open_store", open_store)
-        patch.setattr(create_topics, "create_admin", create_admin)
+        for module in (create_topics, clients):  # `require_letters_kept` of `clients` creates an admin client, too
+            patch.setattr(module, "create_admin", create_admin)
         patch.setattr(reset, "KafkaPythonAdmin", create_admin)
         patch.setattr(produce, "create_producer", lambda settings: Interruptible(self.cluster, interruption))
         patch.setattr(engines, "on_processes", lambda: fold_here)

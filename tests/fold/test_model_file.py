@@ -1,6 +1,7 @@
 """Model files: every value survives a round trip, and any damage is detected."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from streampca.fold import model_file, npz
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.pca.projection import Scores
+from tests.docs_tables import DOCS
 from tests.errors import refusal
 from tests.example_models import stats_of
 from tests.pca.streams import values_in
@@ -78,6 +80,20 @@ def test_optional_parts_of_a_model_survive_a_round_trip(scale: Any) -> None:
     seen, known = np.arange(6) > 1, np.minimum.outer(np.arange(6) / 5, np.arange(6) / 5)[np.tril_indices(6)]
     model = dataclasses.replace(model, model=dataclasses.replace(model.model, scale=scale, seen=seen), known=known)
     assert values_in(model_file.decode(model_file.encode(model))) == values_in(model)
+
+
+def test_the_documentation_names_the_fields_and_arrays_of_a_model_file() -> None:
+    published = a_published(
+        past_scores=some_past_scores(), continuation=np.ones(21, np.float32), known=np.ones(21), names=list("abcdef"),
+        checkpoint=b"checkpoint", estimator={},
+    )  # fmt: skip
+    model = dataclasses.replace(published.model, scale=np.ones(6), seen=np.full(6, True))
+    data = model_file.encode(dataclasses.replace(published, model=model))
+    header, arrays = npz.decode(data, model_file.KIND, model_file.FORMAT_VERSION)
+    section = (DOCS / "checkpoint-format.md").read_text().split("\n## Model ")[1]
+    named = [re.findall(r"`(\w+)`", cell) for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)]
+    in_tables = sorted(name for cell in named for name in cell)
+    assert in_tables == sorted([*(header.keys() - {"kind", "format_version"}), *arrays])
 
 
 FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {

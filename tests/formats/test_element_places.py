@@ -1,10 +1,12 @@
 """Elements that change their places are noticed, and the path that is named then reads each of them."""
 
 import json
-from itertools import permutations
+import re
+from itertools import pairwise, permutations
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from streampca.formats.element_places import ElementPlaces
 from streampca.formats.fields import NumberFields
@@ -96,6 +98,86 @@ def test_what_is_kept_is_bounded() -> None:
     many_keys = seen(*[[{f"key{i}": "a", "v": 1}] for i in range(500)])
     many_texts = seen(*[[{"id": str(i), "v": 1}] for i in range(5000)])
     long_texts = seen(*[[{"id": f"{i}" * 10**5, "v": 1}] for i in range(9)])
-    for places in (many_keys, many_texts, long_texts):
+    unusable_keys = seen(*[[{f"key{i}": "x" * 1000, "v": 1}] for i in range(5000)])
+    for places in (many_keys, many_texts, long_texts, unusable_keys):
         assert len(places.encode()) < 20_000
-    assert json.loads(many_keys.encode())[1] == []
+    assert json.loads(many_keys.encode())["arrays"][0][-1] == []  # new keys are left out, and the earlier ones stay
+
+
+def test_what_is_kept_of_many_arrays_is_bounded() -> None:
+    many_arrays, many_texts = ElementPlaces(), ElementPlaces()
+    for i in range(5000):
+        many_arrays.look_at([{"id": "a"}], [("machines", "values", "v")], depth=2, outer_places=[i])
+    for i in range(100):
+        array = [{"id": str(j)} for j in range(1000)]
+        many_texts.look_at(array, [("machines", "values", "v")], depth=2, outer_places=[i])
+    assert len(many_arrays.encode()) < 20_000
+    assert len(many_texts.encode()) < 64_000 * len('"999": 999, ') + 20_000
+    joined = ElementPlaces()
+    for _ in range(3):
+        joined.add(many_arrays)
+        joined.add(ElementPlaces.decode(many_texts.encode()))
+    assert len(joined.encode()) < 64_000 * len('"999": 999, ') + 40_000
+
+
+ORDERS = st.permutations("xy").map("".join)
+VALUES = st.lists(st.fixed_dictionaries({}, optional={"a": ORDERS, "b": ORDERS, "c": ORDERS}), max_size=6)
+
+
+def places_in(*values: dict[str, str]) -> ElementPlaces:
+    """The places in values of some arrays, of which the names of the elements are given in their order."""
+    places = ElementPlaces()
+    for value in values:
+        for array, names in value.items():
+            places.look_at(elements(*names), [(array, "lo"), (array, "hi")], depth=1)
+    return places
+
+
+@given(values=VALUES, cuts=st.lists(st.integers(0, 6)).map(sorted))
+def test_an_array_is_compared_only_with_itself_also_in_parts(values: list[dict[str, str]], cuts: list[int]) -> None:
+    moved = {array for array in "abc" if len({value[array] for value in values if array in value}) > 1}
+    added = ElementPlaces()
+    for start, end in pairwise([0, *cuts, len(values)]):
+        added.add(ElementPlaces.decode(places_in(*values[start:end]).encode()))
+    for places in (added, places_in(*values)):
+        named = set(re.findall(r"([abc])\.lo", places.warning))
+        assert bool(places.warning) == bool(moved)
+        assert named <= moved
+        for array in named:
+            assert f"at {array}.lo,{array}.hi change" in places.warning
+            assert re.search(rf"field={array}\[id=([xy])\]\.lo,{array}\[id=\1\]\.hi$", places.warning)
+
+
+@given(a=ORDERS, b=ORDERS, later_a=ORDERS, later_b=ORDERS)
+def test_arrays_at_different_paths_are_not_mixed_up(a: str, b: str, later_a: str, later_b: str) -> None:
+    values = [{"a": elements(*a), "b": elements(*b)}, {"a": elements(*later_a), "b": elements(*later_b)}]
+    warning = read("a.v,b.v", 4, *values).places.warning
+    assert ("at a.v change" in warning) == (a != later_a)
+    assert ("at b.v change" in warning) == (a == later_a and b != later_b)
+    assert bool(warning) == (values[0] != values[1])
+
+
+MACHINES = st.tuples(ORDERS, ORDERS)
+
+
+def machines(orders: tuple[str, str]) -> dict[str, Any]:
+    return {"machines": [{"sensors": elements(*names)} for names in orders]}
+
+
+@given(first=MACHINES, later=MACHINES)
+def test_arrays_inside_of_elements_of_one_vector_are_kept_apart(first: Any, later: Any) -> None:
+    warning = read("machines.sensors.v", 4, machines(first), machines(later)).places.warning
+    assert ("at machines.sensors.v change" in warning) == (first != later)
+
+
+@given(first=MACHINES, later=MACHINES)
+def test_arrays_inside_of_elements_that_are_vectors_are_compared(first: Any, later: Any) -> None:
+    warning = read("machines.sensors.v", 2, machines(first), machines(later)).places.warning
+    assert ("at machines.sensors.v change" in warning) == (len({*first, *later}) > 1)
+
+
+def test_a_part_in_which_a_key_becomes_unusable_is_compared_with_the_part_before() -> None:
+    added = ElementPlaces()
+    for part in ([A], [B, SHARED]):
+        added.add(seen(*part))
+    assert added.warning == seen(A, B, SHARED).warning != ""

@@ -125,6 +125,60 @@ def test_a_continued_stream_with_gaps_is_learned_as_without_a_stop(kind: str, st
         assert later.known == pytest.approx(whole.known, abs=1e-9)
 
 
+def test_gaps_before_a_stop_are_allowed_for_in_the_noise_of_a_model_of_complete_messages_after_it() -> None:
+    """Σ still has negative eigenvalues. Without the correction, nearly no variance is left for the noise."""
+    X = gaussian(0, 1300, 1 / np.arange(1, 13.0) ** 4, offset=5.0)
+    X[:1000][np.random.default_rng(0).random((1000, 12)) < 0.5] = np.nan
+    X[:500, 0] = X[500:1000, 1] = np.nan  # never known together before the stop
+    config = LearningConfig(12, 4, impute=True)
+    state = axes.decompose(one_pass(X[:1000], config)[0], config.columns)
+    left = axes.compute_continuation(state, axes.make_model(state, 4).total_variance)
+    again = axes.restore_state(axes.make_model(state, 4), left, state.known, 1000, config)
+    states = [learn(before, X[1000:], np.ones(300), config)[0] for before in (state, again)]
+    assert np.linalg.eigvalsh(find_covariance(states[1]))[0] < -1e-4
+    whole, later = (axes.make_model(axes.decompose(after, config.columns), 4) for after in states)
+    assert later.total_variance == pytest.approx(whole.total_variance, rel=1e-5)
+    assert later.noise_variance == pytest.approx(whole.noise_variance, rel=1e-3)
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize(("d", "factor"), [(12, False), (12, True), (800, False)])
+def test_a_stream_that_was_constant_before_a_stop_is_learned_as_without_a_stop(
+    d: int, factor: bool, standardize: bool, gaps: bool, fitted: bool
+) -> None:
+    """Its later messages are not clipped: their distances are not compared with a variance that there never was."""
+    config = LearningConfig(d, 3, factor=factor, standardize=standardize, impute=gaps)
+    X = 5 + 1e-3 * gaussian(1, 1400, 1 / np.arange(1, d + 1.0))
+    X[:800] = 5.0
+    if gaps:
+        X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
+    state = axes.decompose(one_pass(X[:600], config)[0], config.columns)
+    model = axes.make_model(state, 3)
+    left = (axes.compute_continuation(state, model.total_variance), state.known) if fitted else (None, None)
+    again = axes.restore_state(model, *left, 600, config)
+    assert again.total_variance == state.total_variance == 0
+    assert not again.entry_variances.any()
+    (whole, _), (later, _) = (learn(before, X[600:], np.ones(800), config) for before in (state, again))
+    assert later.clipped == whole.clipped <= 2
+    assert later.mean == pytest.approx(whole.mean, rel=1e-12)
+    assert later.total_variance == pytest.approx(whole.total_variance, rel=1e-12)
+    assert close(find_covariance(later), find_covariance(whole), 1e-12)
+
+
+@pytest.mark.parametrize("constant", [11, 12])
+def test_constant_entries_have_no_variance_in_the_state_that_is_restored_after_a_published_model(constant: int) -> None:
+    """The model has more axes than the stream has directions, so some of its axes are arbitrary."""
+    config = LearningConfig(12, 4, standardize=True)
+    X = gaussian(1, 3000, np.ones(12), offset=5.0)
+    X[:, :constant] = 5.0
+    state = axes.decompose(one_pass(X, config)[0], config.columns)
+    again = axes.restore_state(axes.make_model(state, 4), None, None, 3000, config)
+    assert again.entry_variances == pytest.approx(state.entry_variances, rel=1e-9)
+    assert again.total_variance == pytest.approx(12 - constant)
+
+
 @pytest.mark.parametrize("fitted", [True, False])
 def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_shown(factor: bool, fitted: bool) -> None:
     config = LearningConfig(12, 4, impute=True, factor=factor)

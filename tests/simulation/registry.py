@@ -67,7 +67,7 @@ class _FramedReader:
     def __init__(self, kind: str, dimensions: int, cache: SchemaCache[WriterSchema]) -> None:
         self._cache = cache
         self._raw = reader_of(kind, dimensions, "", None)
-        self.guessed_dtype = self._raw.guessed_dtype
+        self.dtype_to_check = self._raw.dtype_to_check
         self.numbers = self._raw.numbers
 
     def read(self, value: bytes) -> VectorBytes:

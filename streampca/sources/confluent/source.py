@@ -33,6 +33,7 @@ _OFFSETS_TIMEOUT_S = 3.0
 _CLOSE_TIMEOUT_S = 2.0
 _CHECK_MEMBER_EVERY_S = 1.0  # not more often: asking for the member's id waits for a thread of librdkafka
 _CHECK_GROUP_EVERY_S = 10.0
+_TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 log = structlog.get_logger()
 
@@ -227,7 +228,11 @@ class ConfluentSource(ClientSource):
             if code == KafkaError._PARTITION_EOF:  # the partition was read to its end
                 ends[partition] = message.offset()
             elif code == KafkaError._AUTO_OFFSET_RESET:  # the log does not have the offset
-                self._positions.mark_out_of_range(partition)
+                # Only the text of the error says why: librdkafka gives the code of its reaction, not of the cause.
+                if _TRUNCATION in error.str():
+                    self._positions.mark_cut(partition)
+                else:
+                    self._positions.mark_out_of_range(partition)
             elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._group:
                 # librdkafka demands a group id in its options also of a reader without a group, and asks brokers about
                 # this group. The user need not have the right to use it.

@@ -84,7 +84,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
             self._consumer.pause(*offsets_by_tp)  # until `seek`: otherwise the client would fetch the offsets again
             for tp in offsets_by_tp:
-                self._positions.mark_out_of_range(tp.partition)
+                if is_truncated:
+                    self._positions.mark_cut(tp.partition)
+                else:
+                    self._positions.mark_out_of_range(tp.partition)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
             self._fetch_lost_records_again()  # the failed poll loses the records that it has collected already
