@@ -141,7 +141,7 @@ def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, 
 
     In the units of the block, which are those of the data times D (d,), σ² grows by E(B − σ²) − δ². B are the mean
     squares of the block about the mean before the block, E is the share that they replace, and δ is the change of the
-    mean. `squares` (d,) are Σc y² of the rows y, each of which is centred by the mean when its message was learned.
+    mean. `squares` (d,) are Σc y² of the rows y, each of which was centred when its message was learned.
     """
     # About the mean before the block, the squares are larger by the square of the change of the mean.
     B = (squares + np.square(block.change_of_row_mean)) / block.eta

@@ -68,7 +68,7 @@ class PooledCovariance:
         self._pooled = replace(self._pooled, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state with the share `share` of its weight. The share and the weight must not be 0.
+        """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
         `_pooled` gets the moments: mean, Σ and counts. If Σ is not kept, the columns of the state are collected in
         `_rows`. When there are too many rows, they are replaced by their leading axes.
@@ -120,7 +120,8 @@ class PooledCovariance:
         mean_step = state.mean - before.mean  # δ
         p: F64 | float = past  # of each entry
         n: F64 | float = new  # of each entry
-        own_shares = compute_added_share(before, state, past, new)  # n of each pair or, without Σ, of each entry
+        # n of each pair of entries or, without Σ, of each entry. None: `new` everywhere.
+        own_shares = compute_added_share(before, state, past, new)
         if own_shares is not None:
             n = take_entries(own_shares, len(mean_step))
             p = 1 - n
@@ -149,7 +150,7 @@ class PooledCovariance:
             covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(weighted_step)
             return replace(pooled, covariance=covariance)
         covariance = _pool_pair_by_pair(before.covariance, state.covariance, mean_step, pair_shares=own_shares)
-        # With shares of pairs, the sum of the variances is not the total variance computed above.
+        # The sum of the variances of entries, of which each has its own share. The total variance above has one share.
         total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
         return replace(pooled, covariance=covariance, total_variance=total_variance)
 
@@ -208,9 +209,9 @@ class PooledCovariance:
 def _pool_pair_by_pair(before: F64, added: F64, mean_step: F64, pair_shares: F64) -> F64:
     """Pool two packed covariances if `added` has its own share n_ij in each pair of entries; return the sum, packed.
 
-    `mean_step` δ (d,) goes from the mean of `before` to the mean of `added`. The share of an entry moves its mean to
-    n_jj δ_j from the one end, and (1 − n_jj) δ_j from the other. Each covariance is first taken about the new mean, by
-    adding the square of its distance. Then pairs are pooled by (1 − n_ij) · before + n_ij · added.
+    δ (`mean_step`) is the mean of `added` less the mean of `before`. The new mean is n_jj δ_j from the mean of `before`
+    and (1 − n_jj) δ_j from the mean of `added`. First, each covariance is taken about the new mean: the products of
+    these distances are added. Then each pair is pooled by (1 − n_ij) · before + n_ij · added.
     """
     entry_shares = take_entries(pair_shares, len(mean_step))  # n_jj
     before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_step)
