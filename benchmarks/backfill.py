@@ -28,7 +28,7 @@ from streampca.files.columns import FileOptions
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import column_of
 from streampca.formats.record import batch_of_rows
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import keep_freed_memory
 from streampca.stores.memory import MemoryStore
@@ -77,7 +77,7 @@ def seconds(chunks: list[Chunk], workers: int) -> float:
 def seconds_apart(path: Path) -> float:
     """The time to read the row groups into arrays, and to learn them, in one thread."""
     config, file = BACKFILL.fold_config, parquet.ParquetFile(path)
-    compile_kernels(config.learning)
+    compile_learning_functions(config.learning)
     keep_freed_memory()  # as backfills and workers do
     started = time.perf_counter()
     with threadpool_limits(1):

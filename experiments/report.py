@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from streampca.process.machine import describe_kernels
+from streampca.process.machine import describe_openblas_kernels
 
 DOCS = Path(__file__).parents[1] / "docs"
 RUNS = 10  # of each kind
@@ -28,7 +28,9 @@ def machine() -> str:
     text = info.read_text() if info.exists() else ""
     pairs = (line.partition(":") for line in text.splitlines())
     model = next((value.strip() for key, _, value in pairs if key.startswith("model name")), model)
-    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, OpenBLAS kernels {describe_kernels()}"
+    versions = (
+        f"Python {platform.python_version()}, NumPy {np.__version__}, OpenBLAS kernels {describe_openblas_kernels()}"
+    )
     return f"Machine: {model}, {os.cpu_count()} cores; one BLAS thread; {versions}."
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.missing_values import MissingValues
@@ -25,7 +26,8 @@ streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] res
 """
 _CENTRE = "centred = Sub ({vectors}, mean)"
 _STANDARDIZE = "deviation = Sub ({vectors}, mean) centred = Mul (deviation, scale)"
-# In the vectors `before`, NaN replaces each entry that is one of the missing values in this precision.
+# In the vectors `before`, NaN replaces each entry that is one of the missing values in this precision:
+# filled = where(an entry equals any missing value, nan, before).
 _FILL = """
     given_{precision} = Cast <to = {precision_type}> ({before})
     entries_{precision} = Unsqueeze (given_{precision}, last)
@@ -56,26 +58,12 @@ def to_onnx(published: PublishedModel) -> bytes:
     if model.scale is not None or model.seen is not None:
         centre = _STANDARDIZE
         # D (d,) are the factors that standardise; all are 1 without `standardize`. `seen` (d,) is False for a dimension
-        # in which all learned vectors lack a number: then the factor is 0, so this dimension does not change outputs.
+        # in which no learned vector had a number: its factor is 0, so this dimension does not change outputs.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
-    vectors = "vectors"  # the name in the graph of the vectors to centre
-    fill = ""
-    missing = published.missing_values
-    if missing.numbers:
-        constants["last"] = np.array([2])  # the axis of missing values, when entries (n, d, 1) are compared with each
-        constants["nan"] = np.array(np.nan)
-        # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type.
-        for precision in dict.fromkeys(("float64", missing.dtype)):  # each type once
-            fill += _FILL.format(
-                before=vectors,
-                precision=precision,
-                precision_type=helper.np_dtype_to_tensor_dtype(np.dtype(precision)),
-                int64_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.int64)),
-                bool_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)),
-            )
-            constants[f"missing_{precision}"] = missing.rounded_to(np.dtype(precision))
-            vectors = f"filled_{precision}"  # the output of this part, which the next part of the graph reads
-    text = _ONNX.format(d=model.dimensions, k=model.n_components, fill=fill, centre=centre.format(vectors=vectors))
+    fill, filled_vectors = _make_fill(published.missing_values, constants)
+    text = _ONNX.format(
+        d=model.dimensions, k=model.n_components, fill=fill, centre=centre.format(vectors=filled_vectors)
+    )
     onnx_model = parser.parse_model(text)
     for name, array in constants.items():
         onnx_model.graph.initializer.append(numpy_helper.from_array(array, name))
@@ -85,6 +73,35 @@ def to_onnx(published: PublishedModel) -> bytes:
     helper.set_model_props(onnx_model, properties)
     checker.check_model(onnx_model)
     return bytes(onnx_model.SerializeToString())
+
+
+def _make_fill(missing: MissingValues, constants: dict[str, NDArray[Any]]) -> tuple[str, str]:
+    """Return the part of the graph that replaces missing values by NaN, and the name of the vectors that it makes.
+
+    Adds the constants of this part to `constants`. If no number means "missing", the part is empty, and the vectors are
+    the input.
+    """
+    from onnx import helper
+
+    vectors = "vectors"  # the input
+    fill = ""
+    if not missing.numbers:
+        return fill, vectors
+    constants["last"] = np.array([2])  # the axis of missing values, when entries (n, d, 1) are compared with each
+    constants["nan"] = np.array(np.nan)
+    # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type. So the
+    # vectors are filled twice: `filled_float64` is made from the input, and `filled_float32` from `filled_float64`.
+    for precision in dict.fromkeys(("float64", missing.dtype)):  # once if both are float64
+        fill += _FILL.format(
+            before=vectors,
+            precision=precision,
+            precision_type=helper.np_dtype_to_tensor_dtype(np.dtype(precision)),
+            int64_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.int64)),
+            bool_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)),
+        )
+        constants[f"missing_{precision}"] = missing.rounded_to(np.dtype(precision))
+        vectors = f"filled_{precision}"
+    return fill, vectors
 
 
 FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}

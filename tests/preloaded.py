@@ -14,10 +14,10 @@ from streampca.cli import (  # noqa: F401
     transform,
     worker,
 )
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from streampca.pca.learning import LearningConfig
 from streampca.sidecar import server  # noqa: F401
 from streampca.sources.confluent import transactions as confluent  # noqa: F401
 from streampca.sources.kafka_python import transactions as kafka_python  # noqa: F401
 
-compile_kernels(LearningConfig(3, 2))
+compile_learning_functions(LearningConfig(3, 2))

@@ -62,7 +62,7 @@ def execute(
     return checkpoint, rejects
 
 
-def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, Rows]:
+def add_names_of_dimensions(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, Rows]:
     """Return the plan with names of the dimensions, and the opened first file.
 
     The names are those of the plan, otherwise those of the topic's checkpoints, otherwise those of the first file.
@@ -117,17 +117,17 @@ def _merge_and_save(
     parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)
     checkpoint = merge(parts, plan)
     tables = [_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys]
-    # At which places of their arrays elements were seen. If an element has moved, the user will be warned.
-    places = ElementPlaces()
+    # The user is warned if an element of an array, such as {"id": "temp"}, does not have the same index in all chunks.
+    element_places = ElementPlaces()
     for table in tables:
-        places.add(decode_element_places(table))
-    rejects = pa.concat_tables(tables).replace_schema_metadata({PLACES_KEY: places.encode()})
+        element_places.add(decode_element_places(table))
+    rejects = pa.concat_tables(tables).replace_schema_metadata({PLACES_KEY: element_places.encode()})
     if not checkpoint.fold.stats.learned:
         raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
     checkpoints = Checkpoints(store, plan.topic)
     _refuse_other_settings(checkpoints, plan)  # a second time, since folding may have taken hours
-    # Another process may execute a different backfill, to which its user gave the same number. Only the process that
-    # creates this file goes on; the next line raises in the other one.
+    # Another process may execute a different backfill, to which its user gave the same number. If it has created this
+    # file already, with other sources, `create` changes nothing, and `_refuse_other_sources` raises.
     store.create(f"{folder}/sources", sources_digest.encode())
     _refuse_other_sources(store, folder, plan, sources_digest)
     out = pa.BufferOutputStream()

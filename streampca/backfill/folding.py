@@ -117,8 +117,8 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     judge = Judge.of(learning)  # says which vectors may be learned
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
-    # At which places of their arrays elements were seen. If an element has moved, the user will be warned.
-    places = ElementPlaces()
+    # The user will be warned if an element of an array, such as {"id": "temp"}, changes its index in the array.
+    element_places = ElementPlaces()
     rows_before = 0  # number of rows in earlier batches
     with threadpool_limits(1):  # with several threads, BLAS may compute other bits on another machine
         for file_batch in batches:
@@ -128,13 +128,16 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
                 row = rows_before + reject.index
                 rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
             if file_batch.places is not None:
-                places.add(file_batch.places)
+                element_places.add(file_batch.places)
             rows_before = batch.next
         # The fold learns blocks of vectors. The pending vectors at its end are too few for a block: learn them, too.
         state = fold.provisional(learning)
     # The position of a part is the number of its rows; `merge` adds them up.
     fold = replace(fold, position=rows_before, state=state).without_pending()
-    return Part(checkpoint_bytes=encode(plan.make_checkpoint(fold)), rejects_bytes=_write_parquet(rejects, places))
+    return Part(
+        checkpoint_bytes=encode(plan.make_checkpoint(fold)),
+        rejects_bytes=_write_parquet(rejects, element_places),
+    )
 
 
 def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
@@ -157,14 +160,19 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
         is_in_history = np.repeat(is_history, vectors_per_row)  # for each vector
         vectors = vectors[is_in_history]
     rows_with_vectors = np.flatnonzero(is_history & (vectors_per_row > 0))
-    # Rows without a readable vector are rejected here only if they are history: later rows are the worker's, and
-    # unclear rows are rejected below.
-    unreadable = [Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_history[row]]
+    # Only rows of history: later rows are the worker's, and unclear rows are rejected below for another reason.
+    rejects_of_unreadable_rows = [
+        Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_history[row]
+    ]
+    # Adds a reject for each row whose vectors must not be learned.
     decoded = judge.reject_bad(
-        vectors, indices=rows_with_vectors, counts=vectors_per_row[rows_with_vectors], rejects=unreadable
+        vectors,
+        indices=rows_with_vectors,
+        counts=vectors_per_row[rows_with_vectors],
+        rejects=rejects_of_unreadable_rows,
     )
-    unclear = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
-    decoded = decoded._replace(rejects=[*decoded.rejects, *unclear])
+    rejects_of_unclear_rows = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
+    decoded = decoded._replace(rejects=[*decoded.rejects, *rejects_of_unclear_rows])
     return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=rows_before + row_count)
 
 
@@ -175,21 +183,21 @@ def _to_arrow(column: Any) -> Any:
     return column
 
 
-def _write_parquet(rejects: Sequence[_RejectRow], places: ElementPlaces) -> bytes:
-    """Return the rejected rows as a Parquet file. Its metadata hold `places`, for all rows of the chunk.
+def _write_parquet(rejects: Sequence[_RejectRow], element_places: ElementPlaces) -> bytes:
+    """Return the rejected rows as a Parquet file with `element_places` in its metadata.
 
-    `places` say at which places of their arrays elements were seen.
+    `element_places` says at which index of its array each element was seen, in all rows of the chunk.
     """
     # With a BytesIO, which a thread of Arrow may close later, the process could abort at its exit.
     out = pa.BufferOutputStream()
     columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]  # field i of all rows is column i
-    schema = REJECTS.with_metadata({PLACES_KEY: places.encode()})
+    schema = REJECTS.with_metadata({PLACES_KEY: element_places.encode()})
     parquet.write_table(pa.table(columns, schema=schema), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def decode_element_places(rejects: Any) -> ElementPlaces:
-    """Decode the places at which elements of arrays were seen, from the metadata of a table of rejected rows."""
+    """Decode the index in its array at which each element was seen, from the metadata of a table of rejected rows."""
     text = (rejects.schema.metadata or {}).get(PLACES_KEY.encode())
     return ElementPlaces.decode(text) if text else ElementPlaces()  # an earlier release wrote no places
 

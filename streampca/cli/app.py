@@ -20,7 +20,7 @@ from streampca.cli.options import (
     command,
 )
 from streampca.errors import StreampcaError, explain_missing_worker_extra, find_exit_code
-from streampca.process.machine import choose_kernels, end_process, open_standard_streams
+from streampca.process.machine import choose_openblas_kernels, end_process, open_standard_streams
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
 
@@ -141,7 +141,10 @@ def produce(
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
     synthetic: Annotated[
         bool,
-        typer.Option("--synthetic", help="Endlessly send generated vectors; with several paths, a number at each."),
+        typer.Option(
+            "--synthetic",
+            help="Endlessly send generated vectors. If the setting field has several paths, each holds one number.",
+        ),
     ] = False,
     field: Field = "",
     header: Header = None,
@@ -181,7 +184,7 @@ def fit(
     missing_values: Annotated[str, typer.Option(help="Numbers that mean missing: -200,-9999.")] = "",
     start_from: Annotated[
         str | None,
-        typer.Option(help="Model file, or store with one topic, to continue; no other options of the model."),
+        typer.Option(help="Continue this model: a file, or a store with one topic. Excludes options of the model."),
     ] = None,
     field: Field = "",
     where: Where = "",
@@ -233,14 +236,16 @@ def project(
     bearer token of a sidecar is taken from STREAMPCA_TOKEN. Rows with null instead of a vector are skipped. The file is
     streamed, so it may be larger than memory.
 
-    The format of the output decides which other columns of the file are kept:
+    The format of the output decides what else of the file is kept:
 
     \b
-    .csv      all columns of a table; of JSON Lines, the fields of the
-              first row that are text or numbers
-    .parquet  like .csv; columns of a CSV file become text
-    .jsonl    all fields of JSON Lines; no columns of a table
-    .npy      none: the array holds only the coordinates
+    output    from CSV, Parquet, Arrow    from JSON Lines
+    .csv      all columns                 fields of the first row that
+                                          are text or numbers
+    .parquet  all columns, those of CSV   like .csv
+              as text
+    .jsonl    nothing                     all fields
+    .npy      nothing                     nothing
 
     Example: streampca project vectors.npy --model model.npz -o projected.parquet
     """
@@ -287,7 +292,7 @@ def main() -> None:
     open_standard_streams()
     # Without a handler, the first process of a container would ignore SIGTERM. Some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda signal_number, frame: sys.exit(128 + signal_number))
-    choose_kernels()
+    choose_openblas_kernels()  # before a command imports NumPy, and OpenBLAS with it
     try:
         with explain_missing_worker_extra():
             app()  # raises SystemExit

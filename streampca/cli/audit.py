@@ -40,7 +40,8 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
         fold = Fold.empty(config.fold.learning)
     messages_at_start = fold.stats.messages
     fold, count = _learn_again(settings, config, fold, partition, start, end)
-    # The last offsets may hold only markers of transactions, where the fold ends too early: move its position to `end`.
+    # The fold now ends behind the last record. The position of the checkpoint may be higher: markers of transactions,
+    # which are not records, take offsets, too.
     learned_again = replace(saved, fold=fold.at(end))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
     # Both are encoded in the format of this release: an earlier release may have written the checkpoint.
@@ -52,7 +53,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
             raise StreampcaError(
                 f"partition {partition}, offsets {start} to {end}: {messages_then:,} messages were learned, and the "
                 f"topic now holds {messages_now:,} of them; compaction or retention has deleted the others, so audit "
-                "later checkpoints, and sooner"
+                "newer checkpoints, soon after they were saved"
             )
         raise StreampcaError(
             f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
@@ -102,7 +103,7 @@ def _learn_again(
         closing(open_reader(settings, settings.topic)) as reader,
         threadpool_limits(1),  # so that the fold has the same bits as from a worker
     ):
-        # For a partition that the topic does not have, `read_between` raises.
+        # If the topic lacks the partition, the default lets `read_between` be called, which raises for this partition.
         earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))
         first = max(start, earliest)
         all_records = reader.read_between(partition, first, end) if first < end else iter(())

@@ -36,7 +36,7 @@ def run(
     """
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines
-        from streampca.backfill.execute import execute, with_names
+        from streampca.backfill.execute import add_names_of_dimensions, execute
         from streampca.backfill.folding import decode_element_places
         from streampca.files.chunks import chunks_of
 
@@ -58,8 +58,8 @@ def run(
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     store = open_store(settings.store)
-    # If the plan has no names of dimensions, they come from the topic's checkpoints or the first file, which is opened.
-    plan, first_file = with_names(store, plan, chunks)
+    # If the plan has no names, they are taken from the topic's checkpoints or from the first file, which is opened.
+    plan, first_file = add_names_of_dimensions(store, plan, chunks)
     print_notes(first_file)  # what was guessed about the file
     with progress("learning", len(chunks)) as update:
 
@@ -72,13 +72,14 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # The table also holds the places of the elements of arrays. An element that moved was read as another dimension.
-    print_warning(decode_element_places(rejected_rows).warning)
+    # Elements of arrays are read by position. If an element has moved between rows, its numbers were learned as wrong
+    # dimensions. To notice this, each chunk has saved the places of the elements in the metadata of its table.
+    element_places = decode_element_places(rejected_rows)
+    print_warning(element_places.warning)  # prints nothing if no element has moved
+    learned = _describe_learned(checkpoint, settings.store)
     published = _publish(settings, store, plan.fold_config)
-    start = f"at {until}" if until else "at the earliest record"
-    console().print(
-        f"{_describe_learned(checkpoint, settings.store)}\n{published}; workers with start=backfill begin {start}"
-    )
+    where_workers_begin = f"at {until}" if until else "at the earliest record"
+    console().print(f"{learned}\n{published}; workers with start=backfill begin {where_workers_begin}")
 
 
 def _describe_learned(checkpoint: Checkpoint, store: str) -> str:
@@ -105,11 +106,11 @@ def _print_history(checkpoint: Checkpoint) -> None:
 def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
     """Publish a model that contains the backfill, unless a worker runs: then the worker will publish it.
 
-    Returns which model contains the learned vectors. The text calls them "them": it follows a sentence about vectors.
+    Returns which model contains the learned vectors, for example "model version 1500 contains them".
     """
     models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()
-    workers = [report for report in reports if report.transform is None]  # without members of transform
+    workers = [report for report in reports if report.transform is None]  # members of transform report this field
     if any(worker.is_running(time.time()) for worker in workers):
         if models.versions():
             return "no model contains them yet: a worker of the topic publishes it"

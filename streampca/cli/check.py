@@ -28,7 +28,8 @@ def run(options: Options) -> int:
     warnings: list[str] = []
     for command, kind in _KINDS.items():
         settings, mistakes_of_command = kind.explain(**options)
-        new_settings = [setting for setting in settings if setting not in printed]  # that no earlier table has
+        # Settings that an earlier command shares are in its table already.
+        new_settings = [setting for setting in settings if setting not in printed]
         is_transform_unused = kind is TransformSettings and not any(setting.is_given for setting in new_settings)
         if is_transform_unused:
             continue
@@ -42,9 +43,10 @@ def run(options: Options) -> int:
             warnings.append(
                 f"streampca {command}: whoever reaches {values['host']} can read what it shows: set tokens_file"
             )
-    unknown_variables = find_unknown_variables(collect_fields(Settings))
-    # A variable that resembles a setting is among the mistakes of the commands already.
-    mistakes += [f"{variable} is not a setting" for variable, nearest in unknown_variables.items() if nearest is None]
+    for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
+        # If a setting has a similar name, the variable is probably misspelt: the mistakes of a command name it already.
+        if similar_setting is None:
+            mistakes.append(f"{variable} is not a setting")
     _print_result(warnings, mistakes)
     return 2 if mistakes else 0
 

@@ -82,7 +82,9 @@ def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,
         ):
-            letters = select_letters(reader.read, settings.topic, letter_filter, producer.partitions)
+            letters = select_letters(
+                reader.read, settings.topic, letter_filter, partition_count=producer.partition_count
+            )
             count = send_letters(producer.send, letters, settings.dead_letter_topic)
     except (TransactionFailedError, TimeoutError, SourceError) as error:
         raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None

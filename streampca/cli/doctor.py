@@ -92,7 +92,9 @@ def do_steps(steps: Iterable[Step]) -> Iterator[Line]:
 
     If doing the step would change something, its `check` is done instead.
     """
-    has_passed: dict[str, bool] = {}  # by the name of the step; both starts have a step "format": the later one counts
+    # By the name of the step. The starts of a worker and of transform have some names in common, such as "format". The
+    # later result replaces the earlier result, so the steps of transform use the results of transform.
+    has_passed: dict[str, bool] = {}
     for step in steps:
         not_passed = [name for name in step.after if not has_passed[name]]
         if not_passed:

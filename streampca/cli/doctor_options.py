@@ -43,8 +43,8 @@ def compare_largest_record_sizes(settings: ConsumerSettings) -> str:
 def check_output_keys(settings: TransformSettings, newest: Sequence[tuple[int, Record]]) -> str:
     """Check that outputs have keys if their topic is compacted, since brokers refuse an output without a key there.
 
-    An output has the key of its record, but an Arrow output has none. `newest` holds the newest record of each
-    partition of the topic, with the partition; the newest of all comes last. Raises `SourceError` if a key is missing.
+    An output has the key of its record, but an Arrow output has none. `newest` are pairs of a partition of the topic
+    and its newest record, sorted by the time of the record. Raises `SourceError` if a key is missing.
     """
     output_topic = settings.output_topic
     configs = read_configs(settings, output_topic)
@@ -56,8 +56,8 @@ def check_output_keys(settings: TransformSettings, newest: Sequence[tuple[int, R
     if settings.output_format == "arrow":
         cause = "Arrow outputs have no key"
     elif partitions_without_key:
-        last = partitions_without_key[-1]  # of the newest record without a key
-        cause = f"the newest record of partition {last} of {settings.topic} has no key"
+        partition = partitions_without_key[-1]  # an example: the partition that got a record last
+        cause = f"the newest record of partition {partition} of {settings.topic} has no key"
     else:
         return f"{output_topic} is compacted, and the newest records of {settings.topic} have keys"
     raise SourceError(

@@ -102,7 +102,7 @@ class TopicChecks:
         return [
             Step("leaders", self._check_brokers, after=["topic"]),
             Step("records", self._find_records, after=["leaders"]),
-            *self.list_member_steps(self._start),
+            *self.list_member_steps(self._start),  # the lag of the member, and the keys of its outputs
             Step("size of dead letters", self._compare_largest_record_sizes, after=["topic", "dead-letter topic"]),
             Step("open transactions", self._look_for_open_transactions, after=["records"]),
             Step("schema registry", self._ask_registry, after=["format"]),
@@ -165,34 +165,34 @@ class TopicChecks:
     def _count_lag(self, start: MemberStart) -> str:
         """Count the records that a member has not read yet. Returns the number in a sentence.
 
-        If the next record of a partition is gone, the number is counted from the offset at which the policy lets the
-        member resume; if the policy lets the member end with an error, raises this error.
+        If the next record of a partition is gone, the member would resume where its setting on_offset_gap says, so the
+        records are counted from there. Raises `OffsetGapError` if the member would not resume.
         """
         behind = 0
         for partition, (first, end) in self.bounds.items():
             position = start.positions.get(partition, first)
-            if not first <= position <= end:  # the record is gone, or the log was cut before it
-                position = start.policy.resume_at(OutOfRange(partition, position, first, end))
+            if not first <= position <= end:  # the next record was deleted, or the partition now ends before it
+                position = start.config.resume_at(OutOfRange(partition, position, first, end))
             behind += end - position
         return f"{start.settings.group} is {behind:,} records behind"
 
     def _look_for_open_transactions(self) -> str:
         """Check that no transaction stays open for long, because committed records behind it cannot be read."""
         deadline = time.monotonic() + _OPEN_TRANSACTION_S
-        # While producers commit and begin new transactions, the offsets of open ones change. One change, in any
-        # partition, is enough to show that transactions end.
-        open_at_first = self._find_open_transactions()
-        still_open = open_at_first
-        while still_open and still_open == open_at_first and time.monotonic() < deadline:
+        # Partition → offset of its open transaction. While producers commit and begin new transactions, the offsets
+        # change. One change, in any partition, is enough to show that transactions end.
+        offsets_at_first = self._find_open_transactions()
+        offsets = offsets_at_first
+        while offsets and offsets == offsets_at_first and time.monotonic() < deadline:
             time.sleep(0.5)
-            still_open = self._find_open_transactions()
-        if not still_open:
+            offsets = self._find_open_transactions()
+        if not offsets:
             return "none"
-        if still_open != open_at_first:
-            return f"partitions {sorted(still_open)} have open transactions, which end in time"
+        if offsets != offsets_at_first:
+            return f"partitions {sorted(offsets)} have open transactions, which end in time"
         raise SourceError(
-            f"a transaction is open for {_OPEN_TRANSACTION_S:.0f} s and more in partitions {sorted(still_open)}: "
-            f"nothing behind offsets {sorted(still_open.values())} can be read until its producer ends it, or the "
+            f"a transaction is open for {_OPEN_TRANSACTION_S:.0f} s and more in partitions {sorted(offsets)}: "
+            f"nothing behind offsets {sorted(offsets.values())} can be read until its producer ends it, or the "
             "broker does after transaction.timeout.ms; kafka-transactions.sh finds and aborts it"
         )
 
@@ -203,7 +203,7 @@ class TopicChecks:
         """
         offsets = {}
         for partition, (_first, committed_end) in self.reader.find_bounds().items():
-            # The end of the log when the reader was opened, behind records of open transactions.
+            # The end of the log, behind the records of open transactions. The reader looked it up when it was opened.
             _earliest, high_watermark = self.reader.log_bounds[partition]
             if committed_end < high_watermark:
                 offsets[partition] = committed_end
@@ -223,7 +223,7 @@ class TopicChecks:
         bounds = self._find_bounds_with_records()
         if not bounds:
             return "the topic is empty"
-        # As many as must be without a vector, before a setting is probably wrong.
+        # So many records in a row without a vector mean that a setting is probably wrong.
         newest = self.reader.read_newest(bounds, count=SUSPICIOUS_RUN)
         if not newest:
             return "no record received in time; an open transaction may block them"
@@ -242,17 +242,18 @@ class TopicChecks:
         wrong_type = codec.explain_wrong_type(samples)
         if wrong_type:
             raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
+        values = codec.values_to_decode(records)  # with the schema id before a value, if a header has the id
         # If the vectors are large, only the newest records are decoded.
-        decoded, decoded_count = codec.decode_some(codec.values_to_decode(records))
+        decoded, decoded_count = codec.decode_some(values)
         skipped_indices = {reject.index for reject in decoded.skipped}
         not_skipped = [index for index in range(decoded_count) if index not in skipped_indices]
         if not not_skipped:
             return self._report_all_skipped(decoded.skipped[0].reason, len(newest))
-        index = not_skipped[0]  # of the newest record that must be a vector
-        partition, record = newest[index]
+        newest_index = not_skipped[0]  # the newest record that is not skipped, which must be a vector
+        partition, record = newest[newest_index]
         where = f"partition {partition}, offset {record.offset}"
         for reject in decoded.rejects:
-            if reject.index == index:
+            if reject.index == newest_index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
         age_s = self._check_age_s(record, where)
         finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {age_s:,.0f} s old"
@@ -280,8 +281,10 @@ class TopicChecks:
         milliseconds.
         """
         needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
-        is_odd = len(find_odd_timestamps(np.array([record.timestamp]))) > 0
-        if needs_time and is_odd:
+        is_outside_1990_to_2100 = len(find_odd_timestamps(np.array([record.timestamp]))) > 0
+        if needs_time and is_outside_1990_to_2100:
+            # The error ends, for example: "1700000000, in milliseconds since 1970 no time between 1990 and 2100; it may
+            # be a time in seconds".
             raise BadRecordError(
                 f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
             )

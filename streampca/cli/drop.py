@@ -24,10 +24,11 @@ def drop(
     """
     store = open_store(settings.store)
     name = partition_name(partition)
-    what = f"{name if is_backfill(partition) else f'partition {name}'} of {settings.topic}"
+    kind = "" if is_backfill(partition) else "partition "  # the name of a backfill, backfill-0, says what it is
+    what = f"{kind}{name} of {settings.topic}"
     folder = name_folder(settings.topic, partition)
     parts_folder = f"{folder}/parts"  # only an interrupted backfill has this folder
-    paths = store.names(folder)  # also names the folder of parts
+    paths = store.names(folder)  # of files and of subfolders, such as `parts_folder`
     checkpoints = [path for path in paths if path.endswith(".npz")]
     other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
     other_files += store.names(parts_folder)
@@ -43,8 +44,8 @@ def drop(
     for path in checkpoints:
         store.delete(path)
     versions = models.find_containing(partition)  # read again: workers may have published until they stopped
-    # A version is a number of learned vectors. Models without the partition have lower versions, so a model with the
-    # partition would stay the newest.
+    # The highest version is the newest model, and a version is a number of learned vectors. If the models that contain
+    # the partition were kept, a new model without the partition would have a lower version, and would not be used.
     models.delete(versions)
     for path in other_files:  # last: if this command is killed before, it finds the backfill when it is run again
         store.delete(path)

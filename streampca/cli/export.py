@@ -11,7 +11,8 @@ def run(location: str, output_format: str, output: str, topic: str | None) -> No
 
     Raises `StreampcaError`.
     """
-    if output_format not in FORMATS:  # such as npz: this is the format of the model's own file
+    # A user who wants an .npz needs no export: the error says that the file of a model is a file of NumPy already.
+    if output_format not in FORMATS:
         raise SettingsError(
             f"--to {output_format}: must be one of {', '.join(FORMATS)}; a model's own file is one of NumPy"
         )

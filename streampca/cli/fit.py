@@ -73,8 +73,8 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.from_fold(fold, fold_config)
     published = merged.make_published_model(fold_config, outcome.past_scores.histograms, time.time())
-    # A later fit with --start-from restores the state from two more arrays: the covariance (or the axes, if there is no
-    # covariance), and how often each entry or each pair of entries was known, that is not missing.
+    # A later fit with --start-from needs two arrays besides the model: the covariance, divided by the total variance of
+    # the model, and how often each entry or pair of entries was known, that is not missing.
     continuation = axes.compute_continuation(merged.state, published.model.total_variance)
     published = replace(published, continuation=continuation, known=merged.state.known)
     locations.write(output, model_file.encode(published))
@@ -144,7 +144,8 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             _refuse_bad_vector(chunk, judge, rows.path, fold_config.learning.components)
             # A file has no offsets: the position of the fold is the number of learned vectors.
             batch = batch_of_rows(chunk.vectors, fold.stats.learned + len(chunk.vectors))
-            fold, _losses = fold.take(batch, fold_config, past_scores.score_block)
+            # Past scores are scores of vectors that were not learned yet, so a block is scored before it is learned.
+            fold, _losses = fold.take(batch, fold_config, before_block=past_scores.score_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=chunk.share, rows=stats.learned, note=loss)
@@ -152,7 +153,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
     for line in describe_skipped(skipped):
         print_note(line)
     print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.describe_moved_elements())
+    print_warning(rows.describe_moved_array_elements())  # an element with another index was read as another dimension
     return _Learned(fold, past_scores, seconds)
 
 

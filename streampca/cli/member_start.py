@@ -33,7 +33,7 @@ class MemberStart(ABC):
     steps.
     """
 
-    policy: MemberPolicy
+    config: MemberPolicy  # the configuration of the member's loop
     codec: Codec  # decodes the records of the topic
     source: Source
     topic_id: str  # "" if the brokers give topics no id
@@ -57,13 +57,13 @@ class MemberStart(ABC):
         Records whose decoding must be repeated, such as while the schema registry is away, become `Undecoded`.
         """
         decode: Callable[[Records], Vectors | Undecoded] = partial(decode_records, self.codec)
-        if process.spans:
+        if process.spans:  # OpenTelemetry is set up, so each decoding becomes a span of a trace
             decode = process.spans.trace(decode)
         return InFlight(
             create_threads(),
             decode=decode,
             limit_bytes=in_flight_limit_bytes(self.settings),
-            check_threads=process.prepared.threads.raise_first_error,  # of any thread of the process
+            check_threads=process.prepared.threads.raise_first_error,  # raises if any thread of the process has died
         )
 
     def _list_steps_at_brokers(self) -> list[Step]:

@@ -109,8 +109,8 @@ def reset(
     mounted. After a reset, workers continue from the checkpoints of their store, or from the earliest record if it has
     none.
 
-    --to moves the checkpoints to other offsets. Records in between are counted as skipped, and no record is learned
-    twice.
+    --to saves checkpoints from which workers continue at these offsets. Records in between are counted as skipped, and
+    no record is learned twice.
 
     --drop deletes what is left of a partition or backfill, and the models that contain it. Workers then learn the
     partition like a new one.
@@ -127,8 +127,10 @@ def reset(
     Example: streampca reset --topic readings --group-id streampca --to latest
     """
     exclusive_options = [option for option in (drop, adopt_topic, adopt_settings) if option]
-    if len(exclusive_options) > 1 or (adopt_settings and to):
-        raise typer.BadParameter("--drop, --adopt-topic and --adopt-settings, which takes no --to, need a run each")
+    if len(exclusive_options) > 1:
+        raise typer.BadParameter("--drop, --adopt-topic and --adopt-settings need a run each")
+    if adopt_settings and to:
+        raise typer.BadParameter("--adopt-settings and --to need a run each")
     if adopt_topic and partition is not None:
         raise typer.BadParameter("--adopt-topic adopts all partitions: name the offset of each in --to")
     if role and not adopt_topic:
@@ -151,9 +153,12 @@ def audit(
     partition: Annotated[int, typer.Option(min=0, help="Partition of the topic.")] = 0,
     start: Annotated[
         int | None,
-        typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest, or 0 if there is only one."),
+        typer.Option(
+            "--from",
+            help="Offset of a checkpoint, or 0; default: the oldest checkpoint, or 0 if the store has only one.",
+        ),
     ] = None,
-    end: Annotated[int | None, typer.Option("--to", help="A checkpoint's offset; default: the newest.")] = None,
+    end: Annotated[int | None, typer.Option("--to", help="Offset of a checkpoint; default: the newest.")] = None,
 ) -> None:
     """Learn the records between two checkpoints again, and compare the bytes.
 
@@ -180,7 +185,10 @@ def backfill(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(help="Where the topic begins: a time, ISO 8601 with its zone; or offsets, 0:1200,1:1177."),
+        typer.Option(
+            help="Learn only rows before this time, ISO 8601 with its zone, or these offsets, 0:1200,1:1177; workers "
+            "with start=backfill begin there."
+        ),
     ] = None,
     number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
     scheduler: Annotated[str | None, typer.Option(help="Scheduler of a Dask cluster; default: this machine.")] = None,

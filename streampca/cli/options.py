@@ -166,7 +166,8 @@ def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> 
     configure_log(options)
     if logs_errors:
         _log_unknown_variables()
-    with start.exit_on_error() if logs_errors else nullcontext(), explain_missing_worker_extra():
+    on_error = start.exit_on_error() if logs_errors else nullcontext()
+    with on_error, explain_missing_worker_extra():
         yield getattr(commands, kind).read(**options)
 
 
@@ -180,8 +181,8 @@ def _log_unknown_variables() -> None:
     from streampca.settings.commands import Settings, collect_fields
     from streampca.settings.given_values import find_unknown_variables
 
-    for variable, nearest in find_unknown_variables(collect_fields(Settings)).items():
-        if nearest is None:
+    for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
+        if similar_setting is None:
             structlog.get_logger().warning("unknown variable ignored", variable=variable, cause="it is not a setting")
 
 
@@ -190,19 +191,20 @@ def command(
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings and `config` as options.
 
-    The function gets the settings as its first argument. Its annotation says how: the name of a class of settings, or
-    `Options` for the values as they were given. With `logs_errors`, an error that ends the command is the last line of
-    its log instead of a line on stderr. The decorator returns nothing: only `app` calls the function.
+    The annotation of the function's first parameter decides what the function gets there: for the name of a class of
+    settings, an object of this class; for `Options`, a dictionary of the values as they were given. With `logs_errors`,
+    an error that ends the command is the last line of its log instead of a line on stderr. The decorator returns
+    nothing: only `app` calls the function.
     """
     option_names = (*settings, "config")
 
     def add_command(function: Callable[..., None]) -> None:
-        """Add `function` to `app` as a command, by way of `run`, which typer calls with keyword arguments."""
+        """Add `function` to `app` as a command. Typer calls `run`, and `run` calls `function`."""
         settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            """Take the settings out of all arguments of the command, and call `function` with them and the rest."""
+            """Call `function` with the settings as its first argument, and with the command's own arguments."""
             options = {name: arguments.pop(name) for name in option_names}
             if settings_parameter.annotation is Options:
                 function(options, **arguments)

@@ -95,11 +95,12 @@ def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: 
     names = list(layout.fields)
     for _ in itertools.count() if repeat else range(1):
         for chunk in rows.chunks(skip_nulls=True):
-            # Either one field holds the whole vector, or each of d fields holds one number: then d columns are needed.
-            columns = [chunk.vectors] if len(names) == 1 else chunk.vectors.T
+            is_vector_in_one_field = len(names) == 1  # if not, each of d fields holds one number
+            columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T
             values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
             if settings.format == "json":  # the other formats hold only the vector
-                values_by_field = {**chunk.others, **values_by_field}
+                other_columns = chunk.others  # all columns of the file that are not part of the vector
+                values_by_field = {**other_columns, **values_by_field}
             for value in writer.write(values_by_field):
                 yield value, chunk.share
 

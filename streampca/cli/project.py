@@ -46,30 +46,33 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
         keeps_columns = output.suffix in TABLE_SUFFIXES
         # Rows of JSON Lines keep their other fields in every output but .npy, which has only numbers.
         keeps_json_fields = require_kind(str(file)).kind == "jsonl" and output.suffix != ".npy"
+        reads_other_columns = keeps_columns or keeps_json_fields
         file_options = file_options._replace(
             dimensions=projector.dimensions,
             names=projector.names,
             impute=projector.impute,
-            others=keeps_columns or keeps_json_fields,  # whether to read the other columns
+            others=reads_other_columns,
         )
         rows = open_rows(file, file_options)
         rows = rows._replace(missing_values=projector.missing_values)
         print_notes(rows)
-        columns = rows.others if keeps_columns else {}
+        # A table needs its columns before the first row. JSON fields come with each row, and need no types here.
+        column_types = rows.others if keeps_columns else {}
         opened.enter_context(threadpool_limits(1))  # so that results have the same bits as from a sidecar
-        vector_count = _project_rows(rows, projector, output, columns)
+        vector_count = _project_rows(rows, projector, output, column_types)
     console().print(f"{vector_count:,} vectors projected by {projector.description}, written to {output}")
 
 
-def _project_rows(rows: Rows, projector: Projector, output: Path, columns: Mapping[str, Any]) -> int:
-    """Project the rows, and write them to the output with these other columns. Return the number of vectors.
+def _project_rows(rows: Rows, projector: Projector, output: Path, column_types: Mapping[str, Any]) -> int:
+    """Project the rows, and write them to the output. Return the number of vectors.
 
-    Prints which rows were skipped, and which names no row had.
+    `column_types` are the names and types of the other columns of a table. Prints which rows were skipped, which names
+    no row had, and which elements of arrays changed their index, so that they were read as another dimension.
     """
     vector_count = 0
     seen_names = SeenNames(projector.names)
     skipped = Counter[str]()  # by reason
-    with projected_file(output, projector.components, columns) as write, progress("projecting") as update:
+    with projected_file(output, projector.components, column_types) as write, progress("projecting") as update:
         for chunk in rows.chunks(skip_nulls=True):
             skipped += chunk.skipped
             coordinates, residual = projector.project(chunk.vectors)
@@ -85,7 +88,7 @@ def _project_rows(rows: Rows, projector: Projector, output: Path, columns: Mappi
     for line in describe_skipped(skipped):
         print_note(line)
     print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.describe_moved_elements())
+    print_warning(rows.describe_moved_array_elements())
     return vector_count
 
 

@@ -179,7 +179,7 @@ def _parse_time_ms(to: str) -> int:
     """Parse the time in the option --to to milliseconds since 1970. Raises `SettingsError`."""
     try:
         return parse_iso_time_ms(to)
-    except ValueError as error:
+    except ValueError as error:  # the caller has already compared the text with the words, and parsed it as offsets
         raise SettingsError(f"--to: neither earliest, latest nor offsets (0:1200,1:1177), and {error}") from None
 
 

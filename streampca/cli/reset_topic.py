@@ -53,29 +53,30 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
         adopted = AdoptedTopic(settings.topic, topic_id, find_positions(admin, settings.topic, to))
-        partitions: list[int] = []  # whose checkpoints are replaced
+        partitions_to_adopt: list[int] = []
         if "worker" in roles:
             refuse_members(admin, settings.group_id)
-            partitions = _find_partitions_to_adopt(checkpoints, adopted)
-        offsets: dict[TopicPartition, OffsetAndMetadata] = {}  # that the group of transform commits
+            partitions_to_adopt = _find_partitions_to_adopt(checkpoints, adopted)
+        transform_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         if "transform" in roles:
             refuse_members(admin, settings.transform_group_id)
             committed_by_transform = find_committed_offsets(admin, settings.topic, settings.transform_group_id)
-            offsets = _make_transform_offsets(committed_by_transform, adopted)
-        if not partitions and not offsets:
+            transform_offsets = _make_transform_offsets(committed_by_transform, adopted)
+        if not partitions_to_adopt and not transform_offsets:
             console().print(f"nothing to adopt: all is of the topic with the id {topic_id} already")
             return
         warn_of_running_processes(settings)
         positions = format_offsets(adopted.positions)
         ask(confirm, f"Continue in {settings.topic} with the id {topic_id} at the offsets {positions}?")
-        if partitions:
-            # The offsets are deleted first. Once all checkpoints are adopted, a repeated command would not delete them.
+        if partitions_to_adopt:
+            # The offsets are deleted before the checkpoints change. If it were done afterwards, and the command were
+            # killed in between, the repeated command would find no partition to adopt, and would not come here.
             committed_by_workers = find_committed_offsets(admin, settings.topic, settings.group_id)
             delete_committed_offsets(admin, settings.group_id, list(committed_by_workers))
-            for partition in partitions:
+            for partition in partitions_to_adopt:
                 _adopt_checkpoint(checkpoints, adopted, partition)
-        if offsets:
-            raise_first_error(admin.client.alter_group_offsets(settings.transform_group_id, offsets))
+        if transform_offsets:
+            raise_first_error(admin.client.alter_group_offsets(settings.transform_group_id, transform_offsets))
         console().print(f"{', '.join(roles)}: to continue at {positions}")
 
 
@@ -89,10 +90,11 @@ def _choose_roles(settings: ResetSettings, role: str | None) -> list[str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions whose newest checkpoint is not of the adopted topic, and print the ids of their topics.
+    """Return the partitions whose newest checkpoint does not have the topic id of `adopted`, and print the ids.
 
-    Partitions without a checkpoint are among them. Raises `SettingsError` if the store holds no checkpoint at all, or
-    one of a partition that the adopted topic does not have.
+    A topic that was moved to another cluster has a new id. To adopt the topic is to continue checkpoints with the old
+    id. Partitions without a checkpoint are returned, too. Raises `SettingsError` if the store holds no checkpoint, or a
+    checkpoint of a partition that the moved topic does not have.
     """
     id_by_partition = {}  # the id of the topic from which the partition was learned
     for checkpoint in read_newest_checkpoints(checkpoints):
@@ -142,7 +144,8 @@ def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition
     if before is None:
         checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
         return
-    # The records between the old and the new position do not count as lost. `last` is the last record read, with its
-    # leader epoch. The new brokers count leader epochs anew, so they would take it for a record of another log.
+    # `fold.skip` is not used, since it would count the records between the positions as lost. `last`, the last record
+    # read, is removed: workers send its leader epoch to find out whether the log was truncated, and the epochs of the
+    # old cluster mean nothing to the new brokers.
     fold = replace(before.fold, position=position, last=None)
     checkpoints.replace(before, replace(before, topic_id=adopted.id, fold=fold))

@@ -8,7 +8,7 @@ from streampca.consumer_group.process import Process, member_process
 from streampca.consumer_group.step import Step
 from streampca.process.start import end_on_signals, stop_on_signals
 from streampca.settings.commands import TransformSettings
-from streampca.sources.clients import could_save, describe_client
+from streampca.sources.clients import describe_client, would_brokers_accept_save
 from streampca.stores.choice import open_store
 from streampca.stores.model_cache import POLL_INTERVAL_S
 from streampca.transform.log import TransformLog
@@ -33,8 +33,8 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        could_save=partial(could_save, settings),  # if commits stop: would brokers accept one now?
-        save_after_s=0.0,  # a record waits for no interval: its transaction is committed within a second
+        could_save=partial(would_brokers_accept_save, settings),  # called if no commit has succeeded for long
+        save_after_s=0.0,  # there is no interval between saves: each transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
@@ -45,12 +45,12 @@ def run(settings: TransformSettings) -> None:
             fixed_version = start.model.version  # None if the newest model projects
             if fixed_version is not None:
                 process.member.notify(ModelFixed(fixed_version, start.pin_names))
-            start.cache.start(POLL_INTERVAL_S)
+            start.model_cache.start(POLL_INTERVAL_S)
             process.do_steps(later_steps)
             transformer = _create_transformer(start, process)
             process.prepared.run_loop(transformer.run, transformer.stop)  # until a signal
         finally:
-            start.cache.stop()
+            start.model_cache.stop()
             transform_log.log_end(process.member.state)
 
 
@@ -88,7 +88,7 @@ def _create_transformer(start: TransformStart, process: Process) -> Transformer:
         only_p_below=settings.only_p_below,
     )
     return Transformer(
-        config=start.policy,
+        config=start.config,
         source=start.source,
         in_flight=start.create_in_flight(process),
         transactions=start.transactions,

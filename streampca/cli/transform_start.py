@@ -11,7 +11,7 @@ from streampca.errors import SourceError
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.process.machine import describe_kernels
+from streampca.process.machine import describe_openblas_kernels
 from streampca.settings.commands import TransformSettings
 from streampca.sources.base import Transactions
 from streampca.sources.broker_errors import TopicError
@@ -43,10 +43,10 @@ def create_codec(settings: TransformSettings, published: PublishedModel) -> Code
     return Codec(
         settings.format,
         judge,
-        settings.field,
-        create_schemas(settings),
-        settings.where,
-        settings.label,
+        field=settings.field,
+        schemas=create_schemas(settings),
+        where=settings.where,
+        label=settings.label,
         allows_several=not output_has_schema,
     )
 
@@ -55,7 +55,7 @@ class TransformStart(MemberStart):
     """The start of one member of transform."""
 
     settings: TransformSettings
-    policy: TransformConfig
+    config: TransformConfig
     packer: Packer  # encodes outputs
     transactions: Transactions
     start_finder: StartFinder
@@ -65,22 +65,24 @@ class TransformStart(MemberStart):
 
     def __init__(self, settings: TransformSettings, store: Store) -> None:
         super().__init__(settings)
-        self.policy = TransformConfig(settings.topic, settings.bad_record_policy, settings.on_offset_gap)
+        self.config = TransformConfig(settings.topic, settings.bad_record_policy, settings.on_offset_gap)
         self._models = Models(store, settings.topic)
         self._pins = Pins(store, settings.topic)
-        self.cache = ModelCache(self._models)
+        self.model_cache = ModelCache(self._models)
         has_p_limit = settings.only_p_below is not None  # only vectors with a p-value below it are written
         self.output_fields = OutputFields(
-            emitted=settings.emitted, basis=settings.basis, with_p=has_p_limit, with_label=settings.label != ""
+            emitted=settings.emitted,  # the fields that the setting emit names, such as coordinates
+            basis=settings.basis,
+            with_p=has_p_limit,
+            with_label=settings.label != "",
         )
         """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
-        # Outputs are written if their p-value is below this limit. With 1, all outputs are written, but the model must
-        # have past scores, from which p-values are computed. None: no p-values are needed, so any model will do.
+        # A limit means that `CurrentModel` waits for a model with past scores, from which p-values are computed.
         p_below = None
         if self.output_fields.needs_past_scores:
-            p_below = settings.only_p_below or 1.0
+            p_below = settings.only_p_below or 1.0  # 1: outputs have p-values, but no output is left out
         self.model = CurrentModel(
-            self.cache,
+            self.model_cache,
             settings.model_version,
             settings.output_topic,
             p_below=p_below,
@@ -96,7 +98,7 @@ class TransformStart(MemberStart):
         """
         return [
             Step("model", self._find_model, waits_for="model"),
-            Step("matrix kernels", describe_kernels),
+            Step("matrix kernels", describe_openblas_kernels),
             Step("format", self._create_codec, after=["model"]),
             Step(
                 "output schema",
@@ -132,12 +134,13 @@ class TransformStart(MemberStart):
                 f"there is no store at {missing_folder}: start a worker first, mount its volume, or correct store"
             )
         self._models.versions()  # raises if the store cannot be read
-        self.cache.poll()
+        self.model_cache.poll()  # loads the newest model, which `refresh` then uses
         why_no_model = self.model.refresh()  # "" if there is a model
         if why_no_model:
             raise NotYetError(why_no_model)
         fixed_version = self.model.version  # None: the settings let the newest model project
         if fixed_version is not None:
+            # Users may pin a version, that is give it a name, such as `production`. The log shows these names.
             self.pin_names = [name for name, version in self._pins.all().items() if version == fixed_version]
         used = self.model.published
         scores = "without" if used.past_scores is None else "with"
@@ -230,9 +233,10 @@ class TransformStart(MemberStart):
         finding = self._find_committed()
         # An output is written to the partition of the same number. A partition without such an output partition waits.
         writable = [partition for partition in self.source.partitions() if partition < self.output_partitions]
-        starts = self.start_finder.find(writable)  # raises if outputs would be written twice
+        found = self.start_finder.find(writable)  # raises if outputs would be written twice
         self.positions = {}
-        for partition, start in starts.positions(writable).items():
-            if start.position >= 0:  # -1: nobody has read the partition yet
-                self.positions[partition] = start.position
+        for partition, read_from in found.positions(writable).items():
+            next_offset = read_from.position
+            if next_offset >= 0:  # -1: nobody has read the partition yet
+                self.positions[partition] = next_offset
         return finding

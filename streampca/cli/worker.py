@@ -7,9 +7,9 @@ import structlog
 
 from streampca.cli.worker_start import WorkerStart
 from streampca.consumer_group.process import Process, member_process
-from streampca.process.machine import describe_kernels
+from streampca.process.machine import describe_openblas_kernels
 from streampca.settings.commands import WorkerSettings
-from streampca.sources.clients import could_save, describe_client
+from streampca.sources.clients import describe_client, would_brokers_accept_save
 from streampca.stores.base import Store
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
@@ -30,7 +30,7 @@ def run(settings: WorkerSettings) -> None:
     log_fields = {
         "client": describe_client(settings),
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
-        "kernels": describe_kernels(),
+        "kernels": describe_openblas_kernels(),
         "forgets": _describe_half_life(settings),
     }
     with member_process(
@@ -39,7 +39,7 @@ def run(settings: WorkerSettings) -> None:
         metrics,
         worker_log,
         log_fields,
-        could_save=partial(could_save, settings),  # if saves stop: would brokers accept one now?
+        could_save=partial(would_brokers_accept_save, settings),  # called if no save has succeeded for long
         save_after_s=settings.checkpoint_interval_s,
     ) as process:
         start = WorkerStart(settings, store)
@@ -65,9 +65,9 @@ def _create_worker(start: WorkerStart, store: Store, process: Process) -> Worker
     """Create the worker from what the steps of its start have opened and found."""
     settings = start.settings
     models = Models(store, settings.topic, settings.keep_models)
-    publisher = Publisher(models, start.policy.fold, time.time)
+    publisher = Publisher(models, start.config.fold, time.time)
     return Worker(
-        config=start.policy,
+        config=start.config,
         source=start.source,
         in_flight=start.create_in_flight(process),
         dead_letters=start.dead_letters,

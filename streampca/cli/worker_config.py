@@ -43,7 +43,11 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
             names=names,
         ),
         codec=Codec(
-            settings.format, Judge.of(learning_config), settings.field, create_schemas(settings), settings.where
+            settings.format,
+            Judge.of(learning_config),
+            field=settings.field,
+            schemas=create_schemas(settings),
+            where=settings.where,
         ),
         on_bad_record=settings.bad_record_policy,
         on_offset_gap=settings.on_offset_gap,

@@ -7,8 +7,8 @@ import structlog
 from streampca.cli.member_start import MemberStart
 from streampca.cli.worker_config import create_worker_config
 from streampca.consumer_group.step import Step
-from streampca.pca.compilation import compile_kernels
-from streampca.process.machine import describe_kernels
+from streampca.pca.compilation import compile_learning_functions
+from streampca.process.machine import describe_openblas_kernels
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.base import DeadLetters
 from streampca.sources.clients import create_dead_letters
@@ -27,7 +27,7 @@ class WorkerStart(MemberStart):
     """The start of one worker."""
 
     settings: WorkerSettings
-    policy: WorkerConfig
+    config: WorkerConfig
     dead_letters: DeadLetters
 
     def __init__(self, settings: WorkerSettings, store: Store) -> None:
@@ -46,7 +46,7 @@ class WorkerStart(MemberStart):
             Step("format", self._create_config),
             *self._list_steps_at_brokers(),
             # Before the group is joined: while a member compiles, it does not poll, and the whole group would wait.
-            Step("matrix kernels", self._compile_kernels, after=["format"], check=describe_kernels),
+            Step("matrix kernels", self._compile_learning_functions, after=["format"], check=describe_openblas_kernels),
             Step("consumer group", self._find_committed, after=["topic"]),
             Step(
                 "checkpoints",
@@ -64,22 +64,22 @@ class WorkerStart(MemberStart):
 
     def _create_config(self) -> str:
         """Create the configuration of the worker's loop. Returns whether its format can be decoded."""
-        self.policy = create_worker_config(self.settings)
-        return self._use_codec(self.policy.codec)
+        self.config = create_worker_config(self.settings)
+        return self._use_codec(self.config.codec)
 
     def _find_dead_letter_topic(self) -> str:
         finding = super()._find_dead_letter_topic()
         self.dead_letters = self.opened.enter_context(closing(create_dead_letters(self.settings)))
         return finding
 
-    def _compile_kernels(self) -> str:
+    def _compile_learning_functions(self) -> str:
         """Compile the learning functions, unless they are cached. Returns which kernels of OpenBLAS NumPy uses."""
 
         def log_compilation() -> None:
             log.info("compiling kernels", expected_seconds=_COMPILATION_S)
 
-        compile_kernels(self.policy.fold.learning, on_compile=log_compilation)
-        return describe_kernels()
+        compile_learning_functions(self.config.fold.learning, on_compile=log_compilation)
+        return describe_openblas_kernels()
 
     def _check_all_checkpoints(self) -> str:
         """Check the checkpoints of all partitions, and that none is missing. Returns how many were checked."""
@@ -94,7 +94,7 @@ class WorkerStart(MemberStart):
         a backfill are checked, since a topic may have a thousand partitions. The others are checked when they are
         assigned.
         """
-        folds = check_before_joining(self.checkpoints, self.policy.fold, self.topic_id, self.committed, every=every)
+        folds = check_before_joining(self.checkpoints, self.config.fold, self.topic_id, self.committed, every=every)
         # The position of a fold is -1 before its first record.
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
         if not folds:

@@ -93,7 +93,7 @@ class _Sidecar:
         """Return an error that says why no answer came, and what to try."""
         cause = str(error).rstrip(".") or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in cause:
-            # The variable tells httpx which authorities to trust.
+            # The text says what must hold: httpx trusts only the authorities in the file that the variable names.
             remedy = "SSL_CERT_FILE names a file with its authority's certificate"
         else:
             other_scheme = "http" if self._url.lower().startswith("https") else "https"

@@ -98,12 +98,12 @@ async def project(
     The vectors may also be n records, or a table of pandas, Polars or Arrow. The keys of records and the columns of a
     table are matched with the names of the dimensions.
     """
-    return await _send_vectors(sidecar, "project", vectors, ProjectAnswer, version=version, basis=basis)
+    return await _send_vectors(sidecar, "project", vectors, ProjectAnswer, asked_version=version, basis=basis)
 
 
 async def reconstruct(sidecar: Sidecar, vectors: Vectors, *, version: Version = None) -> ReconstructAnswer:
     """Return vectors (n, d) as the components reconstruct them."""
-    return await _send_vectors(sidecar, "reconstruct", vectors, ReconstructAnswer, version=version, of="vectors")
+    return await _send_vectors(sidecar, "reconstruct", vectors, ReconstructAnswer, asked_version=version, of="vectors")
 
 
 async def from_coordinates(
@@ -128,7 +128,9 @@ async def score(
 
     With `contributions=m`, also the m dimensions that contribute most to each score.
     """
-    return await _send_vectors(sidecar, "score", vectors, ScoreAnswer, version=version, contributions=contributions)
+    return await _send_vectors(
+        sidecar, "score", vectors, ScoreAnswer, asked_version=version, contributions=contributions
+    )
 
 
 async def model(sidecar: Sidecar, *, version: Version = None) -> dict[str, Any]:
@@ -149,7 +151,7 @@ async def _send_vectors(
     vectors: Vectors,
     answer_type: Callable[..., Answer],
     *,
-    version: Version,
+    asked_version: Version,
     **params: Any,
 ) -> Answer:
     """Send vectors to an operation of the sidecar, and return the answer as an object of `answer_type`.
@@ -160,27 +162,26 @@ async def _send_vectors(
     columns = columns_of(vectors)
     has_records = isinstance(vectors, Sequence) and len(vectors) > 0 and isinstance(vectors[0], Mapping)
     if columns is None and not has_records:
-        return await _send_in_pieces(sidecar, operation, to_numbers(vectors), answer_type, version=version, **params)
+        rows = to_numbers(vectors)
+        return await _send_in_pieces(sidecar, operation, rows, answer_type, version=asked_version, **params)
 
-    def match_with(names: ModelNames) -> Any:
-        return names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
+    async def send_matched(names: ModelNames, version: Version) -> Answer:
+        """Match the vectors with these names, and send them to this version of the model."""
+        rows = names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
+        return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
-    # If `version` is a pin or None (the newest), the sidecar may have another version by now. So the known names are
-    # removed, and are put back only if the version to which they belong has answered.
-    known_names = sidecar._names_by_asked_version.pop(version, None)
+    # A pin, or None for the newest version, may mean another version by now than the version of the known names. So the
+    # known names are removed, and are put back only if their version answers.
+    known_names = sidecar._names_by_asked_version.pop(asked_version, None)
     if known_names:
-        answer = await _send_in_pieces(
-            sidecar, operation, match_with(known_names), answer_type, version=version, **params
-        )
+        answer = await send_matched(known_names, asked_version)
         if answer.version == known_names.version:  # type: ignore[attr-defined]  # a NamedTuple
-            sidecar._names_by_asked_version[version] = known_names
+            sidecar._names_by_asked_version[asked_version] = known_names
             return answer
-    new_names = ModelNames.of(await model(sidecar, version=version))
+    new_names = ModelNames.of(await model(sidecar, version=asked_version))
     # This request asks for exactly the version of the new names. Otherwise, a version that appears now could answer.
-    answer = await _send_in_pieces(
-        sidecar, operation, match_with(new_names), answer_type, version=new_names.version, **params
-    )
-    sidecar._names_by_asked_version[version] = new_names
+    answer = await send_matched(new_names, new_names.version)
+    sidecar._names_by_asked_version[asked_version] = new_names
     return answer
 
 

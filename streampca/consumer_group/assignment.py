@@ -19,7 +19,7 @@ from streampca.sources.events import OutOfRange, Records, Undecoded, Vectors
 
 _FIRST_PAUSE_S = 1.0  # between attempts to restore
 _LONGEST_PAUSE_S = 10.0
-_REFUSE_AFTER_S = 60.0  # by default, network file systems may show old contents of a folder for so long
+_REFUSE_FOREIGN_STORE_AFTER_S = 60.0  # by default, network file systems may show old contents of a folder for so long
 _UNDECODED_PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the registry is away
 
 
@@ -57,11 +57,12 @@ class Assignment(Generic[P]):
         notify: events.Notify,
         first_records: FirstRecords,
     ) -> None:
-        """`restore` yields the progress at which partitions continue, in steps. It yields {} to let the loop poll.
+        """`restore(partitions)` returns a generator, which is one attempt to restore partitions of the member.
 
-        Partitions that it leaves out are tried again. If partitions are assigned or released before it has ended, it is
-        closed and called again. It raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError`
-        if the store is another group's.
+        Each item is {partition: progress} of partitions that are ready to be read, or {}: then the loop polls before
+        the next item. Partitions that are in no item are restored by a later attempt. If partitions are assigned or
+        released during an attempt, the generator is closed, and `restore` is called again. The generator raises
+        `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is another group's.
         """
         self._policy = policy
         self._source = source
@@ -74,9 +75,9 @@ class Assignment(Generic[P]):
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None  # None: no attempt is under way
         self._undecoded: set[int] = set()  # paused, since their records cannot be decoded for now
         self._retry_pause_s = _FIRST_PAUSE_S
-        # After a failure, these times are None until `retry_when_due` is called, which knows the time.
+        # These times are None until the next `retry_when_due(now)` sets them: no other method knows the time.
         self._retry_at: float | None = None
-        self._refuse_at: float | None = None  # from this time on, `ForeignStoreError` ends the member
+        self._refuse_foreign_store_at: float | None = None  # from this time on, `ForeignStoreError` ends the member
         self._resume_undecoded_at: float | None = None
 
     @property
@@ -95,7 +96,8 @@ class Assignment(Generic[P]):
         self._end_restore_attempt()  # it may be restoring these partitions; the next retry restores the remaining ones
         self._to_restore -= set(partitions)
         self._forget(partitions)
-        # Partitions that wait to be restored are reported, too: otherwise a stalled one would stay stalled.
+        # Partitions that were never restored are reported, too: the member's state may list one of them as stalled, and
+        # only this event ends that.
         self._notify(events.PartitionsReleased(sorted(partitions), lost))
 
     def restart(self) -> None:
@@ -127,15 +129,17 @@ class Assignment(Generic[P]):
         self._in_flight.decode(records, partial(self._handle_decoded, handle))
 
     def _handle_decoded(self, handle: Callable[[Vectors], object], decoded: Vectors | Undecoded) -> None:
-        """Let `handle` get vectors, if they may be handled now; see `decode`."""
-        if isinstance(decoded, Undecoded):
+        """Let `handle` get the vectors of a batch, unless its records must be read again later."""
+        if isinstance(decoded, Undecoded):  # for example, the schema registry does not answer
             self._pause_undecoded(decoded)
-        elif self._first_records.may_handle(decoded):
-            stops_at = self._policy.find_stop(decoded)
-            if stops_at is None:
-                handle(decoded)
-            else:
-                self._stop_at(stops_at, decoded, handle)
+            return
+        if not self._first_records.may_handle(decoded):  # too few first records to tell if the settings fit them
+            return
+        stopping_reject = self._policy.find_stopping_reject(decoded)
+        if stopping_reject is None:
+            handle(decoded)
+        else:  # a bad record ends the member: only the vectors before it are handled
+            self._stop_at(stopping_reject, decoded, handle)
 
     def _stop_at(self, reject: Reject, batch: Vectors, handle: Callable[[Vectors], object]) -> NoReturn:
         """Handle all records of the partition before a rejected one, and raise `BadRecordError`."""
@@ -164,18 +168,22 @@ class Assignment(Generic[P]):
         progress = self.progress[partition]
         our_position = progress.position
         is_nothing_handled = our_position < 0 or self._first_records.holds_back(partition)
-        # The source may have asked the broker for an offset before our position if no record lies between the two. For
-        # example, the source asked for 5, our position is 8, and the log begins at 6 now.
-        requested = event.position
-        log_has_our_position = requested < event.earliest <= our_position
-        if is_nothing_handled or log_has_our_position:
+        if is_nothing_handled:  # begin again at our position; if the log has lost it, the source reports that next
             self.resume([partition])
             return
-        resume_at = max(self._policy.resume_at(event), our_position)  # not before: records would count twice
+        # The source may have asked the broker for an offset before our position if no record lies between the two. For
+        # example, the source asked for 5, our position is 8, and the log begins at 6 now. Then we miss no record.
+        requested = event.position
+        log_has_our_position = requested < event.earliest <= our_position
+        if log_has_our_position:
+            self.resume([partition])
+            return
+        offset_by_policy = self._policy.resume_at(event)
+        resume_at = max(offset_by_policy, our_position)  # records before our position would count twice
+        # The first lost offset. A log that has lost its beginning lacks records that we did not read yet. A truncated
+        # log also lacks records that we have handled.
         truncated_at = event.diverged  # None: the log has only lost its beginning
         is_truncated = truncated_at is not None
-        # If the log has lost its beginning, we miss records from our position on. A truncation also removes records
-        # that we had handled.
         lost_from = our_position if truncated_at is None else truncated_at
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
@@ -194,12 +202,12 @@ class Assignment(Generic[P]):
             self._seek(partitions_to_reread)
 
     def _begin_restore(self, partitions: Collection[int]) -> None:
-        """Note that partitions must be restored. The pauses between attempts are short again."""
+        """Note that partitions must be restored, and forget the failures of earlier attempts."""
         self._end_restore_attempt()
         self._to_restore |= set(partitions)
-        self._retry_pause_s = _FIRST_PAUSE_S
-        self._retry_at = None
-        self._refuse_at = None
+        self._retry_pause_s = _FIRST_PAUSE_S  # each failed attempt has made the pause longer
+        self._retry_at = None  # the next pause has not begun
+        self._refuse_foreign_store_at = None  # a foreign store ends the member only after another full minute
 
     def _retry_restore(self, now: float) -> None:
         """Do the next step of the attempt to restore. If there is no attempt, begin one when it is time.
@@ -212,16 +220,17 @@ class Assignment(Generic[P]):
         if attempt is not None:
             # A network folder may show old contents for a minute, which look like the store of another group. So a
             # foreign store is only reported before the minute is over.
-            is_minute_over = self._refuse_at is not None and now >= self._refuse_at
+            refuse_at = self._refuse_foreign_store_at
+            is_minute_over = refuse_at is not None and now >= refuse_at
             self._continue_restore(attempt, refuse_foreign_store=is_minute_over)
 
     def _begin_attempt_when_due(self, now: float) -> Generator[Mapping[int, P], None, None] | None:
         """Return a new attempt to restore the partitions that are left; None if there are none, or it is too early."""
         if not self._to_restore:
             return None
-        if self._refuse_at is None:  # the first call since partitions were assigned or restored: the minute begins
-            self._refuse_at = now + _REFUSE_AFTER_S
-        if self._retry_at is None:  # the first call after an attempt has ended: the pause begins
+        if self._refuse_foreign_store_at is None:  # first call since partitions were assigned or restored
+            self._refuse_foreign_store_at = now + _REFUSE_FOREIGN_STORE_AFTER_S
+        if self._retry_at is None:  # first call since the last attempt has ended: the pause begins
             self._retry_at = now + self._retry_pause_s
         if now < self._retry_at:
             return None
@@ -247,7 +256,8 @@ class Assignment(Generic[P]):
             return
         self._restore_attempt = attempt
         if restored:
-            self._refuse_at = None  # the store is the group's own: a later `ForeignStoreError` gets a new minute
+            # The store is the group's own. If it looks foreign later, it ends the member only after another minute.
+            self._refuse_foreign_store_at = None
             self._to_restore -= restored.keys()
             self._start_reading(restored)
 

@@ -1,6 +1,6 @@
 """Writes and reads the metadata of committed offsets, by which a member informs the next owner of a partition.
 
-A worker commits the identity of its store, in JSON, and whether a partition only begins at the offset. A member of
+A worker commits the identity of its store, in JSON, and whether the offset is the start of a new partition. A member of
 transform commits a line such as `k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the
 outputs, the version of the model if `model_version` fixes it, the id of the topic, and the offset and the leader epoch
 of the last record. Other tools commit no such metadata.
@@ -19,23 +19,23 @@ from streampca.formats.record import LastRecord
 from streampca.stores.identity import StoreIdentity
 
 _LONGEST_LOCATION = 500  # characters
-_BEGINS = "begins"  # a field of the JSON that a worker commits
+_IS_START = "begins"  # a field of the JSON that a worker commits
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 _VERSION = re.compile(r"\bversion=([0-9]+)")
 _TOPIC = re.compile(r"\btopic=([\w-]+)")
 _LAST_RECORD = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 
 
-def format_store_metadata(identity: StoreIdentity, *, begins: bool = False) -> str:
+def format_store_metadata(identity: StoreIdentity, *, is_start: bool = False) -> str:
     """Return the metadata that a worker with this store commits with an offset.
 
-    With `begins`, they say that a partition begins at the offset, and that nothing was learned of it yet.
+    With `is_start`, they say that a new partition begins at the offset, and that nothing was learned of it yet.
     """
     # The location may be a path with bytes that are not UTF-8, which JSON cannot hold: they become question marks.
     location = identity.location[:_LONGEST_LOCATION].encode(errors="replace").decode()
     fields: dict[str, str | bool] = {"store": identity.id, "location": location, "host": identity.host}
-    if begins:
-        fields[_BEGINS] = True
+    if is_start:
+        fields[_IS_START] = True
     return orjson.dumps(fields).decode()
 
 
@@ -48,9 +48,9 @@ def parse_store_metadata(metadata: str) -> StoreIdentity | None:
         return None
 
 
-def read_begins(metadata: str) -> bool:
-    """Return whether a worker has committed that a partition begins at the offset, and nothing was learned yet."""
-    return parse_store_metadata(metadata) is not None and _BEGINS in _read_fields(metadata)
+def marks_start(metadata: str) -> bool:
+    """Return whether a worker has committed that a new partition, of which nothing was learned, begins there."""
+    return parse_store_metadata(metadata) is not None and _IS_START in _read_fields(metadata)
 
 
 def _read_fields(metadata: str) -> Any:

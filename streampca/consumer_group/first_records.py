@@ -72,21 +72,27 @@ class FirstRecords:
     def may_handle(self, batch: Vectors) -> bool:
         """Compare a batch's first records with the configured type, and return whether the batch may be handled.
 
-        First records wait until 100 of them were compared, or until a minute is over. The caller drops a batch that
-        must wait, and reads its records again later. Raises `RejectLimitError` if the records cannot be of the
-        configured type.
+        The first of these cases decides:
+
+        1. The partition's first records were handled already: the batch is handled.
+        2. Earlier records of the partition are held back: the batch must wait, since they must be handled first.
+        3. 100 records were compared: the batch is handled, and no more records are compared.
+        4. A minute is over, or all compared records name the type of their numbers: the batch is handled.
+        5. Otherwise, the batch is held back.
+
+        The caller drops a batch that is not handled, and reads its records again later. Raises `RejectLimitError` if
+        the records cannot be of the configured type.
         """
         start = self._starts.get(batch.partition)
-        if start is None:  # the first records of the partition were handled already
+        if start is None:  # case 1
             return True
         self._compare(start, batch)
-        if start.is_held_back:  # earlier records of the partition must be read again and handled first
+        if start.is_held_back:  # case 2
             return False
-        if start.has_enough:
+        if start.has_enough:  # case 3
             self.forget([batch.partition])
             return True
-        # Only records that do not name the type of their numbers give samples. Without samples, nothing can be wrong,
-        # so the records need not wait.
+        # Case 4 or 5. Only records that do not name their type give samples.
         has_untyped_records = bool(start.samples)
         start.is_held_back = has_untyped_records and not start.is_minute_over
         return not start.is_held_back
@@ -117,14 +123,14 @@ class FirstRecords:
         not_compared = [index for index, record in enumerate(batch.records) if record.offset >= start.next_to_compare]
         still_needed = FIRST_RECORDS - start.compared
         candidates = not_compared[:still_needed]
-        # A record whose schema is not registered yet cannot be compared, and does not count among the 100. A record of
-        # a later batch takes its place.
+        # A record whose schema is not registered yet cannot be compared. It does not count among the 100: a record of
+        # a later batch is compared instead.
         rejects = batch.decoded.rejects
         unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
         records = [batch.records[index] for index in candidates if index not in unknown_schema]
         start.compared += len(records)
         start.next_to_compare = max(start.next_to_compare, batch.next)
-        start.samples += self._comparison.sample_untyped(records)  # nothing of records that name their number type
+        start.samples += self._comparison.sample_untyped(records)  # leaves out records that name their number type
         why_wrong_type = self._comparison.explain_wrong_type(start.samples)  # "": the type may be right
         if why_wrong_type:
             raise RejectLimitError(

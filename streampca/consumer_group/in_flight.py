@@ -63,7 +63,8 @@ class InFlight(Generic[R]):
         """At most `limit_bytes` of records and vectors are in flight; the records of one poll may exceed it.
 
         `decode` may return only the first of the records, if their vectors are large. If a thread of the process has
-        died, `check_threads` raises its error, which ends the loop.
+        died, `check_threads` raises its error, which ends the loop. `new_future` creates the result of a task; only the
+        simulation gives another one than the default.
         """
         self._executor = executor
         self._decode_records = decode
@@ -71,9 +72,10 @@ class InFlight(Generic[R]):
         self._check_threads = check_threads
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # in the order of their submission
-        self._queues: dict[int, PartitionQueue] = {}  # by partition
+        self._queues: dict[int, PartitionQueue] = {}  # by partition, the functions of its tasks
         self._decodings: dict[int, deque[_Decoding]] = {}  # by partition; a task in `_tasks` decodes each of them
-        self._newest_work: dict[int, Future[R]] = {}  # by partition, the result of the last work in flight
+        # By partition, the result of the work that was submitted last. Work is a task that does not decode.
+        self._newest_work: dict[int, Future[R]] = {}
         self._nbytes = 0  # of all tasks and all records in decoding
 
     def next_events(self, source: Source, timeout_s: float) -> Sequence[Event]:
@@ -87,9 +89,9 @@ class InFlight(Generic[R]):
             return []
         # While tasks are in flight, the poll is short, so that the loop handles their results soon.
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # The loop handles `OutOfRange` last, when all records of this poll are in flight. To handle that event, the
-        # loop first handles results, and a result may pause a partition and drop its records that are in flight.
-        # Records that were not in flight by then would be handled now, and once more when they are read again.
+        # The loop handles `OutOfRange` last, when all records of this poll are in flight. On this event, the loop waits
+        # for results, and one of them may drop a partition's records in flight, to read them again later. Records of
+        # this poll that came in flight only afterwards would be handled twice.
         out_of_range = [event for event in events if isinstance(event, OutOfRange)]
         others = [event for event in events if not isinstance(event, OutOfRange)]
         return others + out_of_range
@@ -134,19 +136,19 @@ class InFlight(Generic[R]):
 
     def drop(self, partitions: Collection[int]) -> None:
         """Drop what is in flight of these partitions: this member or another one will read it again."""
-        self.drop_decodings(partitions)
-        self._drop_tasks(partitions, only_decodings=False)  # the rest: tasks that work on decoded records
+        self.drop_decodings(partitions)  # tasks that decode, and the records that they decode
+        self._drop_tasks(partitions, only_decodings=False)  # tasks that work on decoded records
         for partition in partitions:
-            self._newest_work.pop(partition, None)
+            self._newest_work.pop(partition, None)  # otherwise the next work would continue from a dropped result
             queue = self._queues.pop(partition, None)
             if queue is not None:
                 queue.clear()  # a function that runs already goes on, but its result is not handled
 
     def drop_decodings(self, partitions: Collection[int]) -> None:
         """Drop the records of these partitions that are in decoding. Work on decoded records continues."""
-        self._drop_tasks(partitions, only_decodings=True)  # the functions that decode
+        self._drop_tasks(partitions, only_decodings=True)
         for partition in partitions:
-            dropped = self._decodings.pop(partition, ())  # the records that these functions decode
+            dropped = self._decodings.pop(partition, ())
             self._nbytes -= sum(decoding.nbytes for decoding in dropped)
 
     def close(self) -> None:

@@ -62,16 +62,17 @@ class Member:
 
         If saves have stopped, since the member's client gets no answers, this also tries a new client once a minute.
         """
-        before = self.state
+        old_state = self.state
         now = self.now()
-        after = before.after(event, now)
-        saving = after.saving
+        new_state = old_state.after(event, now)
+        saving = new_state.saving
         if isinstance(event, LoopTicked) and saving.must_try_new_client(now.monotonic_s):
-            is_answered = self._could_save(saving.unanswered_wait)  # asks with a new client
-            after = after._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
-        self.state = after
+            # Saves have stopped, since brokers do not answer the member's client. Do they answer a new client?
+            is_answered = self._could_save(saving.unanswered)
+            new_state = new_state._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
+        self.state = new_state
         for observer in self._observers:
-            observer.observe(Change(event, before, after, now))
+            observer.observe(Change(event, before=old_state, after=new_state, now=now))
 
     def __enter__(self) -> Self:
         return self

@@ -34,7 +34,6 @@ from streampca.sources.events import SourceStatus
 # A member that has no partitions for this long is a standby. Earlier, an assignment without partitions does not mean
 # much: a second one often follows it.
 _STANDBY_AFTER_S = 10.0
-_ENDED = ""  # in place of the cause of a problem that has ended
 
 # Type of an event → the keys of the problems in `MemberState.problems` that it ends.
 _ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
@@ -151,8 +150,8 @@ class MemberState(NamedTuple):
         if status.member != self.is_member:
             return state._replace(is_member=status.member, membership_since=now)
         if now - self.membership_since >= _STANDBY_AFTER_S:
-            # `is_member` has been the same for ten seconds. A member has joined then, even without partitions: it is a
-            # standby. A process that is not a member has not joined, even if it had before.
+            # No rebalance is under way, since `is_member` has been the same for ten seconds. So a member has joined, as
+            # a standby if it has no partitions. A process that is not a member any more has not joined.
             return state._replace(has_joined=self.is_member)
         return state
 
@@ -168,8 +167,10 @@ class MemberState(NamedTuple):
     def _problems_after(self, event: MemberEvent, changed: "MemberState", now: float) -> Mapping[type, Problem]:
         """Return the problems after an event; `changed` is the state with the partitions and saves after the event."""
         problems = dict(self.problems)
-        for key, cause in self._find_causes(event, changed).items():
-            if cause == _ENDED:
+        for key in self._find_ended_problems(event, changed):
+            problems.pop(key, None)
+        for key, cause in self._find_causes(event, changed.saving).items():
+            if not cause:  # `PartitionsMissing` of no partition, or `MemberEnded` without an error: nothing is wrong
                 problems.pop(key, None)
                 continue
             before = problems.get(key)
@@ -177,44 +178,45 @@ class MemberState(NamedTuple):
             problems[key] = Problem(cause, since)
         return problems
 
-    def _find_causes(self, event: MemberEvent, changed: "MemberState") -> Mapping[type, str]:
-        """Return the new cause of each problem that an event begins, changes or ends. A problem that ends has `_ENDED`.
-
-        The key of a problem is the type of the event that reports the problem. Two problems have no such event: the key
-        `LoopTicked` means that no broker answers, and `Saving` that saving has stopped. `changed` is the state after
-        the event.
-        """
-        event_type = type(event)
-        causes = dict.fromkeys(_ENDS_PROBLEMS.get(event_type, ()), _ENDED)  # every event of this type ends these
+    def _find_ended_problems(self, event: MemberEvent, changed: "MemberState") -> Collection[type]:
+        """Return the keys of problems that an event ends, if the member has them. `changed` is the state after it."""
+        ended = set(_ENDS_PROBLEMS.get(type(event), ()))  # every event of this type ends these
         if PartitionStalled in self.problems and not changed.partitions.are_stalled:
-            causes[PartitionStalled] = _ENDED
+            ended.add(PartitionStalled)
         match event:
-            # Events that report their own problem. `PartitionsMissing` and `MemberEnded` with the cause "" end it.
+            case TransactionEnded(outcome="committed"):
+                ended.add(TransactionEnded)
+            case CheckpointSaved() if self._are_failed_saves_done(changed):
+                ended.add(CheckpointPostponed)
+            case LoopTicked(status=status):
+                if status.connected:
+                    ended.add(LoopTicked)
+                if not changed.saving.overdue_s:
+                    ended.add(Saving)
+        return ended
+
+    def _find_causes(self, event: MemberEvent, saving: Saving) -> Mapping[type, str]:
+        """Return the causes of the problems that an event reports, by the keys of the problems.
+
+        The key is the type of the event: `RestoreFailed("disk full")` gives {RestoreFailed: "disk full"}. At a tick of
+        the loop, two problems may be found: with the key `LoopTicked`, that no broker answers, and with the key
+        `Saving`, that saving has stopped. `saving` is how saving stands after the event.
+        """
+        match event:
             case (
                 StartDelayed(cause=cause) | RestoreFailed(cause=cause) | CheckpointPostponed(cause=cause)
                 | PublishFailed(cause=cause) | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
                 | TransactionEnded(outcome="failed", cause=cause) | MemberEnded(cause=cause)
             ):  # fmt: skip
-                causes[event_type] = cause
-            case TransactionEnded(outcome="committed"):
-                causes[TransactionEnded] = _ENDED
-            case CheckpointSaved() if self._are_failed_saves_done(changed):
-                causes[CheckpointPostponed] = _ENDED
+                return {type(event): cause}
             case LoopTicked(status=status):
-                is_unanswered = self.was_assigned and not status.connected
-                causes[LoopTicked] = _describe_no_answer(status) if is_unanswered else _ENDED
-                causes |= self._find_cause_of_stopped_saving(changed.saving)
-        return causes
-
-    def _find_cause_of_stopped_saving(self, saving: Saving) -> Mapping[type, str]:
-        """Return the new cause of the problem `Saving`: `_ENDED` if no save is overdue; {} if nothing changes.
-
-        Saving stops when a save has been overdue for minutes. Its first cause stays until no save is overdue any more.
-        """
-        if not saving.overdue_s:
-            return {Saving: _ENDED}
-        has_just_stopped = saving.has_stopped and Saving not in self.problems
-        return {Saving: saving.cause} if has_just_stopped else {}
+                causes: dict[type, str] = {}
+                if self.was_assigned and not status.connected:
+                    causes[LoopTicked] = _describe_no_answer(status)
+                if saving.has_stopped and Saving not in self.problems:  # the first cause stays until saving works again
+                    causes[Saving] = saving.cause
+                return causes
+        return {}
 
     def _are_failed_saves_done(self, changed: "MemberState") -> bool:
         """Return whether all records that were unsaved when a save failed are saved now, in the state `changed`.

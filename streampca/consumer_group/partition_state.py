@@ -38,12 +38,13 @@ class PartitionState(NamedTuple):
         """Return the state after an event of this partition; `now` is in monotonic seconds."""
         match event:
             case PartitionStalled(lag=lag):
-                stalled_since = now if self.stalled_since is None else self.stalled_since
                 return self._replace(
-                    lag=lag, stalled_since=stalled_since, unsaved_since=self._find_unsaved_since_if_moved()
+                    lag=lag,
+                    stalled_since=now if self.stalled_since is None else self.stalled_since,
+                    unsaved_since=self._find_unsaved_since_of_read(),
                 )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._find_unsaved_since_if_moved())
+                return self._replace(position=to, unsaved_since=self._find_unsaved_since_of_read())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
                 # Records behind the checkpoint were read while it was being saved: they wait from about now on.
@@ -58,13 +59,14 @@ class PartitionState(NamedTuple):
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _find_unsaved_since_if_moved(self) -> float | None:
-        """Return `unsaved_since`, or None if the position is the saved one, so that no record waits for a save.
+    def _find_unsaved_since_of_read(self) -> float | None:
+        """Return `unsaved_since` if records behind the saved position were read; otherwise None.
 
-        A failed transaction moves the position back to the saved one, and keeps `unsaved_since`, since its records are
-        usually read again at once. This is called when they cannot be read.
+        After a failed transaction, the position is the saved one, and `unsaved_since` is kept, since the transaction's
+        records are usually read again at once. This method is called when they cannot be read: they do not wait then.
         """
-        return None if self.position == self.saved_up_to else self.unsaved_since
+        is_none_read = self.position == self.saved_up_to
+        return None if is_none_read else self.unsaved_since
 
     @property
     def is_at_end(self) -> bool:

@@ -29,7 +29,7 @@ class MemberPolicy:
     suspect_settings: ClassVar[str]  # for errors: these may be wrong if the first records are all rejected
     settings_to_start_over: ClassVar[str]  # for errors: with other values of these, all records are read again
 
-    def find_stop(self, batch: Vectors) -> Reject | None:
+    def find_stopping_reject(self, batch: Vectors) -> Reject | None:
         """Return the rejected record at which the member must stop, or None if it may continue."""
         rejects = batch.decoded.rejects
         return rejects[0] if rejects and self.on_bad_record == "stop" else None
@@ -110,8 +110,8 @@ class MemberPolicy:
                 "or before and has grown again, so records that were read are gone and others were not read; start "
                 f"over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest to continue"
             )
-        # The new records before our position are not read. From our position on, none was read yet: "earliest" resumes
-        # there.
+        # Before the member's position, `event.position`, the log now has other records than the member has read. They
+        # are left out, since their offsets would count twice: "earliest" resumes at the position.
         return event.position if self.on_offset_gap == "earliest" else event.latest
 
 

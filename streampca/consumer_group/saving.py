@@ -30,7 +30,7 @@ class Saving(NamedTuple):
     # Since the last save: what a save waits for → cause, the newest failure last.
     failures: Mapping[str, str] = {}
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
-    unanswered_wait: str = ""  # if saving has stopped: what a save waits for that does not answer; "" otherwise
+    unanswered: str = ""  # what a save waits for, such as "topic", if saving has stopped for want of an answer
     try_new_client_at: float = 0.0
     is_new_client_answered: bool = False
 
@@ -44,12 +44,12 @@ class Saving(NamedTuple):
         return "; ".join(f"{waits_for}: {cause}" for waits_for, cause in self.failures.items()) or "no failure"
 
     def after(self, event: MemberEvent, partitions: PartitionStates, now: float) -> "Saving":
-        """Return the value after an event; `partitions` are the states after it."""
+        """Return how saving stands after an event; `partitions` are the states after the event."""
         match event:
             case CheckpointSaved() | TransactionEnded("committed"):
                 return self._replace(failures={})
-            # After a failed transaction, its records wait for a save until their partitions are restored and read
-            # again. So a failed restore is also a reason why these records are not saved.
+            # A failed transaction leaves its records unsaved, and a failed restore keeps them unsaved: they are read
+            # again only after the restore. So both count as failures of the transaction.
             case TransactionEnded(cause=cause) | RestoreFailed(cause):
                 return self._with_failure("transaction", cause)
             case CheckpointPostponed(cause, waits_for):
@@ -59,32 +59,32 @@ class Saving(NamedTuple):
         return self
 
     def after_new_client(self, now: float, *, is_answered: bool) -> "Saving":
-        """Return the value after a new Kafka client was tried, which brokers have answered or not."""
+        """Return how saving stands after a new Kafka client was tried, which brokers have answered or not."""
         return self._replace(is_new_client_answered=is_answered, try_new_client_at=now + _TRY_NEW_CLIENT_EVERY_S)
 
     @property
     def would_restart_help(self) -> bool:
         """Whether brokers answer a new client, while they do not answer the member's own client."""
-        return self.unanswered_wait != "" and self.is_new_client_answered
+        return self.unanswered != "" and self.is_new_client_answered
 
     def must_try_new_client(self, now: float) -> bool:
         """Whether it is time to see if a new client gets answers, since the member's own client gets none."""
-        return self.unanswered_wait != "" and now >= self.try_new_client_at
+        return self.unanswered != "" and now >= self.try_new_client_at
 
     def _with_failure(self, waits_for: str, cause: str) -> "Saving":
-        """Return the value with a failure as the last item of `failures`. `waits_for` is what a save waits for."""
+        """Return the same value with a failure as the last item of `failures`. `waits_for` is what a save waits for."""
         failures = dict(self.failures)
         failures.pop(waits_for, None)  # otherwise the new cause would keep the place of the old one
         failures[waits_for] = cause
         return self._replace(failures=failures)
 
     def _after_tick(self, unsaved_since: float | None, now: float, *, is_saving: bool) -> "Saving":
-        """Return the value at a tick. The oldest unsaved record was read at `unsaved_since`; None: all are saved.
+        """Return how saving stands at a tick of the loop.
 
-        If a save is running, the store counts as failed until it has answered.
+        The oldest unsaved record was read at `unsaved_since`; None: all records are saved.
         """
-        # The failure that the last tick has added for a running save is left out, and added again below if a save is
-        # running now.
+        # While a save is running, the store is listed as a failure, since it may hang. This failure is renewed at each
+        # tick: the one of the last tick is left out here, and added below if a save is running now.
         failures = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
         overdue_s = 0.0
         if unsaved_since is not None:
@@ -92,13 +92,16 @@ class Saving(NamedTuple):
         saving = self._replace(failures=failures, overdue_s=overdue_s)
         if is_saving:
             saving = saving._with_failure("store", _NO_ANSWER_YET)
-        return saving._replace(unanswered_wait=saving._find_unanswered_wait())
+        return saving._replace(unanswered=saving._find_unanswered())
 
-    def _find_unanswered_wait(self) -> str:
-        """If saving has stopped for want of an answer, return what a save waits for, such as "topic"; otherwise ""."""
+    def _find_unanswered(self) -> str:
+        """Return what a stopped save waits for, if the newest failure is a missing answer; otherwise "".
+
+        For example, the result is "topic" if brokers do not answer the question for the topic's id.
+        """
         if not self.has_stopped or not self.failures:
             return ""
         waits_for, newest_cause = list(self.failures.items())[-1]  # `_with_failure` puts the newest failure last
-        is_dead_letter_failure = waits_for == "dead letters"  # which fail only if brokers do not answer
-        is_unanswered = is_dead_letter_failure or NO_ANSWER in newest_cause
-        return waits_for if is_unanswered else ""
+        if waits_for == "dead letters":  # they fail only if brokers do not answer, whatever the cause says
+            return waits_for
+        return waits_for if NO_ANSWER in newest_cause else ""

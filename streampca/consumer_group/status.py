@@ -53,8 +53,8 @@ class StatusReports(Observer):
         self._reports = reports
         self._name = name
         self._group = group
-        # Only workers look for other groups: members of transform may share a store.
-        self._has_looked_for_groups = output_topic is not None
+        # Only a worker looks for other groups, and only once: members of transform may share a store.
+        self._must_look_for_groups = output_topic is None
         self._output_topic = output_topic
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
         self._writing: Future[None] | None = None
@@ -97,7 +97,7 @@ class StatusReports(Observer):
             # like a store without a model.
             if self._reports.store_exists():
                 self._reports.write(report)
-                if report.partitions and not self._has_looked_for_groups:
+                if report.partitions and self._must_look_for_groups:
                     self._warn_of_other_group(report)
         except StoreError as error:  # a full disk is logged when a checkpoint fails
             log.debug("status report not written", cause=str(error))
@@ -107,7 +107,7 @@ class StatusReports(Observer):
 
         Each worker looks once, after it has written its own report. So of two workers, at least one sees the other's.
         """
-        self._has_looked_for_groups = True
+        self._must_look_for_groups = False
         other_groups = set()
         for report in self._reports.all():
             is_running_worker = report.transform is None and report.is_running(ours.updated_at)

@@ -124,24 +124,25 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         location = store or str(folder / "store")
         models = _open_models(location)
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
-        first_output = stack.enter_context(contextlib.closing(poll_first_record(broker, PROJECTED)))
+        first_output = poll_first_record(broker, PROJECTED)  # a generator, which yields None until there is an output
+        stack.enter_context(contextlib.closing(first_output))
         addresses = _Addresses(broker=broker.address, store=location, port=free_port(port), metrics_port=free_port(0))
         settings_by_command = _list_settings(stream, addresses)
         children: list[ChildProcess] = []
         stack.callback(stop, children)  # at the end, all children that were started by then
-
-        def start(command: str, *arguments: str) -> None:
-            log = folder / f"{command}.log"
-            children.append(ChildProcess([command, *arguments], settings_by_command[command], log))
-
         for command in ("worker", "serve", "transform"):
-            start(command)
+            children.append(_start_child(command, settings_by_command, folder))
+
+        def start_producer() -> None:
+            arguments = [*stream.produce_arguments, "--rate", str(rate)]
+            children.append(_start_child("produce", settings_by_command, folder, arguments))
+
         _print(_describe_addresses(addresses, folder))
         if stream.rows.notes:
             _print(f"{stream.rows.path}: {stream.rows.notes}")
         demo = _Demo(
             children=children,
-            start_producer=lambda: start("produce", *stream.produce_arguments, "--rate", str(rate)),
+            start_producer=start_producer,
             models=models,
             first_output=first_output,
             stream=stream,
@@ -153,6 +154,13 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
             ended=ended,
         )
         _print("stopping: the worker saves and leaves its group")
+
+
+def _start_child(
+    command: str, settings_by_command: Mapping[str, Mapping[str, object]], folder: Path, arguments: Sequence[str] = ()
+) -> ChildProcess:
+    """Start a `streampca` command with its settings. Its log is in the folder."""
+    return ChildProcess([command, *arguments], settings_by_command[command], log=folder / f"{command}.log")
 
 
 def _list_settings(stream: Stream, addresses: _Addresses) -> dict[str, dict[str, object]]:

@@ -21,7 +21,7 @@ from streampca.files.rows import (
     open_stream,
     require_kind,
 )
-from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate, vectors_in, with_bytes
+from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate, vectors_in, with_unread_as_bytes
 from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 
@@ -76,7 +76,7 @@ def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int
     for batch in batches:
         for i in range(len(batch)):
             # Texts that are not read become bytes, since a text that is not UTF-8 would be an error.
-            one_row = with_bytes(batch.slice(i, 1), read_names)
+            one_row = with_unread_as_bytes(batch.slice(i, 1), read_names)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:  # the row holds a vector
                 return d

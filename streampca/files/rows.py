@@ -205,7 +205,7 @@ class Rows(NamedTuple):
         if rows_before == 0:
             raise no_vectors_error(self.path)
 
-    def describe_moved_elements(self) -> str:
+    def describe_moved_array_elements(self) -> str:
         """Return a warning if elements of arrays that were read by position have changed their positions; else ""."""
         return self.fields.places.warning if self.fields else ""
 

@@ -15,7 +15,7 @@ from streampca.pca.state import State
 
 @dataclass
 class PastScoresBuilder:
-    """Scores messages, and then enters their scores into histograms."""
+    """Scores messages, and then adds their scores to histograms."""
 
     # Of the models that score: how many components (int), or the share of the variance that these explain (float).
     components_or_share: int | float
@@ -32,11 +32,11 @@ class PastScoresBuilder:
             return None
         return self.histograms.p_values(self._join_new()).score  # the p-values of T² and SPE are not needed
 
-    def enter(self, messages: int, model_weight: float) -> None:
-        """Enter the new scores into the histograms. Older scores keep e^(−n/w) of their weight.
+    def add_new_scores(self, messages: int, model_weight: float) -> None:
+        """Add the new scores to the histograms. Older scores keep e^(−n/w) of their weight.
 
-        n is `messages`, the number of messages that were learned since scores were last entered; some of them may have
-        no score. w is the weight of the model. With a half-life of h messages, w is about h/ln 2, so older scores keep
+        n is `messages`, the number of messages that were learned since scores were last added; some of them may have no
+        score. w is the weight of the model. With a half-life of h messages, w is about h/ln 2, so older scores keep
         2^(−n/h): they are forgotten as fast as old messages. Without a half-life, w is the number of messages that the
         model has learned. So scores by early models, which have learned little, are soon forgotten.
         """
@@ -54,12 +54,12 @@ class PastScoresBuilder:
         )
 
     def score_block(self, state: State, V: Array) -> None:
-        """Score a block V (n, d) by the state before it, and enter the scores. Called before the state learns V."""
+        """Score a block V (n, d) by the state before it, and add the scores. Called before the state learns V."""
         if not state.count:
             return  # nothing was learned, so there is no model to score with
         model = make_model(state, choose_number_of_components(state, self.components_or_share))
-        self.score(model, V)  # keeps the scores, until they are entered into the histograms
-        self.enter(messages=len(V), model_weight=state.weight)
+        self.score(model, V)  # keeps the scores, until they are added to the histograms
+        self.add_new_scores(messages=len(V), model_weight=state.weight)
 
 
 def choose_number_of_components(state: State, components_or_share: int | float) -> int:

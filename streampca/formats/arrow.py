@@ -75,7 +75,7 @@ class ArrowReader(Reader):
             for batch in batches:
                 column = batch.select([get_steps(path)[0]])
                 validate(column)
-                rows += with_bytes(column, read_names=()).to_pylist()
+                rows += with_unread_as_bytes(column, read_names=()).to_pylist()
         return rows
 
     def _read_batches(self, batches: Any) -> tuple[list[Array], set[str | None]]:
@@ -123,22 +123,22 @@ def validate(batch: Any) -> None:
     A text with a wrong encoding is not an error: the column that holds it may not be needed. So all texts are
     validated as bytes.
     """
-    with_bytes(batch, read_names=()).validate(full=True)
+    with_unread_as_bytes(batch, read_names=()).validate(full=True)
 
 
-def with_bytes(batch: Any, read_names: Collection[str]) -> Any:
+def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
     """Return a record batch with bytes in place of the texts that are not read. Bytes may have any encoding.
 
     `read_names` are the names of the fields whose texts are read: of columns, and of fields nested in them.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_bytes(field.type, read_names, is_read=field.name in read_names)
+        new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _type_with_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
+def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
     """Return an Arrow type with bytes in place of the texts that are not read.
 
     `read_names` are the names of the fields whose texts are read. `is_read` says whether the field that has this type
@@ -149,12 +149,12 @@ def _type_with_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: b
         # Each field of a struct has a name, which says whether the field is read.
         fields = []
         for field in arrow_type:
-            new_type = _type_with_bytes(field.type, read_names, is_read=field.name in read_names)
+            new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
         # Items have no name: they are read if the list is. They may be structs, whose fields must be looked at.
-        item_type = _type_with_bytes(arrow_type.value_type, read_names, is_read=is_read)
+        item_type = _type_with_unread_as_bytes(arrow_type.value_type, read_names, is_read=is_read)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
             return pa.list_(item, arrow_type.list_size)
@@ -162,8 +162,8 @@ def _type_with_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: b
     if is_read:
         return arrow_type
     if types.is_map(arrow_type):
-        key_type = _type_with_bytes(arrow_type.key_type, read_names, is_read=False)
-        item_type = _type_with_bytes(arrow_type.item_type, read_names, is_read=False)
+        key_type = _type_with_unread_as_bytes(arrow_type.key_type, read_names, is_read=False)
+        item_type = _type_with_unread_as_bytes(arrow_type.item_type, read_names, is_read=False)
         return pa.map_(key_type, item_type)
     return _BYTES_BY_TEXT_TYPE.get(arrow_type, arrow_type)
 
@@ -232,7 +232,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     read_names = fields.names
     read_columns = [name for name in batch.schema.names if name in read_names]
     # Texts that nobody reads become bytes, since they need not be UTF-8.
-    columns = with_bytes(batch.select(read_columns), read_names)
+    columns = with_unread_as_bytes(batch.select(read_columns), read_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
         one_row = columns.slice(row, 1)

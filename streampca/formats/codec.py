@@ -33,11 +33,11 @@ REASONS = (
     "too_many_bytes",  # the value is longer than any ordinary one
 )
 
-LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
+LARGE_BATCH_BYTES = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
 _NO_LIMIT = sys.maxsize  # bytes of vectors, which no batch reaches
 # A value with an unknown schema costs a request to the registry, which may take seconds. The value counts as if its
 # vectors had so many bytes: a batch ends after 100 such values, so that the worker can report and save.
-_UNKNOWN_SCHEMA_BYTES = LARGE_BATCH // 100
+_UNKNOWN_SCHEMA_BYTES = LARGE_BATCH_BYTES // 100
 _NUMBER_BYTES = 32  # that each of a vector's numbers may take in a value; topics take 1 MiB by default
 
 
@@ -182,7 +182,9 @@ class Codec:
         return plausible.explain_problem(np.stack(samples_of_one_type), raw=is_raw, dimensions=self.judge.dimensions)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
-    def decode_some(self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH) -> tuple[Decoded, int]:
+    def decode_some(
+        self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH_BYTES
+    ) -> tuple[Decoded, int]:
         """Decode values until their vectors have `stop_after_bytes`. Also return how many values were decoded.
 
         A limit is needed because a few kilobytes of compressed Arrow may unpack to many megabytes. Raises what `decode`

@@ -15,7 +15,7 @@ from streampca.pca.state import State
 _MESSAGES = 20  # any number will do: sizes are not part of the compiled code
 
 
-def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
+def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
     """Compile all code that learning with `config` needs, or load it from the cache, by learning two small blocks.
 
     `on_compile` is called once, when numba starts to compile. It is not called if all code is loaded from the cache.
@@ -47,4 +47,4 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
 
 if __name__ == "__main__":  # run when the image is built, and before the tests, to fill NUMBA_CACHE_DIR for all models
     for dtype, factor in itertools.product(("float64", "float32"), (False, True)):
-        compile_kernels(LearningConfig(3, 2, dtype=dtype, impute=True, standardize=True, factor=factor))
+        compile_learning_functions(LearningConfig(3, 2, dtype=dtype, impute=True, standardize=True, factor=factor))

@@ -118,12 +118,12 @@ def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array,
 
     `axes` (d, k) are the `components` (k, d) as columns: products with a transposed view would be slower.
     """
-    coordinates = multiply_in_blocks(centred, axes)
+    coordinates = multiply_in_tiles(centred, axes)
     norm = np.vecdot(centred, centred)
     residual: Array = norm - np.vecdot(coordinates, coordinates)
     is_small = ~(residual > _SMALL * norm)  # also if the residual is NaN
     if is_small.any():  # small residuals are computed from the rows less their projections
-        centred -= multiply_in_blocks(coordinates, components)
+        centred -= multiply_in_tiles(coordinates, components)
         residual = np.where(is_small, np.vecdot(centred, centred), residual)
     return coordinates, residual, norm
 
@@ -135,20 +135,20 @@ def compute_scores(coordinates: Array, residual: Array, missing_t2: F64, varianc
     return Scores(t2=t2, spe=residual.astype(np.float64), score=t2 + residual / sigma2)
 
 
-def multiply_in_blocks(rows: Array, matrix: Array) -> Array:
-    """Return rows @ matrix, computed in products of `GEMM_ROWS` rows, and one product of the remaining rows.
+def multiply_in_tiles(rows: Array, matrix: Array) -> Array:
+    """Return rows @ matrix, computed in a product for each tile of `GEMM_ROWS` rows, and one for the remaining rows.
 
     So the rounding of a row does not depend on how many rows there are, unless it is among the remaining rows.
     """
     n, d = rows.shape
     k = matrix.shape[1]
     product = np.empty((n, k), np.result_type(rows, matrix))
-    in_blocks = n - n % GEMM_ROWS  # number of rows in whole blocks
-    if in_blocks:
-        blocks = rows[:in_blocks].reshape(-1, GEMM_ROWS, d)
-        np.matmul(blocks, matrix, out=product[:in_blocks].reshape(-1, GEMM_ROWS, k))
-    if in_blocks < n:
-        np.matmul(rows[in_blocks:], matrix, out=product[in_blocks:])
+    in_tiles = n - n % GEMM_ROWS  # number of rows in whole tiles
+    if in_tiles:
+        tiles = rows[:in_tiles].reshape(-1, GEMM_ROWS, d)
+        np.matmul(tiles, matrix, out=product[:in_tiles].reshape(-1, GEMM_ROWS, k))
+    if in_tiles < n:
+        np.matmul(rows[in_tiles:], matrix, out=product[in_tiles:])
     return product
 
 
@@ -157,10 +157,10 @@ def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
 
     Its number of rows is a multiple of `GEMM_ROWS`.
 
-    `multiply_in_blocks` then gives a vector the same bits in every batch, if its index modulo `GEMM_ROWS` is the same.
+    `multiply_in_tiles` then gives a vector the same bits in every batch, if its index modulo `GEMM_ROWS` is the same.
     """
-    block_count = int(indices[-1]) // GEMM_ROWS + 1
-    rows = np.zeros((block_count * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
+    tile_count = int(indices[-1]) // GEMM_ROWS + 1
+    rows = np.zeros((tile_count * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
     rows[indices] = vectors
     return rows
 
@@ -173,9 +173,9 @@ def find_largest_contributions(
     Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value. This
     takes several times the rows' memory.
     """
-    coordinates = multiply_in_blocks(centred, components.T)
-    residual = centred - multiply_in_blocks(coordinates, components)
-    t2 = centred * multiply_in_blocks(coordinates / variance, components)  # contributions of all dimensions, (n, d)
+    coordinates = multiply_in_tiles(centred, components.T)
+    residual = centred - multiply_in_tiles(coordinates, components)
+    t2 = centred * multiply_in_tiles(coordinates / variance, components)  # contributions of all dimensions, (n, d)
     spe = np.copysign(residual**2, residual)
     t2_dimensions = np.argsort(-np.abs(t2), axis=1, kind="stable")[:, :limit]
     spe_dimensions = np.argsort(-np.abs(spe), axis=1, kind="stable")[:, :limit]

@@ -58,9 +58,9 @@ class Projector:
 
         Vectors of float32 are projected in single precision.
         """
-        # Parts are whole blocks of `GEMM_ROWS`, so that where a part begins does not change the rounding of a row.
-        blocks_per_part = max(_PART // (GEMM_ROWS * len(self.mean)), 1)
-        rows_per_part = blocks_per_part * GEMM_ROWS
+        # Parts are whole tiles of `GEMM_ROWS`, so that where a part begins does not change the rounding of a row.
+        tiles_per_part = max(_PART // (GEMM_ROWS * len(self.mean)), 1)
+        rows_per_part = tiles_per_part * GEMM_ROWS
         is_single = vectors.dtype == np.float32
         project = self._project_in_single_precision if is_single else self._project_in_double_precision
         starts = range(0, max(len(vectors), 1), rows_per_part)  # without vectors there is one part, which is empty

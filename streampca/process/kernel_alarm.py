@@ -22,6 +22,7 @@ _GRACE_S = 3  # from the end of the timer to the alarm; several times the interv
 _STDERR = 2
 _SIGEV_THREAD = 2  # when the timer runs out, a thread of the C library calls a function
 _CLOCK_MONOTONIC = 1
+_RELATIVE_TIME = 0  # the time of a timer is counted from now
 
 
 class _SigEvent(ctypes.Structure):
@@ -58,16 +59,18 @@ class KernelAlarm:
         self._let_alarm_end_process()
 
     def _let_alarm_end_process(self) -> None:
-        """Let the signal of `alarm`, SIGALRM, end the process: faulthandler writes all stacks, and `_exit(14)` follows.
+        """Let SIGALRM, the signal of `alarm`, write the stacks of all threads and then end the process.
 
-        The C library's `_exit` is installed as a handler, since the first process of a container ignores signals
-        without a handler. A handler is called with the number of the signal, so 14 becomes the exit code.
+        1. The C library's `_exit` becomes the handler of the signal. Without a handler, the first process of a
+           container would ignore the signal.
+        2. faulthandler's handler replaces it. This handler writes the stacks, and then calls the handler before it,
+           `_exit`, with the number of the signal. So the exit code is 14.
         """
         exit_at_once = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
         self._c_signal = self._c_library.signal  # sets the handler of a signal, and returns the handler before
         self._c_signal.restype = ctypes.c_void_p
         self._handler_before = ctypes.c_void_p(self._c_signal(signal.SIGALRM, exit_at_once))
-        # `chain`: faulthandler's handler ends with a call of the handler that was installed before, `_exit`.
+        # `chain`: faulthandler's handler calls `exit_at_once` at its end.
         faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
 
     def renew(self, within_s: float) -> None:
@@ -76,9 +79,10 @@ class KernelAlarm:
             return
         # Interval and time, each in seconds and nanoseconds. An interval of 0 means that the timer runs out only once.
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)
-        # The 0 means that the time begins now. With None, the timer's old time is not returned.
-        self._c_library.timer_settime(self._timer, 0, ctypes.byref(interval_and_time), None)
-        signal.alarm(0)  # the timer may have run out while the process was stopped
+        old_time = None  # the kernel does not return the timer's old time
+        self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), old_time)
+        # Cancel the alarm that the timer has set if it ran out while the process was stopped.
+        signal.alarm(0)
 
     def stop(self) -> None:
         """Delete the timer, and restore the handler of the signal."""

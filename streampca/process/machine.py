@@ -24,7 +24,7 @@ _M_TRIM_THRESHOLD = -1
 _MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 8 * 2**20, _M_TRIM_THRESHOLD: 64 * 2**20}
 
 
-def choose_kernels() -> None:
+def choose_openblas_kernels() -> None:
     """On an AMD processor with AVX-512, make OpenBLAS use its AVX-512 kernels, unless OPENBLAS_CORETYPE is set.
 
     Call it before NumPy is imported. OpenBLAS does not know every AMD processor (Zen 5, as of 0.3.31) and then chooses
@@ -36,7 +36,7 @@ def choose_kernels() -> None:
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
 
 
-def describe_kernels() -> str:
+def describe_openblas_kernels() -> str:
     """Return the names of OpenBLAS's kernels in use, with a warning if the processor could use faster kernels."""
     from threadpoolctl import threadpool_info
 

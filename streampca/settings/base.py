@@ -113,8 +113,8 @@ class Settings(BaseModel):
         try:
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # An error without a location ("loc") is about broken rules. It is left out here, since pydantic checks the
-            # rules only if all values are right. They are checked below with the settings that are right.
+            # An error without a location ("loc") is about a rule between settings. Such errors are left out here, since
+            # pydantic checks no rule if any value is wrong. Instead, rules are checked below, on the valid settings.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
         for details in wrong_values:
             mistakes.append(_describe_mistake(cls, given, details))

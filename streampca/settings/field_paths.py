@@ -87,22 +87,12 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     )
     paths: list[Path] = []
     parts: Path = ()  # of the current path
-    # A match of `_PART` is, for example, `values[id=temp].` or `hum,`: a name or a choice or both, and a separator.
+    # A match is, for example, `values[id=temp].` or `hum,`: a name or a choice or both, and a separator.
     for match in _split(_PART, f"{field},", error):  # with the comma, the last part also has a separator
-        plain_name = (match["plain_name"] or "").rstrip()
-        key = (match["key"] or "").rstrip()
-        name = match["quoted_name"] or plain_name
-        is_choice = match["key"] is not None
-        is_empty = not name and not is_choice
-        is_unequal_choice = is_choice and key.endswith("!")  # [id!=temp] may choose several elements
-        looks_like_choice = "[" in plain_name and "=" in plain_name  # values[id]=temp is a wrongly written choice
-        if is_empty or is_unequal_choice or looks_like_choice:
+        new_parts = _make_parts(match)
+        if not new_parts:
             raise error
-        if name:
-            parts += (Part(name, quoted=match["quoted_name"] is not None),)
-        if is_choice:
-            word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
-            parts += (Choice(key, word),)
+        parts += new_parts
         if match["separator"] == ",":
             paths.append(parts)
             parts = ()
@@ -110,6 +100,29 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     if len(distinct_paths) < len(paths):
         raise ValueError("it names a path twice")
     return tuple(paths)
+
+
+def _make_parts(match: re.Match[str]) -> Path:
+    """Return the name and the choice in a match of `_PART`; () if it has neither, or is wrongly written.
+
+    For example, `values[id=temp].` has the groups plain_name "values", key "id" and plain_word "temp". The result is
+    (Part("values"), Choice("id", "temp")). In backticks, the name and the word are in quoted_name and quoted_word.
+    """
+    plain_name = (match["plain_name"] or "").rstrip()
+    quoted_name = match["quoted_name"] or ""
+    looks_like_choice = "[" in plain_name and "=" in plain_name  # such as values[id]=temp
+    if looks_like_choice:
+        return ()
+    parts: Path = ()
+    if plain_name or quoted_name:
+        parts = (Part(quoted_name or plain_name, quoted=bool(quoted_name)),)
+    if match["key"] is not None:
+        key = match["key"].rstrip()
+        if key.endswith("!"):  # [id!=temp] may choose several elements
+            return ()
+        word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
+        parts += (Choice(key, word),)
+    return parts
 
 
 def parse_conditions(where: str) -> tuple[Condition, ...]:
@@ -137,12 +150,12 @@ def _split(pattern: re.Pattern[str], text: str, error: ValueError) -> Iterator[r
 
 
 def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return a name for each path: the shortest one that no other path may have, often its last part.
+    """Return a name for each path: the shortest of its possible names that no other path has, too.
 
-    A path with a choice is named by the word of the choice, if no other path may have that name.
+    For example: a.x and b.y are named x and y; a.x and b.x keep these names; values[id=temp].v is named temp.
     """
     possible_names_of_paths = [_list_possible_names(get_steps(path)) for path in paths]
-    path_counts = Counter(chain.from_iterable(possible_names_of_paths))  # how many paths may have a name
+    path_counts = Counter(chain.from_iterable(possible_names_of_paths))  # name → how many paths may have it
     names = []
     for possible_names in possible_names_of_paths:
         unique_names = [name for name in possible_names if path_counts[name] == 1]
@@ -154,10 +167,13 @@ def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
 def _list_possible_names(steps: Sequence[Step]) -> list[str]:
     """Return the names that a path may have, the best one first and the whole path last.
 
-    For `a.b` these are b and a.b. A path with choices is named by their words: the choice [side=left] takes the element
-    of an array whose `side` is the word left. So `wheels[side=left].sensors[id=temp].value` may be named temp,
-    temp.value, left.temp, left.temp.value or by the whole path: the last words of its choices, with and without the
-    steps after the last choice.
+    A path without choices may be named by its last steps: b or a.b for `a.b`. A choice, such as [id=temp], takes the
+    element of an array whose `id` is the word temp. A path with choices may be named by the last of these words, each
+    time without and with the steps after the last choice. So `wheels[side=left].sensors[id=temp].value` has the names:
+
+        temp, temp.value                by one word
+        left.temp, left.temp.value      by two words
+        wheels[side=left].sensors[id=temp].value
     """
     choice_indices = [index for index, step in enumerate(steps) if isinstance(step, Choice)]
     if not choice_indices:
@@ -165,8 +181,8 @@ def _list_possible_names(steps: Sequence[Step]) -> list[str]:
     words = [step.word for step in steps if isinstance(step, Choice)]
     steps_after_choices = [str(step) for step in steps[choice_indices[-1] + 1 :]]
     names = []
-    for length in range(1, len(words) + 1):
-        last_words = words[-length:]
+    for word_count in range(1, len(words) + 1):
+        last_words = words[-word_count:]
         names.append(".".join(last_words))
         names.append(".".join(last_words + steps_after_choices))
     distinct_names = dict.fromkeys(names)  # without steps after the choices, each name occurs twice

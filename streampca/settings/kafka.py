@@ -194,10 +194,10 @@ class FormatSettings(Settings):
     def _check_format(cls, name: str) -> str:
         dtype = _find_numpy_type(name)
         is_raw = dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8
-        # A plug-in must not have the name of a built-in format or of any NumPy type, even of one that is no raw format,
-        # such as complex128: `load_format` raises an error if a package offers such a name.
+        # The names of all NumPy types are reserved, even of those that are not a raw format, such as complex128.
         is_reserved_name = name in BUILT_IN_FORMATS or dtype is not None
-        is_plug_in = load_format(name, is_built_in=is_reserved_name) is not None
+        plug_in = load_format(name, is_built_in=is_reserved_name)  # raises if a package offers a reserved name
+        is_plug_in = plug_in is not None
         if name not in BUILT_IN_FORMATS and not is_raw and not is_plug_in:
             raise ValueError(
                 f"neither {', '.join(BUILT_IN_FORMATS)} nor a NumPy type of numbers of 1 to 8 bytes (>f8, int16), "

@@ -36,10 +36,10 @@ def validate_location(location: str) -> str:
     scheme = find_scheme(location)
     if scheme is None:
         return location
-    # No plug-in may offer a scheme that streampca uses itself: if one does, `load_plug_in` raises an error. No store
-    # has the scheme http or https, but commands take a URL with one of these for the address of a sidecar.
-    is_used_by_streampca = is_bucket(location) or scheme in _SIDECAR_SCHEMES
-    plug_in = load_plug_in("store", scheme, is_built_in=is_used_by_streampca)
+    # The schemes http and https are reserved, since commands take such a URL for the address of a sidecar.
+    is_reserved_scheme = scheme in CREDENTIALS or scheme in _SIDECAR_SCHEMES
+    # Raises if a package offers a reserved scheme.
+    plug_in = load_plug_in("store", scheme, is_built_in=is_reserved_scheme)
     if plug_in is not None:
         return location
     if scheme not in CREDENTIALS:

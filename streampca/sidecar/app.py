@@ -86,7 +86,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     )
     app.state.model_cache = served.cache
     app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)  # instead of FastAPI's own layers
-    engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.label)
+    engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, label_path=settings.label)
     for endpoints_class in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints_class(engine).add_to(app)
     # The endpoints parse these requests themselves, and errors are raised, so FastAPI does not document them.
@@ -101,7 +101,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
 def _create_layers(
     router: ASGIApp, metrics: SidecarMetrics, tokens: BearerTokens | None, settings: ServeSettings
 ) -> ASGIApp:
-    """Return the router, wrapped in layers. A request passes the layer that is added last here first.
+    """Return the router, wrapped in layers. The layer that is added last is the outermost: a request passes it first.
 
     FastAPI's own layers would answer errors themselves, before `OuterMiddleware` can turn them into our error format.
     """

@@ -56,15 +56,15 @@ class Engine:
         metrics: SidecarMetrics,
         topic: str,
         max_body_bytes: int,
-        label: str = "",
+        label_path: str = "",
     ) -> None:
-        """`label` is the setting, the path to the label of a record."""
+        """`label_path` leads to the field of a record that is shown beside its vector; "": records have no label."""
         self.models = models
         self.metrics = metrics
         self.topic = topic
         self.recent = RecentVectors()
         self._max_body_bytes = max_body_bytes
-        self._label_finder = LabelFinder(label) if label else None
+        self._label_finder = LabelFinder(label_path) if label_path else None
         # A JSON body of n bytes holds at most n/2 numbers, and an answer may hold as many.
         self.limits = Limits(rows=_MAX_ROWS, numbers=min(_MAX_NUMBERS, max_body_bytes // 2))
         # Each thread may hold a parsed body and its results. Parsing holds the interpreter's lock, so more threads
@@ -131,13 +131,17 @@ class Engine:
         raw = await read_request(request, self._max_body_bytes)
 
         def process(published: PublishedModel | None = None) -> Response:
-            """Return the response. Without a given model, use that of the request, or raise `NotLoadedError`."""
+            """Parse the request, compute its answer with this model, and return the response.
+
+            If no model is given, use the model that the request names. Raises `NotLoadedError` if it is not in memory.
+            """
             parsed = parse(raw.decompress(self._max_body_bytes), self.limits)
             if published is None:
                 published = self.models.get_loaded(parsed.version)
             answer = compute(published, parsed, self.limits)
             if answer.projected is not None:
-                self.recent.add(answer.projected.vectors, self.find_labels(parsed))
+                labels = self.find_labels(parsed)  # the page shows them beside the recent vectors
+                self.recent.add(answer.projected.vectors, labels)
             self.metrics.vectors[operation].inc(answer.vector_count)
             return respond(parsed, answer, raw)
 
@@ -152,7 +156,10 @@ class Engine:
         return await self.run_in_thread(partial(process, published))
 
     def find_labels(self, request: RowsRequest) -> list[str] | None:
-        """Return the labels of the records of a request; None if it has no records, or if no label is set."""
+        """Return the label of each record of a request: the text at the path in the setting `label`.
+
+        Return None if the request has no records, or the setting is empty.
+        """
         if self._label_finder is None or not isinstance(request, VectorsRequest) or request.records is None:
             return None
         return [self._label_finder.find(record) for record in request.records]

@@ -205,8 +205,8 @@ def _split_absolute_target(scope: Scope) -> Scope:
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
     """Raise an error unless the request, whose ASGI scope is given, has the token that its path requires.
 
-    A probe needs no token, but without a known token, the answer to a probe has no details. So the state of the request
-    gets the entry `ANONYMOUS`: whether the probe has no known token.
+    A probe needs no token. In the state of a probe, `ANONYMOUS` says whether it has no known token: its answer then has
+    no details.
     """
     path = scope["path"]
     authorization = headers.get(b"authorization", b"").decode("latin-1")

@@ -139,9 +139,10 @@ def _other_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestE
 
 
 def _order_columns(vectors: Array, columns: Sequence[str], names: Sequence[str]) -> Array:
-    """Return the vectors (n, d) with their columns in the order of `names`, which are the names of the columns.
+    """Return the vectors (n, d) with their columns in the order of `names`.
 
-    Raises `RequestError` if the rows have more or fewer values than columns.
+    `columns` are the same names in the order that the columns of `vectors` have now. Raises `RequestError` if the rows
+    have more or fewer values than columns.
     """
     vectors = shape_rows(vectors, "vectors", len(columns))
     if len(vectors) == 0:  # without rows, the array may have no columns

@@ -48,39 +48,42 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    of = parameters.pop("of", None)  # which rows the body holds: "vectors", "coordinates" or None
+    stated_rows = parameters.pop("of", None)  # which rows the body holds: "vectors", "coordinates" or None
     if raw.media_type in BINARY_TYPES:  # a .npy file, or one of RAW_TYPES: numbers without a header
-        row_field = _find_row_field(schema, of)
+        row_field = _find_row_field(schema, stated_rows)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
-    raw.require_json(*BINARY_TYPES)
+    raw.require_json(also_supported=BINARY_TYPES)
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
-    if of is not None:
-        _refuse_other_rows(content, of)
+    if stated_rows is not None:
+        _refuse_other_rows(content, stated_rows)
     return validate(schema, parameters | content, strict=True)
 
 
-def _refuse_other_rows(content: Mapping[str, Any], of: str) -> None:
-    """Raise `RequestError` if a JSON body has other rows than the query parameter `of` says.
+def _refuse_other_rows(content: Mapping[str, Any], stated_rows: str) -> None:
+    """Raise `RequestError` if a JSON body holds other rows than the query parameter `of` has stated.
 
-    The fields of the body say which rows it has, so it does not need the parameter. Records are vectors.
+    `stated_rows` is "vectors" or "coordinates". Records are another form of vectors.
     """
-    other_fields = ["vectors", "records"] if of == "coordinates" else ["coordinates"]
+    other_fields = ["vectors", "records"] if stated_rows == "coordinates" else ["coordinates"]
     for field in other_fields:
         if content.get(field) is not None:
-            raise invalid(f"the query says of={of}, but the body holds {field}: leave of out, or send {of}")
+            raise invalid(
+                f"the query says of={stated_rows}, but the body holds {field}: leave of out, or send {stated_rows}"
+            )
 
 
-def _find_row_field(schema: type[BaseModel], of: str | None) -> str:
-    """Return the field of a request for the rows in a binary body, by the query parameter `of`. Raises `RequestError`.
+def _find_row_field(schema: type[BaseModel], stated_rows: str | None) -> str:
+    """Return the field of a request for the rows in a binary body. Raises `RequestError`.
 
-    Only a request to reconstruct needs the parameter, since it may have coordinates or vectors.
+    A request to reconstruct may have vectors or coordinates. So it must state them in the query parameter `of`, whose
+    value is `stated_rows`.
     """
     if "coordinates" not in schema.model_fields:
         return "vectors"
-    if of is None:
+    if stated_rows is None:
         raise invalid("say in the query what the body holds: ?of=vectors or ?of=coordinates")
-    return of
+    return stated_rows
 
 
 def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
@@ -90,7 +93,8 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     """
     if len(body) > SMALL_BYTES:
         max_containers = limits.rows + _MAX_CONTAINERS_BESIDE_ROWS
-        # The memory of the largest allowed body, in units of the memory of a number.
+        # The memory of the largest allowed body. The unit is the memory of a number. A container, which is a list, an
+        # object or a field of an object, takes as much memory as `_NUMBERS_PER_CONTAINER` numbers.
         max_memory_in_numbers = limits.numbers + _NUMBERS_PER_CONTAINER * max_containers
         if _estimate_memory_in_numbers(body) > max_memory_in_numbers:
             raise too_large(
@@ -134,8 +138,10 @@ def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool =
     With `strict`, the content is from JSON, and its types must be right. Without `strict`, a text such as "3" is
     accepted as a number.
     """
-    context = "JSON" if strict else None  # with a context, `parse_version_or_pin` takes no text as a number
-    # None, and not False: with False, even a field that is declared as strict would accept texts.
+    # With any context, `parse_version_or_pin` takes no text as a number.
+    context = {"is_json": True} if strict else None
+    # None keeps what each field declares. False would overrule it: even a field that is declared as strict would accept
+    # texts.
     strict_or_as_declared = True if strict else None
     try:
         return schema.model_validate(content, strict=strict_or_as_declared, context=context)

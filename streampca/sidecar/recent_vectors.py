@@ -52,8 +52,8 @@ class RecentVectors:
     def add(self, vectors: Array, labels: Sequence[str] | None = None) -> None:
         """Add the vectors (n, d) of a request, and their n labels; None: they have none.
 
-        Old requests are dropped as long as the later ones have enough vectors without them. If the earlier vectors have
-        another d, all of them are dropped.
+        Then the oldest requests are dropped, as long as the later ones have `_compute_limit(d)` vectors or more. If the
+        earlier vectors have another d, all of them are dropped.
         """
         n, d = vectors.shape
         limit = _compute_limit(d)
@@ -68,9 +68,12 @@ class RecentVectors:
             self._requests.append(_Request(vectors=vectors, labels=labels, time_s=time.time()))
             self._count += len(vectors)
             # If even a single vector is too long, the limit is 0, and all requests are dropped.
-            while self._requests and self._count - len(self._requests[0].vectors) >= limit:
-                oldest = self._requests.popleft()
-                self._count -= len(oldest.vectors)
+            while self._requests:
+                count_without_oldest = self._count - len(self._requests[0].vectors)
+                if count_without_oldest < limit:
+                    break
+                self._requests.popleft()
+                self._count = count_without_oldest
 
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """Return what the page displays of the vectors: coordinates along components x and y, distances and p-values.

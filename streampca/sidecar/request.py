@@ -3,7 +3,7 @@
 import asyncio
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from starlette.datastructures import QueryParams
@@ -65,12 +65,12 @@ class RawRequest:
             )
         return int(length)
 
-    def require_json(self, *also_readable: str) -> None:
-        """Raise `RequestError` unless the media type is JSON. The error also recommends the types `also_readable`."""
+    def require_json(self, also_supported: Iterable[str] = ()) -> None:
+        """Raise `RequestError` unless the media type is JSON. The text of the error also names `also_supported`."""
         if self.media_type not in _JSON_TYPES and not self.media_type.endswith("+json"):
-            readable = ", ".join(["application/json", *also_readable])
+            supported = ", ".join(["application/json", *also_supported])
             raise RequestError(
-                Problem.UNSUPPORTED_TYPE, f"Content-Type {self.media_type[:80]} is not read here: send {readable}"
+                Problem.UNSUPPORTED_TYPE, f"Content-Type {self.media_type[:80]} is not read here: send {supported}"
             )
 
     def decompress(self, max_bytes: int) -> "RawRequest":

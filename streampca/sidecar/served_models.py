@@ -44,7 +44,8 @@ class ServedModels:
         self.pins: dict[str, int] = {}  # name → version
         self.drifts: dict[str, dict[str, Any]] = {}  # name of the pin → the fields of `schemas.DriftResponse`
         self.gone_pins: dict[str, int] = {}  # those of `pins` whose version was deleted
-        self.compared_model: PublishedModel | None = None  # the newest model when `drifts` was computed
+        # The newest model when `drifts` was computed; None before, and while it is computed.
+        self.compared_model: PublishedModel | None = None
         self._clock = clock
         self._pin_names: list[str] = []  # in the listing of the store when the pins were last read
         self._reread_pins_at = 0.0  # when the pins are read again even if their names are the same
@@ -87,7 +88,7 @@ class ServedModels:
     def _refresh(self, models: Models) -> None:
         """After a poll, refresh the pinned models and the age of the newest model.
 
-        `models` answer from the listing of the poll.
+        Questions to `models` read the listing that the poll has just fetched, and cause no request of their own.
         """
         newest = self.cache.current
         if newest is not None:
@@ -97,7 +98,8 @@ class ServedModels:
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
         """If pins or the newest model may have changed, read the pins, and compute the drifts again if needed.
 
-        A drift is how far the newest model has moved from a pinned model.
+        A drift is how far the newest model has moved from a pinned model. `compared_model` is the newest model whose
+        drifts are known.
         """
         pins = Pins(models.store, models.topic)
         names = pins.names()
@@ -107,21 +109,21 @@ class ServedModels:
         self.pins = pins.all() if names else {}
         self.cache.pinned = frozenset(self.pins.values())
         if self._must_compute_drifts(earlier_pins, newest):
-            self.compared_model = None  # if reading a pinned model raises, the next poll computes the drifts
+            self.compared_model = None  # if reading a pinned model raises, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
-        self.compared_model = newest
+            self.compared_model = newest
         self._pin_names = names
         self._reread_pins_at = self._clock() + _READ_PINS_EVERY_S
 
     def _must_read_pins(self, names: list[str], newest: PublishedModel) -> bool:
-        """Return whether the pins, which have these names in the listing of the store, must be read again.
+        """Return whether the pins must be read again. A pin is a name that users give to a version of the model.
 
-        The listing does not show the versions of the pins. So the pins are read for each newer model and every few
-        seconds, even if their names have not changed.
+        `names` are those in the listing of the store, which does not show the version of a pin. So the pins are read
+        also if their names have not changed: for each newer model, and every few seconds.
         """
         if names != self._pin_names:
             return True
-        is_newer_model = newest is not self.compared_model
+        is_newer_model = newest is not self.compared_model  # the newest model when the pins were last read
         return len(names) > 0 and (is_newer_model or self._clock() >= self._reread_pins_at)
 
     def _must_compute_drifts(self, earlier_pins: dict[str, int], newest: PublishedModel) -> bool:

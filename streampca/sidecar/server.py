@@ -54,8 +54,8 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # At the end of `serve`, uvicorn raises again the signal that has stopped it. `process.run_loop` has installed
-        # `stop` as a handler before. Without this handler, the second signal would end the process with its status.
+        # When a signal has ended `serve`, uvicorn raises the signal once more. `run_loop` has installed the handler
+        # `stop`, which then takes the signal. By default it would end the process, before "sidecar stopped" is logged.
         process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 

@@ -113,10 +113,13 @@ class V1Endpoints(Endpoints):
     def _compute_score(
         self, published: PublishedModel, request: schemas.ScoreRequest, limits: Limits
     ) -> compute.Answer:
-        """Return the scores of vectors. If contributions are asked for, add the labels of records."""
+        """Return the scores of vectors. If contributions are asked for, also return the label of each record.
+
+        A label is the text at the path in the setting `label`.
+        """
         answer = compute.score(published, request, limits)
         labels = self._engine.find_labels(request) if request.contributions else None
-        if labels is None:  # the vectors are not records, or no label is set
+        if labels is None:  # also if the vectors are not records, or the setting is empty
             return answer
         return answer._replace(fields=answer.fields | {"labels": labels})
 

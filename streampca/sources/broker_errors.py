@@ -6,21 +6,21 @@ from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SourceE
 from streampca.settings.kafka import KafkaSettings
 
 # Codes of errors in Kafka's protocol: https://kafka.apache.org/protocol#protocol_error_codes
-UNKNOWN_TOPIC = {3, 17}
-TOO_LARGE = {10, 18}  # a record, or a batch of records
+UNKNOWN_TOPIC_CODES = {3, 17}
+TOO_LARGE_CODES = {10, 18}  # a record, or a batch of records
 TOPIC_NOT_ALLOWED = 29
-NOT_ALLOWED = {TOPIC_NOT_ALLOWED, 30, 31, 53}  # topic, group, cluster, transactional id
+NOT_ALLOWED_CODES = {TOPIC_NOT_ALLOWED, 30, 31, 53}  # topic, group, cluster, transactional id
 NO_KEY = 87  # a record in a compacted topic has no key, or one of several records has a wrong timestamp
-INVALID_RECORD = {32, NO_KEY}  # most often for a wrong timestamp
+INVALID_RECORD_CODES = {32, NO_KEY}  # most often for a wrong timestamp; 32: INVALID_TIMESTAMP
 INVALID_SESSION_TIMEOUT = 26
 LOGIN_FAILED = 58
-LOGIN_REFUSED = {33, 34, LOGIN_FAILED}  # also for its mechanism, or its order of requests
+LOGIN_REFUSED_CODES = {33, 34, LOGIN_FAILED}  # also for its mechanism, or its order of requests
 UNSUPPORTED_VERSION = 35
 TOPIC_EXISTS = 36
 INVALID_TRANSACTION_TIMEOUT = 50
 FENCED_MEMBER = 82
 # The errors that the protocol's documentation calls retriable:
-RETRIABLE = frozenset(
+RETRIABLE_CODES = frozenset(
     {3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106}
 )
 
@@ -44,10 +44,10 @@ class BrokerErrors:
         If the code is None or has no explanation here, the error has only the text. `has_key` is False if a record
         without a key may be the cause.
         """
-        if code in UNKNOWN_TOPIC:
+        if code in UNKNOWN_TOPIC_CODES:
             remedy = "create it (streampca create-topics), or correct the name"
             return TopicError(f"there is no topic {self._topic} {self._at}; {remedy}")
-        if code in TOO_LARGE:
+        if code in TOO_LARGE_CODES:
             remedy = f"raise max.message.bytes of {self._topic}"
             return SourceError(f"a record is too large for topic {self._topic} {self._at}; {remedy}")
         if code == NO_KEY and not has_key:  # the cause is the missing key or a wrong timestamp: one code means both
@@ -55,7 +55,7 @@ class BrokerErrors:
                 f"a record without a key is refused by topic {self._topic} {self._at} ({text}); if the topic is "
                 "compacted, set its cleanup.policy=delete or give records keys; if not, compare the clocks"
             )
-        if code in INVALID_RECORD:
+        if code in INVALID_RECORD_CODES:
             remedy = "compare the clock of this machine with the brokers', and message.timestamp.* of the topic"
             return SourceError(
                 f"the timestamp of a record is refused by topic {self._topic} {self._at} ({text}); {remedy}"
@@ -66,9 +66,9 @@ class BrokerErrors:
                 f"the broker {self._at} refuses session_timeout_s ({text}): it must lie within {limits} (6 s to 30 "
                 "minutes by default)"
             )
-        if code in NOT_ALLOWED:
+        if code in NOT_ALLOWED_CODES:
             return self.authorization_error(text)
-        if code in LOGIN_REFUSED:
+        if code in LOGIN_REFUSED_CODES:
             return SourceError(f"the broker {self._at} refuses the login: {text}; check the sasl_ settings")
         if code == UNSUPPORTED_VERSION:
             return SourceError(f"the brokers {self._at} are too old: {text}; transform needs Kafka 2.5")
@@ -76,7 +76,8 @@ class BrokerErrors:
             cause = "session_timeout_s is above transaction.max.timeout.ms of the brokers (15 minutes by default)"
             return SourceError(f"the broker {self._at} refuses the transaction: {cause}; lower it, or raise theirs")
         if code == FENCED_MEMBER:
-            # The last case: an old request of this worker to join the group has arrived after a newer one.
+            # The message names two causes. The second: the connection of this worker's own request to join was cut, and
+            # the request has arrived after the worker's next request.
             return SourceError(
                 f"the group of topic {self._topic} {self._at} has given this worker's place to another member "
                 "with its group_instance_id; give each worker a group_instance_id of its own, or, if each has one, "
@@ -98,7 +99,8 @@ class BrokerErrors:
         """Return the error if brokers answer, but do not acknowledge the records in the client's full queue."""
         return SourceError(
             f"topic {self._topic} {self._at}: brokers answer, but have not acknowledged earlier records within "
-            f"{waited_s:.0f} s; check that each partition has a leader and min.insync.replicas, and this user's quota"
+            f"{waited_s:.0f} s; check that each partition has a leader, that enough of its replicas are in sync "
+            "(min.insync.replicas), and that this user's quota is not used up"
         )
 
     def unreachable_error(self, cause: str) -> SourceError:

@@ -38,10 +38,11 @@ class ClientConnection(ABC):
         self._topic = topic
         self._last_description = TopicDescription(id="", in_sync={})
         self._away_since: float | None = None  # by time.monotonic; None while a broker answers
-        # Cause of the outage as last logged, without digits: causes that differ only in a duration then compare as
-        # equal. None if no outage is logged.
+        # Cause of the outage as last logged; None if no outage is logged. Digits are left out, so that causes that
+        # differ only in a duration count as equal.
         self._logged_cause: str | None = None
         self._logged_at = 0.0  # by time.monotonic
+        # The client reads these files only at its start. If one is replaced, only a new process will read it again.
         files_read_once = [settings.config_file]
         if not self.reads_certificates_again:
             files_read_once += [settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile]

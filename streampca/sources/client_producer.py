@@ -10,11 +10,11 @@ import structlog
 from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings, ProduceSettings
 from streampca.sources.base import DeadLetters, Header
-from streampca.sources.broker_errors import INVALID_RECORD
+from streampca.sources.broker_errors import INVALID_RECORD_CODES
 from streampca.sources.client_connection import ClientConnection
 from streampca.sources.dead_letters import dead_letter_headers, read_own_time
 
-_WAIT_S = 0.5  # for acknowledgements, before the connection is looked at again
+_WATCH_EVERY_S = 0.5  # while `flush` waits for acknowledgements, it looks for outages this often
 
 log = structlog.get_logger()
 
@@ -28,18 +28,18 @@ class ClientProducer(DeadLetters, ABC):
         self,
         settings: ConsumerSettings | ProduceSettings,
         topic: str,
-        room_timeout_s: float = 5.0,
+        full_queue_timeout_s: float = 5.0,
         *,
         is_idempotent: bool,
     ) -> None:
-        """If the client's queue is full, a record waits for room in it, for at most `room_timeout_s`.
+        """If the client's queue is full, a record waits for room in it, for at most `full_queue_timeout_s`.
 
         An idempotent producer never writes a record twice, but it may fail if brokers were away for long. A producer
         that is not idempotent waits for brokers without limit, and may write a record twice.
         """
         self._settings = settings
         self._topic = topic
-        self._room_timeout_s = room_timeout_s
+        self._full_queue_timeout_s = full_queue_timeout_s
         self._is_idempotent = is_idempotent
         self._is_wrong_clock_logged = False
 
@@ -74,7 +74,7 @@ class ClientProducer(DeadLetters, ABC):
         rejected record. `code` is the code of the refusal. Return None if the record is refused for another reason, is
         not a dead letter, or if the time of its rejected record is unknown.
         """
-        if code not in INVALID_RECORD:
+        if code not in INVALID_RECORD_CODES:  # the timestamp is not the reason
             return None
         time_ms = read_own_time(headers)
         if time_ms < 0:  # it is unknown, or the record is not a dead letter
@@ -98,15 +98,16 @@ class ClientProducer(DeadLetters, ABC):
         Raises `TimeoutError` after `timeout_s`, and `SourceError` if a record is refused.
         """
         deadline = time.monotonic() + timeout_s
-        is_last_turn = False
-        while not is_last_turn:
+        is_time_over = False
+        while not is_time_over:
             left_s = max(deadline - time.monotonic(), 0)
-            is_last_turn = left_s == 0  # it does not wait, and only takes the answers that have come
-            unacknowledged = self._wait_for_acknowledgements(min(_WAIT_S, left_s))
+            is_time_over = left_s == 0  # then this last turn does not wait, and only takes the answers that have come
+            unacknowledged_count = self._wait_for_acknowledgements(min(_WATCH_EVERY_S, left_s))
             self._connection.watch()  # logs an outage; raises `SourceError` if only a new process can end it
-            if not unacknowledged:
+            if unacknowledged_count == 0:
                 return
+        # No answer has come in time. If the topic was deleted or the login is refused, none will ever come.
         with contextlib.suppress(TimeoutError):
-            self._connection.describe()  # raises `SourceError` for a deleted topic or a refused login
-        # `streampca produce`, which does not send dead letters, replaces this message.
-        raise TimeoutError(f"{unacknowledged} dead letters are not acknowledged yet")
+            self._connection.describe()  # raises `SourceError` in these cases
+        # `streampca produce`, the only caller whose records are not dead letters, replaces this message.
+        raise TimeoutError(f"{unacknowledged_count} dead letters are not acknowledged yet")

@@ -38,7 +38,8 @@ class ClientSource(Source, ABC):
         self.membership: Any = None  # the group's metadata, for transactions; None while no partition is assigned
         self._closed = False
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
-        self._assigned: frozenset[int] = frozenset()  # of the last event of a rebalance that `poll` has returned
+        # The partitions that are assigned after the newest event of a rebalance that `poll` has returned.
+        self._assigned: frozenset[int] = frozenset()
         self._positions = ReadPositions()
         self._standstills = StandstillSearch(self._find_committed_ends)
 
@@ -145,11 +146,16 @@ class ClientSource(Source, ABC):
             self._rebalances.append(event_type(frozenset(tp.partition for tp in partitions)))
 
     def _take_records(self, fetched: Mapping[int, Sequence[Record]]) -> list[Records]:
-        """Return an event for each partition with new records, or whose position or end has moved without one."""
+        """Return an event for each partition that has new records, or whose next offset or end has moved.
+
+        The next offset and the end may move without a new record, for example past the records of an aborted
+        transaction.
+        """
         records_events = []
         for partition in list(self._positions.by_partition):  # a copy: `take_records` may remove its partition
             fetched_records = fetched.get(partition, ())
-            event = self._positions.take_records(partition, fetched_records, self._fetched_to(partition))
+            reached = self._fetched_to(partition)  # the next offset that the client will fetch, and the end
+            event = self._positions.take_records(partition, fetched_records, reached)
             if event is not None:
                 records_events.append(event)
         return records_events
@@ -171,11 +177,12 @@ class ClientSource(Source, ABC):
         return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
-        """Ask brokers about each position that was out of range. If reading on cannot help, return `OutOfRange`.
+        """For each position that was out of range, seek to it once more if this helps; otherwise return `OutOfRange`.
 
-        If the log holds the position, and the last record before the position must be compared, the client fetches
-        again from this record. Perhaps the position was out of range only for a moment: a replica had to catch up, or
-        retention has removed the record with which the fetch began.
+        After the seek, the client fetches the last record before the position again. This record is compared with the
+        one that was read, since the log may have been cut and have grown again. The seek helps if the log holds the
+        position and the comparison is still to be made. Then the position may have been out of range only for a moment:
+        a replica had to catch up, or retention has removed the record with which the fetch began.
         """
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
@@ -183,18 +190,19 @@ class ClientSource(Source, ABC):
             if log_offsets is None:
                 continue  # a later poll asks again
             earliest, end = log_offsets
-            is_in_log = earliest <= position <= end
+            is_position_in_log = earliest <= position <= end
+            # The last record before the position, as it was read; None if it is compared already, or is not known.
             uncompared = self._positions.uncompared_records.get(partition)
             if position == EARLIEST:  # the earliest record was deleted between the client's two requests
                 self.seek({partition: None})
-            elif is_in_log and uncompared is not None:
-                is_kept = uncompared.offset >= earliest  # otherwise retention has removed the record
-                self.seek({partition: position}, {partition: uncompared} if is_kept else NO_RECORDS)
+            elif is_position_in_log and uncompared is not None:
+                is_record_in_log = uncompared.offset >= earliest  # otherwise retention has removed the record
+                self.seek({partition: position}, last={partition: uncompared} if is_record_in_log else NO_RECORDS)
             else:
                 self._positions.stop(partition)
                 # If the log holds the position, the record before it is another one than was read, or nothing can be
                 # compared. Then the log counts as cut: if it was, reading on would skip the records that it got since.
-                diverged = position - 1 if is_in_log else None
+                diverged = position - 1 if is_position_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
                 )

@@ -21,12 +21,12 @@ from streampca.sources.base import (
     Transactions,
 )
 from streampca.sources.broker_errors import (
-    INVALID_RECORD,
+    INVALID_RECORD_CODES,
     INVALID_TRANSACTION_TIMEOUT,
     LOGIN_FAILED,
     NO_KEY,
-    NOT_ALLOWED,
-    TOO_LARGE,
+    NOT_ALLOWED_CODES,
+    TOO_LARGE_CODES,
     UNSUPPORTED_VERSION,
     BrokerErrors,
 )
@@ -36,8 +36,11 @@ ABORT_S = 2.0
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 
 # Codes of errors that any transaction would meet: the user lacks a right, or brokers do not take the settings.
-_ANY_TRANSACTION_REFUSED = NOT_ALLOWED | {UNSUPPORTED_VERSION, INVALID_TRANSACTION_TIMEOUT, LOGIN_FAILED}
+_ANY_TRANSACTION_REFUSED_CODES = NOT_ALLOWED_CODES | {UNSUPPORTED_VERSION, INVALID_TRANSACTION_TIMEOUT, LOGIN_FAILED}
 
+# Value of `batch_bytes`: each record that is reported as refused was alone in its batch. A client that splits a refused
+# batch does so, since it sends each record of the batch again alone before it reports a failure.
+EACH_RECORD_ALONE = 0
 _SMALLER_BY = 8  # if a batch was too large, the next batches are smaller by this factor
 _REREAD_CONFIGS_AFTER_S = 120.0  # an operator may change a topic's options while we run
 
@@ -59,9 +62,8 @@ class ClientTransactions(Transactions, ABC):
     admin_class: type[Any]  # the client's `Admin`
     client_error: type[Exception]  # what the client raises
     # The producer fills a batch up to this size. A larger record is sent in a batch of its own. If brokers refuse a
-    # smaller record as too large, perhaps another record of its batch is: they refuse batches as a whole. With 0, the
-    # client itself sends each record of a refused batch again in a batch of its own.
-    batch_bytes = 0
+    # smaller record as too large, perhaps another record of its batch is: they refuse batches as a whole.
+    batch_bytes = EACH_RECORD_ALONE
 
     def __init__(
         self,
@@ -77,16 +79,17 @@ class ClientTransactions(Transactions, ABC):
         Raises `SourceError` if a topic does not exist, or no broker answers.
         """
         self._settings = settings
-        self._topics = topics
+        self._output_topic = topics[0]
         self._transactional_id = transactional_id
         self._timeout_s = timeout_s
         self._source = source
-        self._open = False  # whether a transaction is open
+        self._is_transaction_open = False
         self._producer: Any = None  # None before the first one, and after one was given up
-        self._configs: Mapping[str, str] = {}  # options of the first topic
+        self._configs: Mapping[str, str] = {}  # options of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
         self._failures: list[Failure] = []  # of records of the current transaction, as the client has reported them
         self._next_batch_bytes = self.batch_bytes  # largest batch of the next producer that is started
+        self._has_smaller_batches = False  # whether a batch was too large, so that the next producers send smaller ones
         for topic in topics:
             self._count_partitions(topic)  # raises if the topic does not exist
 
@@ -102,8 +105,8 @@ class ClientTransactions(Transactions, ABC):
     def _commit(self, producer: Any, offsets: Mapping[int, Committed], membership: Any) -> None:
         """Commit the transaction with the offsets of a group member.
 
-        If a record was not delivered, call `_give_up_and_raise`. `membership` is the group's metadata of this
-        member; None without a source.
+        If a record was not delivered, call `_give_up_and_raise`. `membership` is what the group tells this member about
+        itself. Transactions without a source have no group: then `offsets` is empty, and `membership` is None.
         """
 
     @abstractmethod
@@ -127,7 +130,7 @@ class ClientTransactions(Transactions, ABC):
     def topic_configs(self) -> Mapping[str, str]:
         """Return the options of the topic for outputs, which are read again every two minutes."""
         if time.monotonic() >= self._reread_configs_at:
-            with contextlib.suppress(SourceError), self._open_admin(self._topics[0]) as admin:
+            with contextlib.suppress(SourceError), self._open_admin(self._output_topic) as admin:
                 configs = admin.topic_configs()
                 if configs:  # {}: brokers do not tell them now, so the last ones are kept
                     self._configs = configs
@@ -144,10 +147,10 @@ class ClientTransactions(Transactions, ABC):
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
             self._drop_producer()
-            refusal = self._find_refusal(Failure(error, self._topics[0]))
-            if refusal is not None:
-                raise refusal from None
-            _, text = self._code_and_text(error)
+            final_error = self._find_final_error(self._make_transaction_failure(error))
+            if final_error is not None:
+                raise final_error from None
+            _, text = self._code_and_text(error)  # a later start may succeed
             raise TimeoutError(f"no transaction can begin: {text}") from None
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
@@ -165,14 +168,14 @@ class ClientTransactions(Transactions, ABC):
         try:
             self._commit(producer, offsets, membership)
         except self.client_error as error:
-            self._give_up_and_raise(Failure(error, self._topics[0]))
-        self._open = False
+            self._give_up_and_raise(self._make_transaction_failure(error))
+        self._is_transaction_open = False
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one; never raises."""
-        if self._producer is None or not self._open:
+        if self._producer is None or not self._is_transaction_open:
             return
-        self._open = False
+        self._is_transaction_open = False
         try:
             self._abort(self._producer)
         except self.client_error:
@@ -196,54 +199,59 @@ class ClientTransactions(Transactions, ABC):
         """
         if self._producer is None:
             raise TransactionFailedError("the last transaction has failed")
-        if not self._open:
+        if not self._is_transaction_open:
             try:
                 self._producer.begin_transaction()
             except self.client_error as error:
-                self._give_up_and_raise(Failure(error, self._topics[0]))
-            self._open = True
+                self._give_up_and_raise(self._make_transaction_failure(error))
+            self._is_transaction_open = True
             self._failures = []
         return self._producer
+
+    def _make_transaction_failure(self, error: Exception) -> Failure:
+        """Return the failure of a whole transaction. Since no single topic has failed, it names the output topic."""
+        return Failure(error, self._output_topic)
 
     def _give_up_and_raise(self, failure: Failure) -> NoReturn:
         """Give the producer up, and raise the error of the transaction.
 
-        If a record of the transaction was refused before, the refusal is raised: `failure` is perhaps only the
-        consequence of the refusal.
+        If a record of the transaction was refused before, the error of this record is raised: `failure` is perhaps only
+        a consequence.
         """
         self._drop_producer()
         for possible_cause in [*self._failures, failure]:
-            refusal = self._find_refusal(possible_cause)
-            if refusal is not None:
-                raise refusal from None
+            final_error = self._find_final_error(possible_cause)
+            if final_error is not None:
+                raise final_error from None
         _, text = self._code_and_text(failure.error)
         raise TransactionFailedError(text) from None
 
-    def _find_refusal(self, failure: Failure) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise for a failure; None if the same records may be accepted in the next transaction.
+    def _find_final_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
+        """Return the error to raise if the next transaction would fail, too; None if it may accept the same records.
 
-        - The record is too large: see `_find_too_large_refusal`.
+        - The record is too large: see `_find_too_large_error`.
         - The record lacks the key that a compacted topic needs: a `SourceError`, since no retry helps.
         - The record is invalid for another reason, most likely its timestamp: a `RecordRefusedError`, after which the
           caller sends the record with another timestamp.
         - Any transaction would be refused: a `SourceError`.
         """
         code, text = self._code_and_text(failure.error)
-        # Brokers refuse a request as a whole: this record may have a key, and a record that was sent with it none.
+        # Brokers refuse a request as a whole. So if a record without a key is the cause, also the other records of its
+        # request fail, which may have keys.
         failures_in_topic = [other for other in [*self._failures, failure] if other.topic == failure.topic]
         all_have_keys = all(other.has_key for other in failures_in_topic)
         error = BrokerErrors(self._settings, failure.topic).explain(code, text, has_key=all_have_keys)
-        if code in TOO_LARGE | INVALID_RECORD:
+        if code in TOO_LARGE_CODES | INVALID_RECORD_CODES:
             self._reread_configs_at = 0.0  # the topic's limits may have changed
-        if code in TOO_LARGE:
-            return self._find_too_large_refusal(failure, code, error)
-        if code in INVALID_RECORD:
-            # Brokers send the code NO_KEY for wrong timestamps, too.
+        if code in TOO_LARGE_CODES:
+            return self._find_too_large_error(failure, code, error)
+        if code in INVALID_RECORD_CODES:
+            # The code NO_KEY does not prove that a key is missing: brokers send it for wrong timestamps, too.
             lacks_needed_key = code == NO_KEY and not all_have_keys and self._is_compacted(failure.topic)
             return error if lacks_needed_key else RecordRefusedError(str(error), code)
-        return error if code in _ANY_TRANSACTION_REFUSED else None
+        return error if code in _ANY_TRANSACTION_REFUSED_CODES else None
 
-    def _find_too_large_refusal(
+    def _find_too_large_error(
         self, failure: Failure, code: int, error: SourceError
     ) -> SourceError | RecordRefusedError | None:
         """Return the error to raise for a record that was refused as too large.
@@ -251,14 +259,14 @@ class ClientTransactions(Transactions, ABC):
         Return None if the large record may be another one of the same batch. The next producer then sends smaller
         batches.
         """
-        # `batch_bytes` is the size up to which this producer fills a batch. 0 means: the client has sent each record of
-        # a refused batch again alone, before it reported the failure.
-        is_sent_again_alone = self.batch_bytes == 0
-        is_larger_than_batches = failure.size > self.batch_bytes  # such a record gets a batch of its own
-        if not (is_sent_again_alone or is_larger_than_batches):
+        # The producer fills a batch up to `batch_bytes`, and a larger record gets a batch of its own.
+        is_larger_than_batches = failure.size > self.batch_bytes
+        was_alone_in_batch = is_larger_than_batches or self.batch_bytes == EACH_RECORD_ALONE
+        if not was_alone_in_batch:
             self._next_batch_bytes = self.batch_bytes // _SMALLER_BY
+            self._has_smaller_batches = True
             return None
-        is_output = failure.topic == self._topics[0]
+        is_output = failure.topic == self._output_topic
         is_size_known = failure.size > 0
         if is_output and is_size_known:
             return RecordRefusedError(str(error), code, failure.size)  # the caller can reject the record
@@ -271,8 +279,11 @@ class ClientTransactions(Transactions, ABC):
         return False
 
     def _drop_producer(self) -> None:
-        """Give the producer up, and what it has not sent."""
+        """Close the producer, if there is one, without sending what is left.
+
+        Brokers abort its open transaction when the next producer starts.
+        """
         if self._producer is not None:
             self._close_producer(self._producer)
         self._producer = None
-        self._open = False
+        self._is_transaction_open = False

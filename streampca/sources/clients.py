@@ -20,7 +20,7 @@ from streampca.sources.topic_reader import TopicReader
 # A person waits for a replay, so it may wait longer for brokers than a member does. If a replay is killed, the brokers
 # abort its transaction after this time.
 _REPLAY_TIMEOUT_S = 60.0
-_PRODUCE_ROOM_TIMEOUT_S = 60.0  # how long a record of `streampca produce` waits for room in the producer
+_PRODUCE_FULL_QUEUE_TIMEOUT_S = 60.0  # how long a record of `streampca produce` waits for room in a full queue
 
 
 class _ClientClasses(NamedTuple):
@@ -48,7 +48,7 @@ class ReplayProducer:
         self._transactions = transactions
         self._timestamps = TimestampReplacer(topic, transactions)
         self.replaced_timestamps = 0  # of records that were sent with the time of sending in place of their own time
-        self.partitions = transactions.partitions(topic)
+        self.partition_count = transactions.partitions(topic)
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
         """Send records in one transaction, and return when it is committed.
@@ -143,7 +143,7 @@ def create_client(settings: ConsumerSettings) -> Source:
     return _client_classes(settings).source(settings)
 
 
-def could_save(settings: ConsumerSettings, waits_for: str) -> bool:
+def would_brokers_accept_save(settings: ConsumerSettings, waits_for: str) -> bool:
     """Return whether brokers would accept a save now. If so, a save that does not end is the fault of this process.
 
     Brokers accept a save if they answer a new client, and each partition of the topic has a leader and enough replicas
@@ -164,7 +164,8 @@ def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     with closing(create_admin(settings, topic)) as admin:
         log_bounds = admin.log_bounds()
     fields = dict(settings) | {"topic": topic, "group_instance_id": None}  # an instance id would need a group
-    # Not `type(settings)`: `ConsumerSettings` itself has an empty group. `model_construct` does not check fields again.
+    # The group is not one of these fields, but a property of the class: `ConsumerSettings` itself has no group, and its
+    # subclasses have one. `model_construct` does not check fields again.
     settings_without_group = ConsumerSettings.model_construct(**fields)
     return TopicReader(create_client(settings_without_group), topic, log_bounds)
 
@@ -174,7 +175,7 @@ def create_producer(settings: ProduceSettings) -> ClientProducer:
     return _client_classes(settings).producer(
         settings,
         settings.topic,
-        room_timeout_s=_PRODUCE_ROOM_TIMEOUT_S,
+        full_queue_timeout_s=_PRODUCE_FULL_QUEUE_TIMEOUT_S,
         is_idempotent=True,
     )
 

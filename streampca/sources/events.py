@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streampca.formats.codec import LARGE_BATCH, Codec
+from streampca.formats.codec import LARGE_BATCH_BYTES, Codec
 from streampca.formats.record import Batch, Record, count_value_bytes
 
 
@@ -96,12 +96,12 @@ Event = Assigned | Revoked | Lost | Records | OutOfRange
 def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
     """Decode the records of one event. While the schema registry is away, return `Undecoded`.
 
-    If the vectors need much memory, only the first records are decoded, and `next` is the offset of the first record
-    that was not decoded. Raises `SourceError` if the registry refuses access. Any thread may call this function.
+    If the vectors need much memory, decoding stops early, and `next` is the offset of the first record that is left.
+    Raises `SourceError` if the registry refuses access. Any thread may call this function.
     """
     records = event.records
     try:
-        batch = codec.decode_batch(records, event.next, LARGE_BATCH)
+        batch = codec.decode_batch(records, end=event.next, stop_after_bytes=LARGE_BATCH_BYTES)
     except TimeoutError as error:  # the registry is away
         return Undecoded(
             partition=event.partition,

@@ -40,19 +40,22 @@ class OAuthTokens:
         self._expiry = 0.0  # of the newest token
         self._request_at = 0.0  # when to request the next token
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
-        self._failed_at = 0.0
-        # When each replaced token has expired or, if it was expired already, when it was replaced. For some seconds
-        # after this, a client may still use the token, and a broker may refuse it.
+        self._failed_at = 0.0  # when a request has last failed
+        # The end of each replaced token: its expiry, or the time of its replacement if that was later. For some seconds
+        # after the end, a client may still use the token, and a broker may refuse it.
         self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether a client may still use an expired token, and a later token will help.
+        """Whether a broker may have refused a login only because the client used an expired token.
 
-        A client uses its token until it asks for the next one. So its token may be expired if
-        - the newest token is expired (but if the token server refuses the login, no later token will come),
+        Then a login with a later token may succeed. A client uses its token until it asks for the next one, so the
+        token may be expired if
+        - the newest token is expired,
         - a request for a token has failed within the last 20 s: a client that asked got none,
         - a replaced token has expired within the last 20 s: a client may not have asked since.
+
+        If the newest token is expired and the token server refuses the login, no later token will come.
         """
         now = time.time()
         is_newest_expired = bool(self._token) and now >= self._expiry
@@ -95,8 +98,8 @@ class OAuthTokens:
             self._request_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # Clients use the old token until it expires or, if it is expired already, until now. For
-            # `_KEPT_BY_CLIENTS_S` after that, `may_be_expired` is true.
+            # The old token ends when it expires or, if it has expired already, now. For `_KEPT_BY_CLIENTS_S` after this
+            # end, `may_be_expired` is true.
             self._ends_of_replaced_tokens.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry

@@ -83,19 +83,19 @@ class ReadPositions:
         """Take the records that a client has returned, and how far it has fetched; return the event for them.
 
         Return None if there are no new records, and neither the next offset nor the end has moved. Also return None
-        until the last record before the position was compared, and if the log does not have the position.
+        while `_compare_last_record` does not let the partition be read on.
         """
         before = self.by_partition[partition]
         if partition in self.uncompared_records:
-            self._compare_last_record(partition, records, fetched)
-            is_not_compared_yet = partition in self.uncompared_records
-            if is_not_compared_yet or partition in self.out_of_range:
+            may_read_on = self._compare_last_record(partition, records, fetched)
+            if not may_read_on:
                 return None
-            # The fetch began with the last record, which was read before.
+            # The client has fetched the last record again, which was read before. Only the records after it are new.
             first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[first_new:]
         after_records = records[-1].offset + 1 if records else UNKNOWN
-        next_offset = max(before.next, fetched.next, after_records)  # EARLIEST and UNKNOWN are below every offset
+        # The offsets in `Reached` may be UNKNOWN or EARLIEST. Both are negative, so below every known offset.
+        next_offset = max(before.next, fetched.next, after_records)
         # When a fetch fails, librdkafka forgets the end, but it still returns records.
         end = fetched.end if fetched.end >= 0 else before.end
         is_end_known = end >= 0 or bool(records)  # records show that the end is not before `next_offset`
@@ -116,25 +116,33 @@ class ReadPositions:
         else:
             self._last_records[partition] = last
 
-    def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> None:
-        """Find out whether the log still holds the last record before the position, with which the fetch began.
+    def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> bool:
+        """Compare the last record that was read with the log, from which the client fetches it again.
 
-        - The log holds another record at its offset: the comparison is done, and the position is out of range.
-        - The log ends before the position: the position is out of range, but a later fetch may find the record.
-        - The log holds the record, or compaction has removed the record: the comparison is done.
-        - Nothing was fetched yet: nothing changes.
+        If the log was cut and has grown again, it holds another record at the same offset. Return whether the partition
+        may be read on:
+
+        - The log holds another record: no, and the position is out of range.
+        - The log ends before the position: no, and the position is out of range. The record stays uncompared, since a
+          later fetch may find it.
+        - The log holds the same record, or compaction has removed it: yes.
+        - Nothing was fetched yet: no, and a later call compares.
         """
-        last = self.uncompared_records[partition]
+        position = self.by_partition[partition].next
+        last = self.uncompared_records[partition]  # the last record before the position
         is_offset_fetched = bool(records) and records[0].offset == last.offset
         is_another_record = is_offset_fetched and records[0].leader_epoch != last.leader_epoch
-        # The client has fetched everything up to the end (which is known, 0 or more), and the end is before `position`.
-        position = self.by_partition[partition].next
-        log_ends_before_position = 0 <= fetched.end <= fetched.next < position
+        is_end_known = fetched.end >= 0
+        has_fetched_to_end = is_end_known and fetched.next >= fetched.end
+        log_ends_before_position = has_fetched_to_end and fetched.next < position
         has_fetched_past_last = bool(records) or fetched.next > last.offset
         if is_another_record:
             self.mark_cut(partition)
             del self.uncompared_records[partition]
-        elif log_ends_before_position:
+            return False
+        if log_ends_before_position:
             self.mark_out_of_range(partition)
-        elif has_fetched_past_last:
+            return False
+        if has_fetched_past_last:
             del self.uncompared_records[partition]
+        return has_fetched_past_last

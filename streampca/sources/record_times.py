@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streampca.errors import SourceError
 from streampca.sources.base import OutgoingFields, RecordRefusedError, Transactions
-from streampca.sources.broker_errors import INVALID_RECORD
+from streampca.sources.broker_errors import INVALID_RECORD_CODES
 from streampca.sources.dead_letters import read_own_time
 
 # A header of a record with the time of sending: the record's own time in milliseconds, as decimal text.
@@ -42,9 +42,9 @@ class KeptTimes(NamedTuple):
 _ALL_TIMES = KeptTimes(before_ms=_NO_LIMIT_MS, after_ms=_NO_LIMIT_MS)
 _LAST_HOUR = KeptTimes(before_ms=3_600_000, after_ms=0)
 _NO_TIMES = KeptTimes(before_ms=-1, after_ms=0)  # from 1 ms after now to now: no timestamp lies between them
-# Timestamps that each try keeps if the topic keeps them, too. One more try, the last, has no entry: it keeps all
-# timestamps, whatever the topic keeps.
-_TRY_LIMITS = (_ALL_TIMES, _LAST_HOUR, _NO_TIMES)
+# One entry for each try but the last: which timestamps the try keeps, if the topic keeps them, too. The last try keeps
+# all timestamps, whatever the topic keeps.
+_KEPT_IN_TRY = (_ALL_TIMES, _LAST_HOUR, _NO_TIMES)
 
 
 def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
@@ -90,22 +90,22 @@ class TimestampReplacer:
     ) -> tuple[Sequence[OutgoingFields], int]:
         """Return the records to send in this try of a transaction, and how many of their timestamps were replaced.
 
-        The time of sending replaces, in each try:
-        1. timestamps that the topic does not keep, by its options;
-        2. also timestamps outside the last hour;
-        3. all timestamps;
-        4. none, since the time of sending was refused: this machine's clock is wrong. A dead letter, which has the time
-           of sending, gets the time of its rejected record.
+        The time of sending replaces more timestamps in each try:
+        - First try: timestamps that the topic does not keep, by its options.
+        - Second try: also timestamps outside the last hour.
+        - Third try: all timestamps.
+        - Last try: none, since the time of sending was refused: this machine's clock is wrong. A dead letter, which has
+          the time of sending, gets the time of its rejected record.
 
         `timestamps` is an optimisation: an array with the timestamps of all records, and perhaps further ones. If
         none of them must be replaced, the records are not looked at.
         """
-        is_last_try = self._failed_tries == len(_TRY_LIMITS)
+        is_last_try = self._failed_tries == len(_KEPT_IN_TRY)
         if is_last_try:
             return [_restore_own_time(record) for record in records], 0
         now_ms = int(self._clock() * 1000)
         kept_by_topic = read_kept_times(self._transactions.topic_configs())
-        kept_in_try = _TRY_LIMITS[self._failed_tries]
+        kept_in_try = _KEPT_IN_TRY[self._failed_tries]
         earliest_ms = now_ms - min(kept_by_topic.before_ms, kept_in_try.before_ms)
         latest_ms = now_ms + min(kept_by_topic.after_ms, kept_in_try.after_ms)
         if timestamps is not None:
@@ -120,7 +120,7 @@ class TimestampReplacer:
             kept = _keep_or_replace_time(record, earliest_ms, latest_ms)
             sendable.append(kept)
             if kept is not record:  # its timestamp was replaced
-                timestamp_ms = record[-1]
+                *_, timestamp_ms = record
                 replaced_ms.append(timestamp_ms)
         if replaced_ms:
             self._log_first(replaced_ms)
@@ -147,7 +147,7 @@ class TimestampReplacer:
         Raises `SourceError` if the record was not refused for its timestamp, or the last try has failed.
         """
         self._failed_tries += 1
-        if error.code not in INVALID_RECORD or self._failed_tries > len(_TRY_LIMITS):
+        if error.code not in INVALID_RECORD_CODES or self._failed_tries > len(_KEPT_IN_TRY):
             raise SourceError(str(error)) from None
 
 

@@ -56,11 +56,13 @@ def create_writer(
                 if registers:
                     schema_id = registry.register(subject, schema)
                     frame = frame_of(schema_id)
-        except (_BadRequestError, KeyError) as error:  # first, since `_BadRequestError` is a `TimeoutError`, too
+        # Both mean that the registry does not accept the request: KeyError stands for its status 404, "not found". This
+        # branch comes first, since `_BadRequestError` is a `TimeoutError`, too.
+        except (_BadRequestError, KeyError) as error:
             raise SourceError(str(error)) from None
         except TimeoutError as error:
             raise NoBrokerError(str(error)) from None
-    # `around`: names of the objects in the value that the fields are inside of.
+    # `around`: the names of nested objects, the outermost first. The fields are in the innermost object.
     return writer_of(format, around=layout.around, frame=frame)
 
 
@@ -119,7 +121,9 @@ class SchemaRegistry:
         failing_since = self._failing_since.setdefault(schema_id, now)
         fails_for_long = now - failing_since > _UNKNOWN_AFTER_S
         may_be_unknown = fails_for_long or isinstance(error, _BadRequestError)
-        return KeyError(schema_id) if may_be_unknown and self._answers() else error
+        if may_be_unknown and self._answers():
+            return KeyError(schema_id)
+        return error  # a `TimeoutError`, as a `_BadRequestError` is, too
 
     def _answers(self) -> bool:
         """Return whether the registry answers a request that needs no schema. A refused login is not an answer."""

@@ -90,8 +90,8 @@ class TopicReader:
 
         The last offsets of a partition may hold no wanted record: aborted records and markers of transactions have
         offsets, too. So the reader steps back from the end until it has found a wanted record, or read the whole
-        partition. A partition in which seven steps find none is left out. Raises `NoBrokerError` while a transaction is
-        open in one of the partitions.
+        partition. A partition whose last 546,100 offsets hold none is left out. Raises `NoBrokerError` while a
+        transaction is open in one of the partitions.
         """
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
@@ -100,17 +100,21 @@ class TopicReader:
             high_watermark = self.log_bounds[partition][1]
             if end < high_watermark:  # an open transaction hides the committed records behind its own
                 raise self._make_stalled_error(partition)
-        # The partitions to search further, each with the end of the offsets that were not searched yet.
-        unsearched_ends = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
+        # The partitions that are still searched, each with the end of the offsets to search next. A partition leaves
+        # them when a wanted record was found, or when no earlier offsets are left.
+        still_searched = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
         for step in _STEPS:
-            starts = {partition: max(end - step, earliest[partition]) for partition, end in unsearched_ends.items()}
-            for partition, record in self._read_to(unsearched_ends, starts, _SHORT_RECORD_TIMEOUT_S):
+            starts = {partition: max(end - step, earliest[partition]) for partition, end in still_searched.items()}
+            for partition, record in self._read_to(still_searched, starts, _SHORT_RECORD_TIMEOUT_S):
                 if is_wanted(record):
                     found[partition].append(record)
-            # Search on where no wanted record was found, and earlier offsets are left.
-            unsearched_ends = {p: start for p, start in starts.items() if start > earliest[p] and not found[p]}
-        # In the partitions that are still unsearched, all steps have found nothing.
-        return {partition: records for partition, records in found.items() if partition not in unsearched_ends}
+            still_searched = {
+                partition: start
+                for partition, start in starts.items()
+                if start > earliest[partition] and not found[partition]
+            }
+        # A partition that is searched even after the last step has earlier records, which may be wanted.
+        return {partition: records for partition, records in found.items() if partition not in still_searched}
 
     def _read_to(
         self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float = _RECORD_TIMEOUT_S

@@ -98,7 +98,10 @@ class Checkpoints:
         return {partition: self._store.size(self._path(partition, offset)) for partition, offset in offsets.items()}
 
     def for_each(self, sizes: Mapping[int, int], function: Callable[[int], R]) -> ParallelRequests[R]:
-        """Call a function for each partition, side by side. `sizes` are the bytes that it reads or writes."""
+        """Call a function for each partition, side by side.
+
+        `sizes` are the bytes that each call reads or writes, by partition. They limit how many calls run at once.
+        """
         return ParallelRequests(self.threads, function, sizes)
 
     def newest(self, partition: int) -> Checkpoint | None:
@@ -116,11 +119,13 @@ class Checkpoints:
             offset = untried[-1]
             try:
                 checkpoint = self._load(partition, offset)
-            # A `StoreError` is raised: a file that cannot be read, or that a newer release has written, is not damaged.
+            # `StoreError` is not caught: a file that cannot be read now, or that a newer release has written, is not
+            # damaged, and an older checkpoint must not replace it.
             except (FileNotFoundError, DamagedFileError) as error:
                 failures[offset] = error
                 continue
-            # A failed checkpoint that is older than the loaded one was not skipped: a newer one was saved meanwhile.
+            # The failed checkpoints ahead of the loaded one were skipped. A failed checkpoint behind it was not: the
+            # loaded one was saved after the failure.
             skipped = {failed: error for failed, error in failures.items() if failed > offset}
             self._note_skipped(partition, skipped)
             # The newest known checkpoint may be ahead of the loaded one: it may be damaged, or not listed yet.
@@ -219,10 +224,12 @@ class Checkpoints:
         if is_there or self.is_same_store():  # the store's identity is read only if the checkpoint is not there
             return
         name = partition_name(partition)
-        held = "" if known is None else f" the checkpoint of partition {name} at offset {known}, and"
+        lost = [f"this store's own {identity.NAME}"]
+        if known is not None:
+            lost.insert(0, f"the checkpoint of partition {name} at offset {known},")
         raise StoreError(
-            f"the store no longer holds{held} this store's own {identity.NAME}, so partition {name} is not saved: was "
-            "the volume unmounted, or were files deleted?"
+            f"the store no longer holds {' and '.join(lost)}, so partition {name} is not saved: was the volume "
+            "unmounted, or were files deleted?"
         )
 
     def _is_intact(self, partition: int, offset: int) -> bool:

@@ -153,9 +153,11 @@ class DirectoryStore(Store):
         A folder above the store that this process has not created counts as safe.
         """
         is_above_store = not folder.is_relative_to(self.root)
-        was_created = folder in self._seen_folders  # by this process, which lists no folder above the store
-        if is_above_store and not was_created:
-            return False
+        if is_above_store:
+            # Folders above the store are never listed, so those in `_seen_folders` were created by this process.
+            was_created = folder in self._seen_folders
+            if not was_created:
+                return False
         return folder not in self._flushed_folders
 
     def _is_gone(self) -> bool:

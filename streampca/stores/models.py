@@ -126,8 +126,9 @@ class Models:
 
         If a version cannot be deleted, `StoreError` is raised, and later calls neither delete nor count this version.
         """
-        if len(versions) <= self._keep:  # an optimisation: pins and reports are not read
+        if len(versions) <= self._keep:  # an optimisation: the files of pins and reports are not read
             return
+        # In their status reports, members of transform say which versions they use.
         deletable = versions - self._undeletable - self._reports.find_used_versions()
         while len(deletable) > self._keep:
             deletable -= set(self._pins.all().values())  # read each time: a version may have been pinned meanwhile
@@ -176,10 +177,11 @@ class Models:
 def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None:
     """Return the version to delete first, or None if there are at most `keep` versions.
 
-    The age of a version is the number of messages that were learned since. The versions have the ages a[0], a[1] and so
-    on, ascending. The version i with the least ratio a[i+1] / a[i−1] is chosen: its neighbours are closest. For
-    example, of the ages 100, 110, 120, 240 and 480, the version of age 110 is chosen: 120/100 is less than 240/110 and
-    480/120. So the distances between the versions that are left grow with their age.
+    The age of a version is the number of messages that were learned since. The versions have the ages a[0] = 0 (the
+    newest version), a[1], a[2] and so on, ascending. The version i with the least ratio a[i+1] / a[i−1] is chosen: the
+    versions before and behind it are closest to each other in age. For example, of the ages 100, 110, 120, 240 and 480,
+    the version of age 110 is chosen: 120/100 is less than 240/110 and 480/120. So the distances between the versions
+    that are left grow with their age.
 
     The newest `min(20, keep)` versions are never chosen, and the oldest only if there is no other choice.
     """
@@ -191,6 +193,6 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
     if first >= last:
         return newest_first[last]
     a = [newest_first[0] - version for version in newest_first]
-    a[0] = 1  # instead of 0, by which a ratio would be divided if `keep` is 1
+    a[0] = 1  # the newest version has the age 0: if `keep` is 1, the ratio for i = 1 would be divided by 0
     chosen = min(range(first, last), key=lambda i: a[i + 1] / a[i - 1])
     return newest_first[chosen]

@@ -37,12 +37,12 @@ class ArrowPacker:
         headers = _make_headers_column(projected.headers)
         record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), indices of records
         bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
-        row_sizes = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
+        bytes_of_row = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
         # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}, which names the record of the first row.
         template = make_origin_template(projected)
-        # The rest of a message is for its schema and header.
+        # If the topic takes only smaller records, rows get a share of the largest one: schema and header need the rest.
         max_bytes_of_rows = int(min(self._message_bytes, max_record_bytes * _ROWS_SHARE))
-        for rows in _split_rows(row_sizes, max_bytes_of_rows):
+        for rows in _split_rows(bytes_of_row, max_bytes_of_rows):
             records = record_of_row[rows]
             offsets = projected.offsets[records]
             timestamps = projected.timestamps[records]

@@ -154,13 +154,13 @@ class Transformer(MemberLoop):
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
         self._first_names.add(batch)  # to warn about names in `field` without a number in any record
-        # As they are now: the loop may replace them before the thread projects.
+        # The thread must not read these three attributes, since the loop may replace them before the thread projects.
         model = self._model.published
         limit = self._output_limit
         outputs = self._outputs
 
-        # A task gets the result of the task before it, which only a worker needs, to continue learning.
-        def project(_previous: TransformedBatch | None) -> TransformedBatch:
+        # `work` passes the result of the partition's last batch, with which a worker continues. Transform ignores it.
+        def project(_last_result: TransformedBatch | None) -> TransformedBatch:
             return outputs.project(model, limit, batch)
 
         self._in_flight.work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
@@ -175,7 +175,8 @@ class Transformer(MemberLoop):
         message_count = len(batch.timestamps)  # records that hold vectors; some of them may get no output
         if message_count:
             self._has_accepted_vector = True
-        # A batch may only move the position, over offsets without records. Then the last record does not change.
+        # A batch without records moves the position over offsets that hold only markers of transactions, for example.
+        # The last record before the position stays the same then.
         has_records = transformed.record_count > 0
         last_record = transformed.last if has_records else self._positions[partition].last
         position = Position(batch.next, last=last_record)
@@ -185,8 +186,8 @@ class Transformer(MemberLoop):
         for event in report_rejected_and_skipped(batch, accepted_any=self._has_accepted_vector):
             self._notify(event)
         self._counts.update(
-            all=transformed.record_count,  # including values that hold a valid batch of no vectors
-            read=batch.count,  # the records that hold vectors, are rejected or skipped
+            all=transformed.record_count,  # every record of the batch
+            read=batch.count,  # all, except records whose value is a valid batch of no vectors
             written=transformed.written,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
@@ -230,11 +231,11 @@ class Transformer(MemberLoop):
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_retry_if_committed(self) -> None:
-        """Once all records of refused transactions are committed, replace no more timestamps than before the refusal.
+        """Once all records of refused transactions are committed, replace again only timestamps that the topic forbids.
 
-        `TimestampReplacer` replaces timestamps that the options of the topic do not allow. After a broker has refused a
-        timestamp, it also replaces allowed ones, until the refused record is committed, perhaps some transactions
-        later. A partition that was released is another member's, so this member no longer waits for its records.
+        After a broker has refused a timestamp, timestamps that the options of the topic allow are replaced, too, until
+        the refused record is committed, perhaps some transactions later. A partition that was released is another
+        member's, so this member no longer waits for its records.
         """
         for partition, end in list(self._refused_up_to.items()):
             is_ours = partition in self._positions
@@ -242,7 +243,7 @@ class Transformer(MemberLoop):
             if is_committed or not is_ours:
                 del self._refused_up_to[partition]
         if not self._refused_up_to:
-            self._timestamps.forget_failed_tries()
+            self._timestamps.forget_failed_tries()  # each failed try has replaced more timestamps
 
     def _abort_if_topic_replaced(self) -> None:
         """If the topic was replaced, abort the transaction and raise `TransactionFailedError`.
@@ -299,10 +300,11 @@ class Transformer(MemberLoop):
         self._raise_if_stopping()
         writable = self._find_writable(partitions)
         self._raise_if_stopping()
-        is_reading_others = bool(self._positions)  # as while these partitions wait until the output topic has them
+        # For example, some partitions are read already while these ones wait for more partitions of the output topic.
+        is_reading_others = bool(self._positions)
         if is_reading_others:
             self._abort_if_topic_replaced()  # otherwise, positions of the old topic would be committed for the new one
-        else:  # the topic may have been replaced meanwhile, and the settings may not fit the new one
+        else:  # this may be a new topic of the same name: find out again whether the settings fit its records
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 

@@ -65,8 +65,8 @@ class CurrentModel:
         Raises `InputError` if the model cannot be used, or has another shape than the model before, and `SettingsError`
         if the model was learned from dimensions with other names than those in `field`.
         """
-        is_fixed_in_use = self._model is not None and self.version is not None
-        if is_fixed_in_use:  # a fixed version is never replaced
+        uses_fixed_version = self._model is not None and self.version is not None
+        if uses_fixed_version:  # it is never replaced
             return ""
         try:
             if self._pin_name and self.version is None:
@@ -79,10 +79,10 @@ class CurrentModel:
         if model is self._model:
             return ""
         lacks_past_scores = self._p_below is not None and model.past_scores is None
-        if lacks_past_scores:
-            if self.version is not None:
-                raise InputError(f"model version {self.version} has no past scores, which p-values need")
-            return "" if self._model else _NO_PAST_SCORES  # the model before stays in use, if there is one
+        if lacks_past_scores and self.version is not None:
+            raise InputError(f"model version {self.version} has no past scores, which p-values need")
+        if lacks_past_scores:  # the newest model cannot be used: keep the older model that is in use, if there is one
+            return "" if self._model else _NO_PAST_SCORES
         self._refuse_other_dimensions(model)
         if self._model is None:
             self._warn_if_no_p_can_be_below(model)

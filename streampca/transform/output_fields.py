@@ -1,8 +1,8 @@
 """Which fields outputs have, and their values: projected vectors.
 
 The result for a record must not depend on the batch that it came in, and BLAS may round a row differently for another
-number of rows, or at another index. So rows are computed in blocks of a fixed height, and the offset of a record
-decides at which index of a block its row is.
+number of rows, or at another index. So rows are computed in tiles of a fixed height, and the offset of a record
+decides at which index of a tile its row is.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Kind, Layout
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis, Projected
-from streampca.pca.projection import GEMM_ROWS, multiply_in_blocks, place_at_indices
+from streampca.pca.projection import GEMM_ROWS, multiply_in_tiles, place_at_indices
 
 _KINDS: Mapping[str, Kind] = {"coordinates": "numbers", "reconstruction": "numbers", "record": "bytes"}
 
@@ -39,13 +39,13 @@ class OutputFields:
         kinds: dict[str, Kind] = {}
         for name in self.emitted:
             # "contributions:5" stands for several fields: for each score, the five dimensions that contributed most,
-            # and what they contributed. The label says which machine, say, the record is about.
+            # and what they contributed.
             if name.startswith("contributions:"):
                 for score in ("t2", "spe"):
                     kinds |= {f"{score}_dimensions": "integers", f"{score}_contributions": "numbers"}
                     if self.with_names:
                         kinds[f"{score}_names"] = "texts"
-                if self.with_label:
+                if self.with_label:  # contributions explain an alert, and the label names, for example, its machine
                     kinds["label"] = "text"
             else:
                 kinds[name] = _KINDS.get(name, "number")
@@ -62,34 +62,39 @@ class OutputFields:
 
     def project(
         self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64], counts: NDArray[np.int64],
-        have_own_blocks: NDArray[np.bool_],
+        have_own_tiles: NDArray[np.bool_],
     ) -> Fields:  # fmt: skip
         """Return the fields of the vectors (n, d) of m records, n > 0, whose offsets (m,) ascend.
 
-        A block is `GEMM_ROWS` rows that are multiplied at once. The row of a vector in its block depends on the record
-        alone, so that the fields of a record have the same bits whatever else is projected with it. A record may have
-        several vectors, `counts` (m,), if it is true in `have_own_blocks` (m,): its vectors begin at row 0 of blocks of
-        their own. Any other record has one vector, whose row is offset % GEMM_ROWS in the block of the near offsets.
+        Vectors are multiplied in tiles of `GEMM_ROWS` rows, and BLAS may round a vector differently in another row. So
+        that the fields of a record always have the same bits, the row of a vector in its tile depends on the record
+        alone:
+
+        - If `have_own_tiles` (m,) is true for a record, the record may have several vectors, `counts` (m,). They are in
+          tiles without other records, from row 0 on.
+        - Any other record has one vector, in row offset % GEMM_ROWS. Records of near offsets share a tile.
         """
         are_consecutive = offsets[-1] - offsets[0] == len(offsets) - 1
-        if are_consecutive and not have_own_blocks.any():
+        if are_consecutive and not have_own_tiles.any():
             return self._project_consecutive(published, vectors, int(offsets[0]))
-        return self._project_at(published, vectors, _find_rows_in_blocks(offsets, counts, have_own_blocks))
+        return self._project_at(published, vectors, _find_rows_in_tiles(offsets, counts, have_own_tiles))
 
     def _project_consecutive(self, published: PublishedModel, vectors: Array, offset: int) -> Fields:
         """Return the fields of vectors at consecutive offsets, the first at `offset`.
 
-        The row of a vector in its block is offset % GEMM_ROWS. This is an optimisation: unlike `_project_at`, this
-        function does not copy the vectors that fill whole blocks.
+        Vectors are multiplied in tiles of `GEMM_ROWS` rows. The vector of an offset is always in row offset % GEMM_ROWS
+        of a tile, since BLAS may round it differently in another row. This is an optimisation: unlike `_project_at`,
+        this function does not copy the vectors that fill whole tiles.
         """
         n = len(vectors)
-        # For example, with blocks of 4 rows: of the offsets 6 to 16, 6 and 7 end a block, 8 to 15 fill two blocks, and
-        # 16 begins a block. Each of these three parts may be empty.
+        # For example, with tiles of 4 rows: of the offsets 6 to 16, 6 and 7 end a tile, 8 to 15 fill two tiles, and 16
+        # begins a tile. Each of these three parts may be empty.
         row_of_first = offset % GEMM_ROWS  # 2 in the example
-        rows_to_next_block = -row_of_first % GEMM_ROWS  # 2
-        row_after_last = (row_of_first + n) % GEMM_ROWS  # 1
-        whole_start = min(rows_to_next_block, n)  # 2, the index of offset 8
-        whole_stop = max(whole_start, n - row_after_last)  # 10, the index of offset 16
+        rows_to_next_tile = -row_of_first % GEMM_ROWS  # 2
+        rows_in_last_tile = (row_of_first + n) % GEMM_ROWS  # 1; 0 if the last tile is full
+        whole_start = min(rows_to_next_tile, n)  # 2, the index of offset 8
+        # 10, the index of offset 16. If the vectors do not reach the next tile, all of them are in the first part.
+        whole_stop = max(whole_start, n - rows_in_last_tile)
         runs = []
         for start, stop in pairwise([0, whole_start, whole_stop, n]):
             if start < stop:
@@ -97,20 +102,20 @@ class OutputFields:
         return _join(runs)
 
     def _project_run(self, published: PublishedModel, vectors: Array, row: int) -> Fields:
-        """Return the fields of vectors that are in consecutive rows, the first at this row of a block."""
-        are_whole_blocks = row == 0 and len(vectors) % GEMM_ROWS == 0
-        if are_whole_blocks:
+        """Return the fields of vectors that are in consecutive rows, the first at this row of a tile."""
+        are_whole_tiles = row == 0 and len(vectors) % GEMM_ROWS == 0
+        if are_whole_tiles:
             return self._compute(published, vectors)
         return self._project_at(published, vectors, np.arange(row, row + len(vectors)))
 
     def _project_at(self, published: PublishedModel, vectors: Array, rows: NDArray[np.int64]) -> Fields:
-        """Return the fields of vectors, each computed at its row in `rows` (n,), which are counted over all blocks."""
+        """Return the fields of vectors, each computed at its row in `rows` (n,), which are counted over all tiles."""
         fields = self._compute(published, place_at_indices(vectors, rows))
         return {name: values[rows] for name, values in fields.items()}
 
-    def _compute(self, published: PublishedModel, blocks: Array) -> Fields:
-        """Return the fields of vectors (n, d), which fill whole blocks: n is a multiple of `GEMM_ROWS`."""
-        projected = published.project(blocks)
+    def _compute(self, published: PublishedModel, vectors: Array) -> Fields:
+        """Return the fields of vectors (n, d), which fill whole tiles: n is a multiple of `GEMM_ROWS`."""
+        projected = published.project(vectors)
         fields: dict[str, NDArray[Any]] = {}
         computed = list(self.emitted)
         if self.with_p and "p" not in computed:
@@ -136,7 +141,7 @@ class OutputFields:
                 return np.full(len(projected.vectors), np.nan) if projected.p is None else projected.p
             case "reconstruction":
                 model = projected.model
-                return model.uncentre(multiply_in_blocks(projected.coordinates, model.components))
+                return model.uncentre(multiply_in_tiles(projected.coordinates, model.components))
         raise ValueError(f"outputs have no field {name}")
 
     def _compute_contributions(self, published: PublishedModel, projected: Projected, limit: int) -> Fields:
@@ -160,38 +165,48 @@ class OutputFields:
         return fields
 
 
-def _find_rows_in_blocks(
-    offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_blocks: NDArray[np.bool_]
+def _find_rows_in_tiles(
+    offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (n,) of each vector, counted over all blocks of `GEMM_ROWS` rows that are multiplied at once.
+    """Return the row (n,) of each vector of m records, counted over all tiles of `GEMM_ROWS` rows.
 
-    The row of a vector in its block depends on its record alone: see `OutputFields.project`, which has the same
-    arguments. For example, let a block have 4 rows, and let the records at the offsets 5, 6 and 9 have one vector each,
-    and the record at 8 five vectors in blocks of its own. The result is 1, 2, 4, 5, 6, 7, 8, 13, by these steps:
-
-        offset           5   6   8   9
-        row_in_block     1   2   0   1   of the first vector of the record
-        heights          4   4   8   4   rows of all blocks of the record
-        begins_block     T   F   T   T   F: in the same block as the record before
-        block_starts     0   0   4  12   row at which the blocks of the record begin
-        first_rows       1   2   4  13   block_starts + row_in_block
+    The vectors of a record, of which there are `counts` (m,), are in consecutive rows.
     """
-    row_in_block = np.where(have_own_blocks, 0, offsets % GEMM_ROWS)
-    own_block_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up
-    heights = GEMM_ROWS * np.where(have_own_blocks, own_block_count, 1)
-    # Two records share a block if they have the same offset at row 0 of their block. Records with own blocks have no
-    # such offset. The first record always begins a block: it has an offset, or own blocks.
+    rows_of_first_vectors = _find_first_rows(offsets, counts, have_own_tiles)  # (m,)
+    vectors_before_record = np.cumsum(counts) - counts  # (m,)
+    index_in_record = np.arange(counts.sum()) - np.repeat(vectors_before_record, counts)  # (n,)
+    return np.asarray(np.repeat(rows_of_first_vectors, counts) + index_in_record)
+
+
+def _find_first_rows(
+    offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the row (m,) of the first vector of each of m records, counted over all tiles of `GEMM_ROWS` rows.
+
+    A record with tiles of its own begins at row 0 of a tile, and has `counts` vectors. Any other record has one vector,
+    at row offset % GEMM_ROWS of a tile, which it shares with the record before if that one belongs there, too. For
+    example, let a tile have 4 rows, and let the record at offset 8 have five vectors, in tiles of its own:
+
+        offsets          5   6   8   9
+        row_in_tile      1   2   0   1
+        heights          4   4   8   4   rows of all tiles of the record
+        begins_tile      T   F   T   T   F: in the same tile as the record before
+        tile_ends        4   4  12  16
+        tile_starts      0   0   4  12   row at which the tiles of the record begin
+        result           1   2   4  13   tile_starts + row_in_tile
+    """
+    row_in_tile = np.where(have_own_tiles, 0, offsets % GEMM_ROWS)
+    own_tile_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up
+    heights = GEMM_ROWS * np.where(have_own_tiles, own_tile_count, 1)
+    # Two records share a tile if the same offset belongs to row 0 of their tile. No offset belongs to row 0 of a tile
+    # that is a record's own. The first record always begins a tile.
     no_offset = -1
-    offset_at_row_0 = np.where(have_own_blocks, no_offset, offsets - row_in_block)
-    is_other_block = np.diff(offset_at_row_0, prepend=no_offset) != 0
-    begins_block = have_own_blocks | is_other_block
-    block_ends = np.cumsum(heights * begins_block)  # a record that shares the block before adds no rows
-    block_starts = block_ends - heights
-    first_rows = block_starts + row_in_block
-    # Of each vector (n,): its index among the vectors of its record.
-    first_vectors = np.cumsum(counts) - counts
-    index_in_record = np.arange(counts.sum()) - np.repeat(first_vectors, counts)
-    return np.asarray(np.repeat(first_rows, counts) + index_in_record)
+    offset_of_row_0 = np.where(have_own_tiles, no_offset, offsets - row_in_tile)
+    is_other_tile = np.diff(offset_of_row_0, prepend=no_offset) != 0
+    begins_tile = have_own_tiles | is_other_tile
+    tile_ends = np.cumsum(heights * begins_tile)  # a record in the tile of the record before adds no rows
+    tile_starts = tile_ends - heights  # records that share a tile have the same end and the same height
+    return np.asarray(tile_starts + row_in_tile)
 
 
 def _join(runs: list[Fields]) -> Fields:

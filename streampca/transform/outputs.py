@@ -62,8 +62,8 @@ class Outputs:
         if projected is not None:
             outputs.extend(self.packer.pack(self.topic, projected, limit.max_record_bytes))
             written_records = len(projected.counts)
-        # By the offset of a record, why its message is too large. Of a message of several records, only the first one
-        # is rejected: all other records are projected again, and get other messages.
+        # Offset of a record → why its message is too large. If several records are in that message, only the first of
+        # them is rejected. All remaining records of the batch are packed into new messages.
         too_large = limit.find_too_large(self.topic, outputs)
         if too_large:
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
@@ -81,19 +81,24 @@ class Outputs:
         )
 
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
-        """Return the records of a batch that get outputs, with their fields; None if no record gets one."""
-        # Of the m decoded records, which are some of the records in the batch, each (m,).
-        indices = batch.decoded.indices  # in `batch.records`
-        counts = batch.decoded.counts  # numbers of vectors
+        """Return the records of a batch that get outputs, with their fields; None if no record gets one.
+
+        The batch has n vectors, of m of its records: a record may have several vectors, or was rejected or skipped.
+        """
+        indices = batch.decoded.indices  # (m,), in `batch.records`
+        counts = batch.decoded.counts  # (m,), how many vectors a record has
         if not len(indices):
             return None
-        offsets = offsets_of(batch.records)[indices]
-        timestamps = batch.timestamps  # a batch has these only of its decoded records
-        have_own_blocks = (counts > 1) | self.codec.is_batch  # records that could hold several vectors
-        fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_blocks)
+        offsets = offsets_of(batch.records)[indices]  # (m,)
+        timestamps = batch.timestamps  # (m,)
+        # The bits of a result depend on the vector's row in its tile of the matrix product. The row is the index of the
+        # vector in its record if the record could have several vectors, and otherwise comes from the record's offset.
+        have_own_tiles = (counts > 1) | self.codec.is_batch  # (m,)
+        fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
         if self.only_p_below is not None:  # leave out the records without an unusual vector
-            has_output = _have_wanted_vector(fields["p"] < self.only_p_below, counts)
-            has_row = np.repeat(has_output, counts)
+            is_unusual = fields["p"] < self.only_p_below  # (n,)
+            has_output = _any_in_record(is_unusual, counts)  # (m,)
+            has_row = np.repeat(has_output, counts)  # (n,)
             fields = {name: values[has_row] for name, values in fields.items()}
             indices = indices[has_output]
             counts = counts[has_output]
@@ -143,14 +148,13 @@ class Outputs:
         )
 
 
-def _have_wanted_vector(is_wanted: NDArray[np.bool_], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each of m records whether one of its vectors is wanted.
+def _any_in_record(is_true: NDArray[np.bool_], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each of m records whether `is_true` (n,) holds for any of its vectors.
 
-    `is_wanted` (n,) has a row for each vector. The vectors of a record, of which there are `counts` (m,), are
-    consecutive.
+    The vectors of a record, of which there are `counts` (m,), are consecutive.
     """
     first_rows = np.cumsum(counts) - counts
-    return np.logical_or.reduceat(is_wanted, first_rows)
+    return np.logical_or.reduceat(is_true, first_rows)
 
 
 def _put_in_first_rows(values: Sequence[bytes | None], counts: NDArray[np.int64]) -> NDArray[Any]:

@@ -42,11 +42,12 @@ def refuse_other_outputs(
 ) -> None:
     """Raise an error if the group has read another topic of the same name, or written outputs of another shape.
 
-    The metadata of the group's offsets in `committed`, which are by partition, tell both. `require_shape` is called
-    with the metadata of each, and raises if the shape differs. For another topic, `TopicReplacedError` is raised.
+    `committed` has, by partition, the group's offsets. The metadata of an offset name the shape of the outputs and the
+    id of the topic. `require_shape` takes metadata, and raises if they name another shape. If they name another id than
+    `topic_id`, `TopicReplacedError` is raised.
     """
     remedy = "write to another output_topic with another transform_group_id"
-    for partition, offset in committed.items():
-        require_shape(offset.metadata)
+    for partition, (_offset, metadata) in committed.items():
+        require_shape(metadata)
         where = f"in the committed offset of partition {partition}"
-        refuse_other_topic(topic, before=read_topic_id(offset.metadata), now=topic_id, where=where, remedy=remedy)
+        refuse_other_topic(topic, before=read_topic_id(metadata), now=topic_id, where=where, remedy=remedy)

@@ -26,7 +26,7 @@ class Written(NamedTuple):
     """What a partition of the output topic tells about the records that were written to it."""
 
     last: int | None  # offset of the last record that has a committed output; None: no output was found
-    is_whole_log: bool  # the partition was searched, and still holds the first record that was written to it
+    is_never_written: bool  # no output was found, though the partition has lost no record and was read completely
 
 
 class Starts(NamedTuple):
@@ -86,23 +86,23 @@ class StartFinder:
     def _begin(self, partitions: Collection[int], written: Mapping[int, Written]) -> dict[int, Position]:
         """Return where partitions without a committed offset begin, as the setting `transform_start` says."""
         if self.transform_start in (None, OUTPUTS):
-            return {partition: self._begin_behind(partition, written[partition]) for partition in sorted(partitions)}
+            return {p: self._begin_behind_last_output(p, written[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
             return dict.fromkeys(partitions, _EARLIEST)
         time_ms = None if self.transform_start == "latest" else int(self.transform_start)  # None: the end of the log
         offsets = self.source.offsets_at(partitions, time_ms)
         return {partition: Position(offset) for partition, offset in offsets.items()}
 
-    def _begin_behind(self, partition: int, written: Written) -> Position:
+    def _begin_behind_last_output(self, partition: int, written: Written) -> Position:
         """Return where a partition begins if `transform_start` is outputs or not set.
 
-        The partition begins behind the record of the last output if `transform_start` is outputs, and at the earliest
-        record if nothing was written. Otherwise outputs could be written twice, so `SettingsError` is raised.
+        If `transform_start` is outputs, the partition begins behind the record of the last output. If no output was
+        ever written, it begins at the earliest record. Otherwise outputs could be written twice, so `SettingsError` is
+        raised.
         """
         if written.last is not None and self.transform_start == OUTPUTS:
             return Position(written.last + 1)
-        was_never_written = written.last is None and written.is_whole_log  # read from its first record on
-        if was_never_written:
+        if written.is_never_written:
             return _EARLIEST
         if written.last is not None:
             evidence = f"holds the output of its record at offset {written.last}"
@@ -122,14 +122,16 @@ class StartFinder:
         try:
             with closing(self.open_outputs()) as reader:
                 require_output_partitions(self.output_topic, len(reader.log_bounds), self.topic, partitions)
-                # By partition, the newest outputs. A partition is absent if the search gave up before it found one.
+                # Partition → its newest outputs. A partition that was read completely and has no output has []. A
+                # partition is absent if the search gave up before it found an output.
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
                     last = _find_last_record(newest_outputs.get(partition, []), topic_id)
-                    was_searched = partition in newest_outputs
+                    has_search_ended = partition in newest_outputs
                     earliest_offset, _ = reader.log_bounds[partition]
-                    has_beginning = earliest_offset == 0  # retention has removed no output
-                    written[partition] = Written(last=last, is_whole_log=was_searched and has_beginning)
+                    has_lost_no_record = earliest_offset == 0
+                    is_never_written = last is None and has_search_ended and has_lost_no_record
+                    written[partition] = Written(last, is_never_written)
         except NoBrokerError as error:  # a retry can help
             raise TimeoutError(str(error)) from None
         except SourceError as error:

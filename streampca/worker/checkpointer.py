@@ -14,7 +14,7 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
 import structlog
 
-from streampca.consumer_group.committed import read_begins
+from streampca.consumer_group.committed import marks_start
 from streampca.consumer_group.events import (
     CheckpointPostponed,
     CheckpointSaved,
@@ -36,14 +36,14 @@ from streampca.stores.parallel_requests import Answer, wait_for_end
 from streampca.worker.group_store import Examined, GroupStore, examine_store, refuse_other_store
 from streampca.worker.missing import find_missing
 from streampca.worker.publisher import PublishSchedule
-from streampca.worker.starts import find_backfills, find_starts, read_backfills
+from streampca.worker.starts import find_backfills, find_start_offsets, read_backfills
 from streampca.worker.writer import CheckpointWriter, SaveResult
 
 log = structlog.get_logger()
 
 _DEAD_LETTERS_TIMEOUT_S = 2.0  # longest wait for dead letters before a save is postponed
 _STEP_TIMEOUT_S = 0.05  # longest wait for the store in one step of restoring; then the loop polls
-_MAX_BEGUN_AT_ONCE = 64  # new partitions in one step: brokers are asked for the offsets at which they begin
+_MAX_NEW_AT_ONCE = 64  # new partitions in one step: the loop does not poll while brokers tell where they begin
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -170,14 +170,17 @@ class Checkpointer:
     def _restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
         """Restore partitions, as `restore` says: check the store, load the checkpoints, then begin new partitions."""
         has_restored_any = bool(self._saved)
-        if not has_restored_any:  # nothing was read yet, so a topic that was replaced since the start is read instead
+        if not has_restored_any:
+            # Nothing was read yet. If the topic was replaced since the start, this worker reads the new topic.
             self._topic_id = self._source.topic_id()
 
         # Check that the store is the group's, and compare its checkpoints with the committed offsets.
         committed = self._group_store.read_committed()
         examined = yield from self._ask(partial(examine_store, self._writer.checkpoints, committed))
-        # The causes why partitions are not restored, by partition. The steps below add more.
-        why_unrestored = self._group_store.begin_assignment(examined, partitions)
+        self._group_store.note_assignment(examined, partitions)
+        # Why partitions are not restored, by partition. The steps below add further causes.
+        committed_ahead = examined.compared.committed_ahead
+        why_unrestored = {partition: cause for partition, cause in committed_ahead.items() if partition in partitions}
         stored = examined.stored
         if not has_restored_any and self._names is None:
             yield from self._read_names_of_backfill(stored)
@@ -238,16 +241,17 @@ class Checkpointer:
     def start_save(self, folds: Mapping[int, Fold], *, publish: bool, rewrite: bool = False) -> None:
         """Start to write the folds that have changed. With `publish`, a model is written after them.
 
-        With `rewrite`, folds that were saved and are gone from the store are written again. If brokers do not answer, a
-        later save writes the changed folds. Must not be called while `is_saving`. Raises `ForeignStoreError` if another
-        member of the group saves to another store.
+        With `rewrite`, folds that were saved and are gone from the store are written again. Must not be called while
+        `is_saving`. Raises `ForeignStoreError` if another member of the group saves to another store.
         """
         if self.is_saving:
             raise RuntimeError("one save at a time")
-        to_write = {
-            p: fold for p, fold in folds.items() if p in self._uncommitted or fold.position != self._saved[p].position
-        }
-        if to_write and not self._prepare_save():
+        to_write: dict[int, Fold] = {}
+        for partition, fold in folds.items():
+            has_changed = fold.position != self._saved[partition].position
+            if has_changed or partition in self._uncommitted:
+                to_write[partition] = fold
+        if to_write and not self._prepare_save():  # brokers have not answered in time: a later save writes these folds
             to_write = {}
         # The folds of all partitions that are not written now, as they were saved last. A model needs them, too, and
         # those that are gone from the store may be written again.
@@ -375,15 +379,16 @@ class Checkpointer:
                 except StoreError as error:
                     why_unrestored[partition] = str(error)
                     errors.append(error)
-            # If the group has no offset of a partition, a worker was killed between saving and committing, perhaps even
-            # before its checkpoint was safe from a power failure. The next save writes it again, and commits.
-            self._uncommitted |= {p for p in folds if p not in committed or read_begins(committed[p].metadata)}
+            # If the group has no offset of a partition, or only its start, a worker was killed between saving and
+            # committing, perhaps even before its checkpoint was safe from a power failure. The next save writes the
+            # checkpoint again, and commits.
+            self._uncommitted |= {p for p in folds if p not in committed or marks_start(committed[p].metadata)}
             self._note_restored(folds)
             yield folds
         return errors
 
     def _begin_new(self, new: Sequence[int], examined: Examined, why_unrestored: dict[int, str]) -> FoldGenerator[None]:
-        """Yield the folds with which partitions without a checkpoint begin, where the setting `start` says.
+        """Begin partitions without a checkpoint at the offsets that the setting `start` says, and yield their folds.
 
         Adds to `why_unrestored` the causes why partitions cannot begin. The next attempt tries these partitions again.
         """
@@ -397,42 +402,54 @@ class Checkpointer:
         except StoreError as error:  # the newest model or a backfill cannot be read, so none of the partitions begins
             why_unrestored |= dict.fromkeys(new, str(error))
             return
-        if self._start == "earliest" and not examined.compared.begins:  # neither brokers nor the store are asked
+        if self._start == "earliest" and not examined.compared.committed_starts:
+            # All begin at their earliest record, so neither brokers nor the store are asked.
             empty_folds = {p: Fold.empty(self._fold_config.learning) for p in may_begin}
             self._note_restored(empty_folds)
             yield empty_folds
         else:
-            yield from self._begin_at_starts(may_begin, backfills, examined, why_unrestored)
+            yield from self._begin_in_steps(may_begin, backfills, examined, why_unrestored)
 
-    def _begin_at_starts(
+    def _begin_in_steps(
         self,
         new: Sequence[int],
         backfills: Sequence[Checkpoint],
         examined: Examined,
         why_unrestored: dict[int, str],
     ) -> FoldGenerator[None]:
-        """Yield the folds of new partitions that begin where brokers or backfills say, at most 64 at a time.
+        """Begin new partitions in steps of at most 64 partitions, and yield the empty folds of each step.
 
-        Where an earlier owner has committed that a partition begins at an offset, this offset holds. If the store
-        refuses a fold, the cause is added to `why_unrestored`, and the partitions after these 64 do not begin now:
-        perhaps the store is busy, and would also refuse them.
+        If the store or the consumer group refuses the start of a partition, the cause is added to `why_unrestored`, and
+        no later step is taken now: perhaps the store is busy, and would refuse further starts, too.
         """
-        begins = examined.compared.begins
-        for first in range(0, len(new), _MAX_BEGUN_AT_ONCE):
-            partitions = new[first : first + _MAX_BEGUN_AT_ONCE]
-            undecided = [partition for partition in partitions if partition not in begins]
-            offsets = {partition: begins[partition] for partition in partitions if partition in begins}
-            offsets |= find_starts(self._start, undecided, self._source, backfills)
-            at_earliest = [partition for partition in partitions if partition not in offsets]
+        for first in range(0, len(new), _MAX_NEW_AT_ONCE):
+            partitions = new[first : first + _MAX_NEW_AT_ONCE]
+            start_offsets = self._choose_start_offsets(partitions, examined.compared.committed_starts, backfills)
+            # A partition without a start offset begins at its earliest record. This is not saved: the next owner
+            # would decide the same.
+            at_earliest = [partition for partition in partitions if partition not in start_offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
-            if offsets:
-                begun = yield from self._begin(offsets, examined.stored, why_unrestored)
-                folds.update(begun)
+            if start_offsets:
+                saved_folds = yield from self._save_starts(start_offsets, examined.stored, why_unrestored)
+                folds.update(saved_folds)
             self._note_restored(folds)
             yield folds
-            has_refused_some = len(folds) < len(partitions)
-            if has_refused_some:
+            was_any_refused = len(folds) < len(partitions)
+            if was_any_refused:
                 return
+
+    def _choose_start_offsets(
+        self, partitions: Sequence[int], committed_starts: Mapping[int, int], backfills: Sequence[Checkpoint]
+    ) -> dict[int, int]:
+        """Return the offsets at which new partitions begin, by partition.
+
+        If an earlier owner has committed where a partition begins, this offset holds. Otherwise the setting `start`
+        decides. Partitions that begin at their earliest record are left out.
+        """
+        start_offsets = {p: committed_starts[p] for p in partitions if p in committed_starts}
+        undecided = [partition for partition in partitions if partition not in committed_starts]
+        start_offsets |= find_start_offsets(self._start, undecided, self._source, backfills)
+        return start_offsets
 
     def _find_gone(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
@@ -451,28 +468,28 @@ class Checkpointer:
             return dict.fromkeys(partitions, message)
         return {partition: message for partition, message in message_by_missing.items() if partition in partitions}
 
-    def _begin(
-        self, offsets: Mapping[int, int], stored: Checkpoints, why_unrestored: dict[int, str]
+    def _save_starts(
+        self, start_offsets: Mapping[int, int], stored: Checkpoints, why_unrestored: dict[int, str]
     ) -> FoldGenerator[dict[int, Fold]]:
-        """Save empty folds of new partitions, which begin at these offsets, and return the folds that were saved.
+        """Save an empty fold of each new partition at its start offset, and return the folds that were saved.
 
-        The group agrees on the offsets, and then the folds are saved, before a record is read: after a crash,
-        start=latest, for example, would mean a later offset. If the store or the group refuses a fold, the cause is
-        added to `why_unrestored`. Yields {} until all writes have ended.
+        Before a record is read, the offsets are committed to the group, and then the folds are saved. Otherwise another
+        offset could be chosen after a crash, such as a later one with start=latest. If the store or the group refuses a
+        start, the cause is added to `why_unrestored`. While threads write, this generator yields {}, so that the loop
+        can poll.
         """
         self.check_topic()  # otherwise the offsets could mean records of a topic that has replaced ours
-        wanted = offsets
-        offsets = self._group_store.agree_on_beginnings(wanted)
-        refused = wanted.keys() - offsets.keys()
+        agreed_offsets = self._group_store.agree_on_starts(start_offsets)
+        refused = start_offsets.keys() - agreed_offsets.keys()
         why_unrestored |= dict.fromkeys(refused, "the group did not take the offset where it begins")
         empty = Fold.empty(self._fold_config.learning)
-        folds = {partition: empty.at(offset) for partition, offset in offsets.items()}
+        folds = {partition: empty.at(offset) for partition, offset in agreed_offsets.items()}
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._make_checkpoints(folds)}
 
         def save(partition: int) -> None:
             stored.save(checkpoints[partition])
 
-        begun: dict[int, Fold] = {}
+        saved_folds: dict[int, Fold] = {}
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}
         writes = stored.for_each(sizes, _end_process_if_hanging(save))
         while not writes.have_ended:
@@ -482,13 +499,13 @@ class Checkpointer:
                 except StoreError as error:
                     why_unrestored[partition] = str(error)
                     continue
-                begun[partition] = folds[partition]
-                log.info("partition begun", partition=partition, offset=offsets[partition], start=self._start)
+                saved_folds[partition] = folds[partition]
+                log.info("partition begun", partition=partition, offset=agreed_offsets[partition], start=self._start)
             yield {}
-        # Another worker may get a listing of the store without these checkpoints. The group's offsets now tell it that
-        # there are checkpoints, so it waits until the store lists them.
-        self._group_store.commit({partition: fold.position for partition, fold in begun.items()})
-        return begun
+        # Commit the same offsets as those of checkpoints. If another worker gets a listing of the store without these
+        # checkpoints, the offsets tell it that they exist, so it waits until the store lists them.
+        self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
+        return saved_folds
 
     def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
         """Take over the names of the dimensions from the last backfill, since partitions may have none yet.
@@ -533,6 +550,7 @@ def _end_process_if_hanging(function: Callable[P, T]) -> Callable[P, T]:
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function`; the watchdog ends the process if the call takes longer than `STORE_S`."""
         watchdog.tick(watchdog.STORE_S)
         try:
             return function(*args, **kwargs)

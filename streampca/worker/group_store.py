@@ -2,19 +2,17 @@
 
 import contextlib
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 
-from streampca.consumer_group.committed import format_store_metadata, parse_store_metadata, read_begins
+from streampca.consumer_group.committed import format_store_metadata, marks_start, parse_store_metadata
 from streampca.errors import ForeignStoreError, list_causes
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.identity import NAME, StoreIdentity, format_file
 
 log = structlog.get_logger()
-
-V = TypeVar("V")
 
 
 def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
@@ -30,7 +28,8 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
             f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store {theirs} "
             f"(id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
         )
-        # A store with such a checkpoint may be the group's, and only its file with the id was deleted or replaced.
+        # If our store has a checkpoint at an offset that was committed with their store, both are perhaps the same
+        # store, and only the file with its id was deleted or replaced.
         if _has_checkpoint_at_offset(checkpoints, committed, theirs):
             raise ForeignStoreError(
                 f"{difference}, with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted "
@@ -62,7 +61,7 @@ class ComparedOffsets(NamedTuple):
     """Offsets, by partition, that another tool than streampca has set, and that differ from the newest checkpoint's."""
     committed_ahead: dict[int, str]
     """Why a partition cannot continue: its worker has committed an offset that no checkpoint has reached."""
-    begins: dict[int, int]
+    committed_starts: dict[int, int]
     """Offsets, by partition, at which partitions without a checkpoint begin: an earlier owner has committed them."""
 
 
@@ -72,12 +71,13 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
     `offsets` come from the names of the files. So a damaged checkpoint counts, too: a worker has written it. An offset
     that a worker has not committed was set by a user with another tool.
 
-    A worker commits an offset after its checkpoint is on disk. So if every offset that workers have committed is ahead
-    of its partition's checkpoints, this is another group's store, or an older copy: raises `ForeignStoreError`.
+    A worker commits an offset after its checkpoint is on disk, unless it marks the offset as the start of a new
+    partition. So if every unmarked offset that workers have committed is ahead of its partition's checkpoints, this is
+    another group's store, or an older copy: raises `ForeignStoreError`.
     """
     set_by_other_tools: dict[int, int] = {}
     committed_ahead: dict[int, str] = {}
-    begins: dict[int, int] = {}
+    committed_starts: dict[int, int] = {}
     has_any_checkpoint_of_group = False
     for partition, (offset, metadata) in committed.items():
         newest = offsets.get(partition)  # None: the partition has no checkpoint
@@ -86,8 +86,8 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
             expected = 0 if newest is None else newest  # offset 0 without a checkpoint changes nothing
             if offset != expected:
                 set_by_other_tools[partition] = offset
-        elif newest is None and read_begins(metadata):
-            begins[partition] = offset
+        elif newest is None and marks_start(metadata):
+            committed_starts[partition] = offset
         elif newest is None or newest < offset:
             committed_ahead[partition] = _describe_ahead(topic, partition, offset, newest)
         else:
@@ -97,7 +97,7 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
             f"{list_causes(committed_ahead)}: is the volume mounted, is it this group's store, or was it restored from "
             "an older backup? To continue from this store all the same, run `streampca reset`"
         )
-    return ComparedOffsets(set_by_other_tools, committed_ahead, begins)
+    return ComparedOffsets(set_by_other_tools, committed_ahead, committed_starts)
 
 
 def _describe_ahead(topic: str, partition: int, offset: int, newest: int | None) -> str:
@@ -127,7 +127,8 @@ def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) 
     listing may be ahead of the listed checkpoints. Raises `ForeignStoreError` if the group has another store, or is
     ahead of all checkpoints, and `StoreError` when a retry can help.
     """
-    # A store without an identity gets a placeholder, so it is refused if the group has a store.
+    # If the store has no identity, `find_identity` returns a placeholder, which differs from every identity. So if the
+    # group has a store already, this store is refused before it gets an identity.
     refuse_other_store(checkpoints, committed, checkpoints.find_identity())
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
@@ -148,38 +149,38 @@ class GroupStore:
         self._checkpoints = checkpoints
         self._ours: StoreIdentity | None = None  # read at the last assignment; None before the first one
         self._is_newly_assigned = False  # partitions were assigned, and nothing was committed since
-        self._is_check_due = False  # whether `check_other_members` has something to check
+        self._is_first_commit_unchecked = False  # the first commit since then was made, and no check has followed
 
     def read_committed(self) -> Mapping[int, Committed]:
         """Return the offsets that the group has committed, by partition. Raises `TimeoutError`."""
         return self._source.committed(self._source.partitions())
 
-    def begin_assignment(self, examined: Examined, partitions: Collection[int]) -> dict[int, str]:
-        """Note the identity of the store, and return why some of the just assigned partitions cannot continue.
+    def note_assignment(self, examined: Examined, partitions: Collection[int]) -> None:
+        """Note that partitions were assigned, and which identity the store has.
 
-        The result has a text for each partition whose committed offset is ahead of its checkpoints. If another tool has
-        set an offset, a warning is logged.
+        Log a warning if another tool has set the committed offset of one of these partitions.
         """
-        set_by_other_tools = _select(examined.compared.set_by_other_tools, partitions)
+        offset_by_partition = examined.compared.set_by_other_tools
+        set_by_other_tools = {p: offset for p, offset in offset_by_partition.items() if p in partitions}
         if set_by_other_tools:
             cause = "set by another tool: reading goes on from the checkpoints; use `streampca reset --to` to move it"
             log.warning("committed offsets ignored", offsets=set_by_other_tools, cause=cause)
         self._ours = examined.identity
         self._is_newly_assigned = True
-        return _select(examined.compared.committed_ahead, partitions)
 
-    def agree_on_beginnings(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Commit the offsets at which new partitions begin, before a checkpoint says so. Return what the group has.
+    def agree_on_starts(self, start_offsets: Mapping[int, int]) -> dict[int, int]:
+        """Commit the offsets at which new partitions begin, and return the starts that the group has then.
 
-        If this worker dies, or loses a partition, before its first checkpoint is saved and listed, the next owner
-        begins at the same offset. Brokers refuse the commit of a worker that has lost a partition; such a partition is
-        left out, unless the new owner has committed where it begins. Raises `TimeoutError`.
+        No checkpoint records these offsets yet. If this worker dies, or loses a partition, before a checkpoint is saved
+        and listed, the next owner begins at the committed offset. Brokers refuse the commit of a worker that has lost a
+        partition. Then the result has the start that the new owner has committed, or leaves the partition out. Raises
+        `TimeoutError`.
         """
         if self._ours is None:
             raise RuntimeError("the store is examined first")
-        self._source.commit(offsets, format_store_metadata(self._ours, begins=True))
+        self._source.commit(start_offsets, format_store_metadata(self._ours, is_start=True))
         committed = self.read_committed()
-        return {p: committed[p].offset for p in offsets if p in committed and read_begins(committed[p].metadata)}
+        return {p: committed[p].offset for p in start_offsets if p in committed and marks_start(committed[p].metadata)}
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """Commit the next offsets of partitions whose checkpoints are saved, with our store's identity."""
@@ -189,22 +190,17 @@ class GroupStore:
         self._source.commit(positions, metadata)
         if self._is_newly_assigned:
             # Members that joined with us commit at about the same time, so the next check can see their stores.
-            self._is_check_due = True
+            self._is_first_commit_unchecked = True
             self._is_newly_assigned = False
 
     def check_other_members(self) -> None:
         """If another member of the group saves to another store, raise `ForeignStoreError`.
 
-        Called before each save. The stores of other members are known from the offsets that they have committed.
-        Members that were assigned partitions at the same time have committed when our second save begins. So that save
-        checks, once after each assignment.
+        Called before each save, it checks only once after each assignment: in the first save that begins after this
+        worker has committed. By then, members that were assigned partitions at the same time have committed, too, and
+        the metadata of their offsets name their stores.
         """
-        if self._ours and self._is_check_due:
+        if self._ours and self._is_first_commit_unchecked:
             with contextlib.suppress(TimeoutError):  # the next save checks again
                 refuse_other_store(self._checkpoints, self.read_committed(), self._ours)
-                self._is_check_due = False
-
-
-def _select(value_by_partition: Mapping[int, V], partitions: Collection[int]) -> dict[int, V]:
-    """Return the entries of these partitions."""
-    return {partition: value for partition, value in value_by_partition.items() if partition in partitions}
+                self._is_first_commit_unchecked = False

@@ -90,7 +90,10 @@ class WorkerLog(MemberLog):
         )
 
     def _progress_fields(self, state: MemberState) -> dict[str, object]:
-        """Return the fields of every member, the share of recent messages that projection loses, and the model."""
+        """Return the fields of every member, and those of a worker: `loss` and the version of the last model.
+
+        `loss` is the share of the squared length of recent messages that projection loses.
+        """
         all_stats = [fold.stats for fold in _learned_folds(state)]
         norm = sum(stats.norm_ewma for stats in all_stats)
         loss = sum(stats.loss_ewma for stats in all_stats)

@@ -50,7 +50,7 @@ class Worker(MemberLoop):
         notify: events.Notify,
     ) -> None:
         """Does not join the group yet; `run` does. `notify` is called with each event, for metrics and the log."""
-        # `seen_names` are the names in the setting `field` at which a vector had a number.
+        # `seen_names` notes for which names in the setting `field` some vector has had a number.
         super().__init__(source, in_flight, notify, seen_names=config.codec.seen_names)
         self._config = config
         self._dead_letters = dead_letters
@@ -153,14 +153,16 @@ class Worker(MemberLoop):
     def _install(self, batch: Vectors, learned: Learned) -> None:
         """Send the dead letters of a batch, then install the fold that has learned it, and report it."""
         partition = batch.partition
-        # If nothing was learned before this batch, many rejects at its start mean a wrong setting, and raise an error.
-        had_learned = self._has_learned()
+        had_learned_before = self._has_learned()
+        # If nothing was learned before, many rejects at the start of the batch mean that a setting is wrong, so
+        # `find_dead_letters` raises an error.
+        rejects_to_send = self._config.find_dead_letters(batch, accepted_any=had_learned_before)
         # If sending fails, the old fold must still be there: its position is before the records, which are read again.
-        for reject in self._config.find_dead_letters(batch, accepted_any=had_learned):
+        for reject in rejects_to_send:
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        has_learned = self._has_learned()  # now with this batch; if not, a warning says that many records are skipped
-        for event in report_rejected_and_skipped(batch, accepted_any=has_learned):
+        # If nothing was learned yet, and many records were skipped, the log warns that a setting may be wrong.
+        for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
             self._notify(event)
         self._notify(self._describe_learned(batch, learned))
 

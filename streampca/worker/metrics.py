@@ -176,7 +176,8 @@ class WorkerMetrics(MemberMetrics):
     def _on_batch(self, batch: BatchLearned, now: float) -> None:
         """Record what a batch has changed. `now` is in seconds since 1970.
 
-        Each keyword of `_record` is the name of a metric; None leaves the metric as it is.
+        Each keyword of `_record` is the name of a metric; None leaves the metric as it is. `label` is the value of the
+        label that these metrics have: an outcome (`messages`) or a partition.
         """
         fold = batch.fold
         missing = fold.state.missing  # None: messages cannot lack entries

@@ -75,16 +75,16 @@ class NewestCheckpoints:
         in_memory: Sequence[Checkpoint],
         unreadable: dict[int, str],
     ) -> Iterator[Checkpoint]:
-        """Yield the newest checkpoint of each partition. `offsets` are those of these checkpoints, by partition.
+        """Yield the newest checkpoint of each partition. `offsets` has the offset of this checkpoint, by partition.
 
-        A checkpoint at this offset that is cached or `in_memory` is not read from the store. All further checkpoints
-        are read side by side. If a checkpoint cannot be read, it is left out, and the cause is added to `unreadable`,
+        A checkpoint at its offset that is cached or `in_memory` is not read from the store. All further checkpoints are
+        read side by side. If a checkpoint cannot be read, it is left out, and the cause is added to `unreadable`,
         by partition. Raises `StoreBusyError` if the store does not answer.
         """
         known = self._find_known(offsets, in_memory)
         sizes = stored.sizes({partition: at for partition, at in offsets.items() if partition not in known})
-        # One answer for each partition in `sizes`, in the order of `offsets`. If the newest checkpoint is damaged, the
-        # answer is an older one.
+        # `sizes` has the partitions that are not known, in the order of `offsets`, and each of them has one answer. If
+        # the newest checkpoint is damaged, the answer is an older one.
         answers = stored.for_each(sizes, stored.newest).take_in_order()
         for partition in offsets:
             if partition in known:
@@ -99,7 +99,7 @@ class NewestCheckpoints:
                 continue
             if newest is not None:
                 usable = newest.adapt_to(self._fold_config)
-                self._put(usable)
+                self._cache_if_it_fits(usable)
                 yield usable
 
     def _find_known(self, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]) -> dict[int, Checkpoint]:
@@ -110,11 +110,11 @@ class NewestCheckpoints:
                 known[checkpoint.partition] = checkpoint
         return known
 
-    def _put(self, checkpoint: Checkpoint) -> None:
+    def _cache_if_it_fits(self, checkpoint: Checkpoint) -> None:
         """Cache a checkpoint if it fits, with a state that has also learned the pending vectors, and without these.
 
-        A later merge is the same: it learns pending vectors, too. Apart from the state, pending vectors are only
-        scored, once, which happens when the checkpoint is read.
+        A later merge gives the same state, since a merge learns pending vectors, too. The pending vectors are also
+        scored. But that is done only once, when the checkpoint is read, so the cache does not need them.
         """
         fold = checkpoint.fold
         state_after_pending = fold.provisional(self._fold_config.learning)
@@ -250,6 +250,8 @@ class Publisher:
         positions_before = previous.positions if previous else {}
         learned_before = previous.version if previous else 0
         scores_builder = PastScoresBuilder(self._fold_config.learning.components)
+        # The histograms continue those of the newest model, if its past scores are valid. `scored_by` may be another
+        # model, which only scores the pending vectors.
         model_with_valid_scores = self._find_model_with_valid_scores()
         if model_with_valid_scores and model_with_valid_scores.past_scores:
             scores_builder.histograms = model_with_valid_scores.past_scores
@@ -268,7 +270,7 @@ class Publisher:
         p_values = scores_builder.p_values()  # by the past scores alone, before the new scores are added to them
         messages_since_previous = merged.stats.learned - learned_before
         # Past scores lose weight with these messages, then the new scores are added.
-        scores_builder.enter(messages_since_previous, model_weight=merged.state.weight)
+        scores_builder.add_new_scores(messages_since_previous, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
 

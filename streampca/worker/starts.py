@@ -9,10 +9,10 @@ from streampca.sources.base import Source
 from streampca.stores.checkpoints import Checkpoints
 
 
-def find_starts(
+def find_start_offsets(
     start: str | int, partitions: Collection[int], source: Source, backfills: Sequence[Checkpoint]
 ) -> Mapping[int, int]:
-    """Return the offsets at which new partitions begin. Partitions that begin at the earliest record are left out.
+    """Return the offsets, by partition, at which new partitions begin, unless they begin at the earliest record.
 
     `start` is "earliest", "latest", "backfill" (behind all that `backfills` have read), or a time in milliseconds since
     1970.

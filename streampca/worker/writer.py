@@ -98,6 +98,7 @@ class CheckpointWriter:
 
         saved: list[Checkpoint] = []
         failures: list[StreampcaError] = []
+        # The sizes limit how many checkpoints are written at once.
         sizes = {partition: checkpoint.fold.nbytes for partition, checkpoint in by_partition.items()}
         writes = stored.for_each(sizes, write)  # if the store is busy, begins no further write
         for partition, get_seconds in writes.take_in_order():

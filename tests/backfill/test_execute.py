@@ -13,7 +13,7 @@ import pytest
 
 from streampca.backfill import BackfillPlan
 from streampca.backfill.engines import Parts
-from streampca.backfill.execute import _make_chunk_key, execute, with_names
+from streampca.backfill.execute import _make_chunk_key, add_names_of_dimensions, execute
 from streampca.errors import InputError, SettingsError
 from streampca.files.chunks import Chunk, chunks_of
 from streampca.files.columns import FileOptions
@@ -125,14 +125,16 @@ def test_files_are_read_by_the_names_of_the_first(tmp_path: Path) -> None:
     for number, name in enumerate(("lake", "c.csv", "d.npy")):
         plan = BackfillPlan("readings", make_plan(5).fold_config, FileOptions("f_*" * (number < 2)), number=number)
         chunks = chunks_of([str(tmp_path / name)])
-        plan, first = with_names(store, plan, chunks)
+        plan, first = add_names_of_dimensions(store, plan, chunks)
         assert ("read in their order" in first.notes) == (name == "d.npy")
         checkpoint = execute(store, plan, chunks, fold_here, lambda done: None)[0]
         assert checkpoint.names == [f"f_{i}" for i in range(5)]
         np.testing.assert_allclose(checkpoint.fold.state.mean, Y.mean(axis=0), rtol=1e-9)
     pq.write_table(named.drop_columns(["f_0"]), tmp_path / "e.parquet")
     with pytest.raises(InputError, match=r"has the columns f_1, .* but the dimensions are f_0, f_1"):
-        with_names(store, replace(plan, files=FileOptions("f_*")), chunks_of([str(tmp_path / "e.parquet")]))
+        add_names_of_dimensions(
+            store, replace(plan, files=FileOptions("f_*")), chunks_of([str(tmp_path / "e.parquet")])
+        )
     nameless = BackfillPlan("readings", make_plan(5).fold_config, FileOptions("f_*"))
     with pytest.raises(InputError, match=r"[ab]\.parquet has names .*, but the first file has none"):
         learn_files(fold_here, nameless, tmp_path / "lake")

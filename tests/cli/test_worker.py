@@ -33,7 +33,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from streampca.pca import learning
 from streampca.pca.axes import make_model
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from streampca.pca.merge import StateMerger
 from streampca.pca.state import State
 
@@ -45,7 +45,7 @@ dtype, center, impute, d = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "T
 config = learning.LearningConfig(
     d, 3, None, center, dtype, impute=impute, standardize=d >= 30, factor=d == 300
 )
-compile_kernels(config)
+compile_learning_functions(config)
 before = list_compiled()
 sizes = (config.first_block_size, 256, 18 * 256, 1024, 7)
 V = np.random.default_rng(0).standard_normal((sum(sizes), d)).astype(dtype)
@@ -96,17 +96,17 @@ def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, d: int, center
 
 # Prints how often kernels were compiled.
 COUNT_COMPILATIONS = """
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from streampca.pca.learning import LearningConfig
 compiled = []
-compile_kernels(LearningConfig(5, 2), lambda: compiled.append(1))
+compile_learning_functions(LearningConfig(5, 2), lambda: compiled.append(1))
 print(len(compiled))
 """
 
 
 def test_only_the_first_start_compiles(tmp_path: Path) -> None:
     """The first start finds all kernels but one in its cache, so that it takes seconds."""
-    compilation.compile_kernels(LearningConfig(5, 2))
+    compilation.compile_learning_functions(LearningConfig(5, 2))
     copy = tmp_path / UserProvidedCacheLocator.get_suitable_cache_subpath(centring.__file__)
     cache = centring._compute_weights.stats.cache_path  # type: ignore[attr-defined]
     shutil.copytree(cache, copy, ignore=shutil.ignore_patterns("*.pyc", "centring._compute_weights-*"))
@@ -132,7 +132,7 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_steps_that_may_f
         order.append("group")
         raise MistakeError
 
-    def compile_kernels(config: Any, on_compile: Any) -> None:
+    def compile_learning_functions(config: Any, on_compile: Any) -> None:
         order.append("kernels")
         on_compile()
 
@@ -143,7 +143,7 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_steps_that_may_f
     monkeypatch.setattr(codec, "reader_of", create_reader)
     monkeypatch.setattr(member_start, "create_client", create_client)
     monkeypatch.setattr(MemorySource, "committed", read_committed)
-    monkeypatch.setattr(worker_start, "compile_kernels", compile_kernels)
+    monkeypatch.setattr(worker_start, "compile_learning_functions", compile_learning_functions)
     refusal(MistakeError, process.do_steps, WorkerStart(settings, DirectoryStore(tmp_path)).steps())
     assert order == ["reader of json", "broker", "kernels", "group"]
     assert [line["event"] for line in logs if line["log_level"] != "debug"] == ["compiling kernels"]

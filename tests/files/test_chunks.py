@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from streampca.backfill import BackfillPlan
-from streampca.backfill.execute import with_names
+from streampca.backfill.execute import add_names_of_dimensions
 from streampca.errors import InputError
 from streampca.files.chunks import chunks_of, read
 from streampca.files.columns import FileOptions
@@ -98,7 +98,7 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
     for name, field in (("a.parquet", "embedding"), ("b.npy", ""), ("c.arrow", "embedding"),
                         ("d.csv", "f_*"), ("e", "embedding"), ("f.parquet", "f_*")):  # fmt: skip
         backfill = BackfillPlan("readings", make_plan(5).fold_config, FileOptions(field))
-        backfill, _ = with_names(MemoryStore(), backfill, chunks_of([str(tmp_path / name)]))
+        backfill, _ = add_names_of_dimensions(MemoryStore(), backfill, chunks_of([str(tmp_path / name)]))
         checkpoints.append(files.encode(replace(learn_files(fold_here, backfill, tmp_path / name), names=None)))
     assert len(set(checkpoints)) == 1
 

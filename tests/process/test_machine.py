@@ -27,7 +27,7 @@ KERNELS = """
 import sys, streampca.cli.app
 assert "numpy" not in sys.modules
 import numpy
-print(streampca.process.machine.describe_kernels())
+print(streampca.process.machine.describe_openblas_kernels())
 """
 
 
@@ -46,7 +46,7 @@ def test_amd_processors_with_avx512_get_kernels_for_avx512(
     (tmp_path / "cpuinfo").write_text(2 * f"processor : 0\nvendor_id : {vendor}\n{flags}\n\n")
     monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(os, "environ", {} if before is None else {"OPENBLAS_CORETYPE": before})
-    machine.choose_kernels()
+    machine.choose_openblas_kernels()
     assert os.environ.get("OPENBLAS_CORETYPE") == after
 
 

@@ -4,7 +4,7 @@ import itertools
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from streampca.consumer_group.committed import parse_store_metadata, read_begins
+from streampca.consumer_group.committed import marks_start, parse_store_metadata
 from streampca.errors import (
     ForeignStoreError,
     NewerFormatError,
@@ -221,7 +221,7 @@ class Checks:
         if positions and len(stores) != 1:
             self._world.report(f"the group's offsets are of {len(stores)} stores")
         for partition, committed in positions.items():
-            if read_begins(metadata):  # decided before it is saved
+            if marks_start(metadata):  # decided before it is saved
                 continue
             saved = max(self._saved(volume, partition) for volume in (self._world.volume, self._world.stray))
             if committed > saved:

@@ -21,7 +21,7 @@ from streampca.fold.fold import Fold
 from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME_BYTES, SchemaCache
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from streampca.sources.events import Lost, Vectors
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
@@ -114,7 +114,7 @@ def _begins_unsaved(self: Checkpointer, offsets: Mapping[int, int], stored: Any,
 
 
 def _finds_no_difference(*arguments: Any) -> group_store.ComparedOffsets:
-    return group_store.ComparedOffsets(set_by_other_tools={}, committed_ahead={})
+    return group_store.ComparedOffsets(set_by_other_tools={}, committed_ahead={}, committed_starts={})
 
 
 def _takes_failed_for_saved(
@@ -186,8 +186,8 @@ MUTANTS: Mutants = {
     "the first records are kept when they are read again": (2, make_patch(FirstRecords, forget=do_nothing)),
     "records that were only compared are not read again": (2, make_patch(FirstRecords, take_due=lambda self, now: [])),
     "a save is not finished when partitions are lost": (3, make_patch(Worker, _handle=_drops_before_it_has_saved)),
-    "where a partition begins is not saved": (10, make_patch(Checkpointer, _begin=_begins_unsaved)),
-    "the offsets of a backfill are ignored": (11, make_patch(checkpointer, find_starts=lambda *arguments: {})),
+    "where a partition begins is not saved": (10, make_patch(Checkpointer, _save_starts=_begins_unsaved)),
+    "the offsets of a backfill are ignored": (11, make_patch(checkpointer, find_start_offsets=lambda *arguments: {})),
     "pending vectors are forgotten": (3, make_patch(Checkpointer, _take_over=_forgets_pending)),
     "another store than the group's is accepted":
         (120, make_patch(group_store, refuse_other_store=do_nothing),
@@ -232,7 +232,7 @@ def find_violations(role: str, name: str, seed: int) -> tuple[str, ...]:
 
 def main() -> None:
     """Print the first seed that finds each mutant."""
-    compile_kernels(make_plan(1).fold_config().learning)
+    compile_learning_functions(make_plan(1).fold_config().learning)
     for role, mutants in ALL_MUTANTS.items():
         for name in mutants:
             if name not in (sys.argv[1:] or mutants):

@@ -15,7 +15,7 @@ import structlog.testing
 
 from streampca.consumer_group import in_flight
 from streampca.formats import schemas
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from streampca.process import watchdog
 from streampca.stores import identity
 from streampca.transform import loop as transform_loop
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--from", type=int, default=1, dest="first")
     parser.add_argument("--role", choices=PLANS, default="worker")
     options = parser.parse_args()
-    compile_kernels(make_plan(1).fold_config().learning)
+    compile_learning_functions(make_plan(1).fold_config().learning)
     failed = 0
     with Pool() as pool:
         seeds = range(options.first, options.first + options.seeds)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from tests.simulation.mutants import ALL_MUTANTS, find_violations
 from tests.simulation.plan import (
     FORGET,
@@ -36,7 +36,7 @@ ALL_KINDS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _prepare() -> Iterator[None]:
-    compile_kernels(make_plan(1).fold_config().learning)
+    compile_learning_functions(make_plan(1).fold_config().learning)
     gc.freeze()  # keeps the collector from scanning all that is imported
     yield
     gc.unfreeze()

@@ -25,7 +25,7 @@ from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source, standstill
 from streampca.sources.base import DeadLetters
-from streampca.sources.clients import could_save, create_dead_letters
+from streampca.sources.clients import create_dead_letters, would_brokers_accept_save
 from streampca.sources.confluent import connection as confluent_connection, transactions as confluent_transactions
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.confluent.transactions import ConfluentProducer
@@ -109,10 +109,11 @@ def test_a_new_client_could_save_if_brokers_answer_and_enough_replicas_are_in_sy
     dead = f"{new_topic}-dead"
     broker.create_topic(dead, min_insync_replicas=2)  # of one
     settings = settings_for(broker, new_topic, dead_letter_topic=dead, kafka_client=kind.client)
-    assert [could_save(settings, needs) for needs in ("topic", "transaction", "dead letters")] == [True, True, False]
+    waits = ("topic", "transaction", "dead letters")
+    assert [would_brokers_accept_save(settings, waits_for) for waits_for in waits] == [True, True, False]
     absent = settings_for(broker, "t", bootstrap_servers=f"127.0.0.1:{free_ports(1)[0]}", kafka_client=kind.client)
     with mock.patch.object(connection, "_FIRST_CONNECTION_S", 1.0):
-        assert not could_save(absent, "topic")
+        assert not would_brokers_accept_save(absent, "topic")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -105,7 +105,7 @@ def test_a_full_queue_loses_nothing(log: OnConfluent, monkeypatch: pytest.Monkey
     transactions.send(records)
     transactions.commit({0: Committed(50)})
     assert values(log) == [sent.value for sent in records]
-    monkeypatch.setattr(client, "_ROOM_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(client, "_FULL_QUEUE_TIMEOUT_S", 0.1)
     with log.broker.frozen():
         assert "take no records" in refusal(TransactionFailedError, transactions.send, records)
     transactions.recover()

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from streampca.pca.compilation import compile_kernels
+from streampca.pca.compilation import compile_learning_functions
 from tests.fold.streams import fold_config, vectors
 from tests.worker.environment import Environment, N, make_filled_environment
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compile_kernels() -> None:
-    compile_kernels(fold_config().learning)
+def _compile_learning_functions() -> None:
+    compile_learning_functions(fold_config().learning)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streampca.consumer_group import events
-from streampca.consumer_group.committed import read_begins
+from streampca.consumer_group.committed import marks_start
 from streampca.consumer_group.events import MemberEvent
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
@@ -139,7 +139,7 @@ class SpySource(MemorySource):
         for partition, position in positions.items():
             reached = self._env.position(partition)
             is_unsaved = reached is None or position > reached
-            if is_unsaved and not read_begins(metadata):  # where a partition begins is committed before it is saved
+            if is_unsaved and not marks_start(metadata):  # where a partition begins is committed before it is saved
                 self._env.violations.append(f"partition {partition}: {position} committed, {reached} saved")
         super().commit(positions, metadata)
         self._env.journal.append(("commit", dict(positions)))

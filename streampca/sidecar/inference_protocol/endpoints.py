@@ -157,7 +157,7 @@ class Inference(ProjectRequest):
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
     if raw.media_type != OCTET_STREAM:
-        raw.require_json(OCTET_STREAM)
+        raw.require_json(also_supported=[OCTET_STREAM])
     json_text = raw.body[: raw.json_length]
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])

@@ -5,7 +5,7 @@ Codes of brokers' errors are those of the protocol, which are positive. librdkaf
 
 from confluent_kafka import KafkaError
 
-from streampca.sources.broker_errors import RETRIABLE
+from streampca.sources.broker_errors import RETRIABLE_CODES
 
 
 def _error_text(code: int) -> str:
@@ -30,7 +30,11 @@ _FINAL = {  # librdkafka's own codes for errors that waiting cannot fix
     KafkaError._FATAL,
 }
 # Brokers' codes for errors that waiting can fix.
-_TEMPORARY = RETRIABLE | {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
+_TEMPORARY = RETRIABLE_CODES | {
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+}
 
 
 def is_from_broker(error: KafkaError) -> bool:

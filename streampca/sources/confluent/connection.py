@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
-from streampca.sources.broker_errors import UNKNOWN_TOPIC, one_line
+from streampca.sources.broker_errors import UNKNOWN_TOPIC_CODES, one_line
 from streampca.sources.client_connection import ClientConnection
 from streampca.sources.confluent.client_errors import SECOND_LOGIN_TOO_SOON, is_final, is_from_broker, protocol_code
 from streampca.sources.confluent.options import connection_options, create
@@ -228,7 +228,10 @@ class ConfluentConnection(ClientConnection):
             return self._wait_for_answer(request)
         except KafkaException as exception:
             error = exception.args[0]
-            if self.must_raise(error) or protocol_code(error) in UNKNOWN_TOPIC:
+            # `must_raise` is false for a missing topic, since a broker may not know a new topic yet. But here the topic
+            # was deleted, since the caller has found it before.
+            is_topic_missing = protocol_code(error) in UNKNOWN_TOPIC_CODES
+            if is_topic_missing or self.must_raise(error):
                 raise self.source_error(error) from None
             raise self.broker_errors.unreachable_error(one_line(error.str())) from None
 

@@ -48,12 +48,12 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        # The group's metadata for each assignment whose event `Assigned` was not returned by `poll` yet.
+        # The group's metadata, once for each event `Assigned` in `_rebalances`, which `poll` has not returned yet.
         self._memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
         self._has_joined = False
         self._has_subscribed = False
-        if not self._group:
+        if not self._group:  # then this source reads all partitions from the start
             self._assigned = self._connection.partitions()
         self._is_revoking = False  # whether the group waits until the worker has handled a revocation
         self._member_id = ""  # at the last assignment
@@ -66,8 +66,10 @@ class ConfluentSource(ClientSource):
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         """Return new records by partition; none if a rebalance has begun. The first call joins the group."""
-        if self._has_joined and not self._assigned:
-            self._rejoin_if_unassigned()
+        # A member without partitions is usual in a group with more members than partitions. But perhaps nobody has any.
+        has_no_partition = self._has_joined and not self._assigned
+        if has_no_partition:
+            self._rejoin_if_nobody_reads()
         if self._group and not self._has_subscribed:
             # We join only in the first poll, since librdkafka joins at once, and then the group waits for our polls.
             self._subscribe()
@@ -82,11 +84,11 @@ class ConfluentSource(ClientSource):
         error_messages = [message for message in messages if message.error()]
         if error_messages:
             messages = [message for message in messages if not message.error()]
-        self._ends_reached = self._handle_error_messages(error_messages)
-        self._raise_errors()
+        self._ends_reached = self._note_errors_and_find_ends(error_messages)
+        self._raise_final_errors()
         return _group_by_partition(messages)
 
-    def _rejoin_if_unassigned(self) -> None:
+    def _rejoin_if_nobody_reads(self) -> None:
         """If nobody in the group reads the topic, although this user may read it, join the group again.
 
         Fault of librdkafka: if the group's leader may not read the topic for a moment, it assigns no partition to
@@ -215,7 +217,7 @@ class ConfluentSource(ClientSource):
             tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
         self._consumer.assign(tps)
 
-    def _handle_error_messages(self, messages: Iterable[Any]) -> dict[int, int]:
+    def _note_errors_and_find_ends(self, messages: Iterable[Any]) -> dict[int, int]:
         """Note the errors and the positions out of range that the client reports by messages with an error.
 
         Return the end of each partition that was read to its end: the client reports this by such a message, too.
@@ -241,7 +243,7 @@ class ConfluentSource(ClientSource):
                 self._errors.append(error)
         return ends
 
-    def _raise_errors(self) -> None:
+    def _raise_final_errors(self) -> None:
         """Raise `SourceError` if the client has reported an error that waiting cannot fix; log all others."""
         errors = list(self._errors)
         self._errors.clear()  # the client keeps and fills this list, so it is not replaced by a new one

@@ -25,7 +25,7 @@ from streampca.sources.confluent.connection import SILENT_S, ConfluentConnection
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
 
-_ROOM_TIMEOUT_S = 5.0  # how long a record of a transaction waits for room in the queue
+_FULL_QUEUE_TIMEOUT_S = 5.0  # how long a record of a transaction waits for room in the queue
 _QUEUE_KIB = 32 * 1024  # of dead letters; the queue grows for a record that is larger
 _QUEUE_LIMIT = "queue.buffering.max.kbytes"
 _BATCH_BYTES = 100_000  # of dead letters
@@ -65,26 +65,24 @@ class ConfluentTransactions(ClientTransactions):
     def _send(self, producer: Producer, records: Iterable[OutgoingFields]) -> None:
         """Hand the records to the producer. While its queue is full, wait."""
         produce: Any = producer.produce
-        # After a batch was too large, this producer sends smaller batches. A failure must then tell the size of its
-        # record, by which `_find_too_large_refusal` knows whether this record is too large. Otherwise, sizes would only
-        # cost time.
-        has_smaller_batches = self._next_batch_bytes < type(self).batch_bytes
         for topic, partition, value, key, headers, timestamp in records:
             partition_number = _BY_KEY if partition is None else partition
             if timestamp < 0:
                 time_ms = _TIME_OF_SENDING
-            elif timestamp == 0:
+            elif timestamp == 0:  # librdkafka would take 0 for the time of sending
                 time_ms = _JUST_AFTER_1970
             else:
                 time_ms = timestamp
             on_delivery = None  # then the client calls the producer's option `on_delivery`
-            if has_smaller_batches:
+            # Once a batch was too large, a failure must tell the size of its record, by which `_find_too_large_error`
+            # knows whether this record is too large. Before, sizes would only cost time.
+            if self._has_smaller_batches:
                 on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
             try:
                 # All arguments are positional, which is an optimisation: with keywords, the call takes 50 % longer.
                 produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except BufferError:  # the queue is full: wait until it is empty
-                left_in_queue = producer.flush(_ROOM_TIMEOUT_S)
+                left_in_queue = producer.flush(_FULL_QUEUE_TIMEOUT_S)
                 if left_in_queue:
                     self._drop_producer()
                     raise TransactionFailedError("the brokers take no records") from None
@@ -102,10 +100,11 @@ class ConfluentTransactions(ClientTransactions):
         producer.abort_transaction(ABORT_S)
 
     def _close_producer(self, producer: Producer) -> None:
-        if self._open:
+        """Throw away the records that are not sent, after noting which records of an open transaction were refused."""
+        if self._is_transaction_open:
             with contextlib.suppress(KafkaException):  # raised if another producer has fenced this one
-                # Calls `_on_delivery` for each record that was not delivered. `_give_up_and_raise` looks for a refusal
-                # among these failures.
+                # `poll` calls `_on_delivery` for each record that was not delivered. Among the failures that it notes,
+                # `_give_up_and_raise` looks for the cause.
                 producer.poll(0)
         producer.purge()
 
@@ -199,7 +198,7 @@ class ConfluentProducer(ClientProducer):
         try:
             self._produce(number, record)
         except BufferError:  # the queue is full, or smaller than the record
-            left_in_queue = self._producer.flush(self._room_timeout_s)
+            left_in_queue = self._producer.flush(self._full_queue_timeout_s)
             if not left_in_queue:  # the queue is empty now, but may be too small for the record
                 self._enlarge_queue(record)
             try:
@@ -226,7 +225,7 @@ class ConfluentProducer(ClientProducer):
             self._connection.describe()
         except TimeoutError:
             return self._connection.broker_errors.no_broker_error(self._connection.last_failure)
-        return self._connection.broker_errors.not_acknowledged_error(self._room_timeout_s)
+        return self._connection.broker_errors.not_acknowledged_error(self._full_queue_timeout_s)
 
     def _produce(self, number: int, record: _Record) -> None:
         """Add a record to the producer's queue. Raises `BufferError` if it is full, else `SourceError`."""
@@ -288,7 +287,9 @@ class ConfluentProducer(ClientProducer):
         was_sent_twice = record.time_ms != _TIME_OF_SENDING  # only the second try sets the own time
         if was_sent_twice or own_time_ms is None:
             raise self._connection.source_error(error, has_key=record.key is not None)
-        self._to_resend.append((number, own_time_ms or _JUST_AFTER_1970))  # the own time may be 0
+        if own_time_ms == _TIME_OF_SENDING:  # the own time is 0, which librdkafka would take for the time of sending
+            own_time_ms = _JUST_AFTER_1970
+        self._to_resend.append((number, own_time_ms))
 
     def close(self) -> None:
         self._producer.purge()

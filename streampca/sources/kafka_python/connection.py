@@ -18,7 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
-from streampca.sources.broker_errors import TOPIC_EXISTS, UNKNOWN_TOPIC, one_line
+from streampca.sources.broker_errors import TOPIC_EXISTS, UNKNOWN_TOPIC_CODES, one_line
 from streampca.sources.client_connection import ClientConnection, key_password
 from streampca.sources.kafka_python.client_internals import close_producer
 from streampca.sources.kafka_python.patched_connections import PatchedConnectionManager, PatchedNetClient
@@ -72,7 +72,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl_keyfile": settings.ssl_keyfile,
         "ssl_password": key_password(settings),
         "ssl_check_hostname": True,
-        "api_version": api_version,
+        "api_version": api_version,  # None: the client asks the brokers for the version of their protocol
         "client_id": settings.client_id,
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
@@ -226,7 +226,7 @@ class KafkaPythonConnection(ClientConnection):
                     f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
                     "pip install 'kafka-python[lz4,snappy,zstd]'"
                 )
-            case errors.RetriableError() if code not in UNKNOWN_TOPIC:
+            case errors.RetriableError() if code not in UNKNOWN_TOPIC_CODES:
                 return self.broker_errors.unreachable_error(text)
         return self.broker_errors.explain(code, text, has_key=has_key)
 

@@ -105,8 +105,8 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         """Connect to a broker. If that fails, note why, and pause longer before the next attempt.
 
         Fault of kafka-python: the pause is reset after a failed login, too, so the client logs in again and again
-        without a pause. Also, the client remembers only some kinds of refused logins. We remember all, for
-        `maybe_raise_auth_failure`.
+        without a pause. Also, the client remembers only some kinds of refused logins. We remember all, so that the next
+        request to this broker raises the refusal (`maybe_raise_auth_failure`).
         """
         await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)
         login = conn.init_future  # the result of connecting, including the login
@@ -117,8 +117,9 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             self._owner.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
             if isinstance(error, _LOGIN_REFUSALS):
                 self._auth_failures[node.node_id] = error
-            is_pausing = bool(self.connection_delay(node.node_id))
-            if not is_pausing:
+            # If no connection was made, the client has set a longer pause already. After a failed login it has not.
+            has_set_pause = bool(self.connection_delay(node.node_id))
+            if not has_set_pause:
                 self.update_backoff(node.node_id)
         elif reset_backoff_on_connect:
             self.reset_backoff(node.node_id)
@@ -139,9 +140,10 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
 
         Fault of kafka-python: a client that knows brokers never asks the bootstrap servers again (KIP-899). If all
         brokers have come back at other addresses, it waits for ever. If no known broker was connected for long, we ask
-        the bootstrap servers, too. A connection to the group's coordinator does not count, since the client never asks
-        the coordinator for the other brokers.
+        the bootstrap servers, too.
         """
+        # The group's coordinator is not among them: the client connects to it once more, under another id. Rightly so,
+        # since the client never asks the coordinator for the other brokers.
         known_ids = [broker.node_id for broker in self.cluster.brokers()]
         if self._is_any_connected(known_ids):
             self._known_connected_at = time.monotonic()
@@ -193,5 +195,6 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         ignores them.
         """
         is_producer = bool(options_of_producer)
-        with contextlib.suppress(*_LOGIN_REFUSALS if is_producer else ()):  # (): suppresses nothing
+        suppressed_errors = _LOGIN_REFUSALS if is_producer else ()
+        with contextlib.suppress(*suppressed_errors):
             super().maybe_connect(node_id)

@@ -67,10 +67,10 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return any(self._cluster.partitions_for_topic(topic) for topic in self._subscription.subscription)
 
     def time_to_next_poll(self) -> float:
-        """Return how long a poll may wait before it sends a heartbeat: without limit, since another thread sends it.
+        """Return infinity: a poll never has to end for a heartbeat, because another thread sends the heartbeats.
 
-        Fault of kafka-python: while a heartbeat is due or unanswered, a poll does not wait: it spins, and each turn of
-        its loop leaves a task behind until the pending fetch ends.
+        Fault of kafka-python: while a heartbeat is due or unanswered, a poll does not wait. It spins, and each turn
+        creates one more task, which stays until the pending fetch ends.
         """
         return math.inf
 

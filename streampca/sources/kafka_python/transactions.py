@@ -17,6 +17,7 @@ from streampca.sources.broker_errors import one_line
 from streampca.sources.client_producer import ClientProducer
 from streampca.sources.client_transactions import (
     ABORT_S,
+    EACH_RECORD_ALONE,
     REQUEST_BYTES,
     ClientTransactions,
     Failure,
@@ -74,7 +75,8 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            # Values are handed over in tuples, since the client refuses a record whose key and value are None.
+            # The client refuses a record whose key and value are None. So `_hand_over` puts each value into a tuple,
+            # and this serializer takes it out again.
             value_serializer=_TupleToValue(),
             acks="all",
             enable_idempotence=self._is_idempotent,
@@ -82,7 +84,7 @@ class KafkaPythonProducer(ClientProducer):
             # readers recognise the second one by the offset in its headers.
             max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            max_block_ms=int(self._room_timeout_s * 1000),
+            max_block_ms=int(self._full_queue_timeout_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
         try:
@@ -127,9 +129,9 @@ class KafkaPythonProducer(ClientProducer):
             try:
                 oldest.answer.get(timeout_s)
             except KafkaError as error:
-                # `get` raises the error in the broker's answer or, without an answer in time, an error of its own.
-                is_refused = oldest.answer.exception is error
-                if not is_refused:
+                # If no answer has come in time, `get` raises an error of its own. It is not the exception in an answer.
+                is_brokers_answer = oldest.answer.exception is error
+                if not is_brokers_answer:
                     break
                 self._unacknowledged.append(self._send_with_own_time(oldest, error))
             self._unacknowledged.popleft()  # the oldest record: acknowledged, or replaced by the one that was appended
@@ -155,15 +157,16 @@ class KafkaPythonTransactions(ClientTransactions):
 
     client_error = KafkaError
     admin_class = KafkaPythonAdmin
-    batch_bytes = 0  # the client splits a batch that is too large, so each record that fails was alone
+    batch_bytes = EACH_RECORD_ALONE  # the client splits a batch that is too large, so each record that fails was alone
 
     def _start_producer(self) -> None:
         """Create a producer, and let it end what earlier producers with its transactional id have left open."""
-        self._producer = KafkaPythonConnection(self._settings, self._topics[0]).start(
+        self._producer = KafkaPythonConnection(self._settings, self._output_topic).start(
             KafkaProducer,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            # Values are handed over in tuples, since the client refuses a record whose key and value are None.
+            # The client refuses a record whose key and value are None. So `_send` puts each value into a tuple, and
+            # this serializer takes it out again.
             value_serializer=_TupleToValue(),
             acks="all",
             linger_ms=5,
@@ -212,7 +215,8 @@ class KafkaPythonTransactions(ClientTransactions):
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
         """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
         text = one_line(error)
-        code_in_text = _CODE_IN_TEXT.search(text)  # of an error that the client does not expect, and so wraps
+        # The client wraps an error that it does not expect. The text of the outer error holds the code: "[Error 87] …".
+        code_in_text = _CODE_IN_TEXT.search(text)
         if code_in_text:
             return int(code_in_text[1]), text
         return getattr(error, "errno", None), text  # kafka-python's `errno` is Kafka's code, not the system's
