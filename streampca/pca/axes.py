@@ -99,9 +99,9 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
     # `missing`, but it still has `known`.
     had_gaps = state.missing is not None or state.known is not None
     if had_gaps:
-        corrected, total_variance = _raise_small_variances(state)
-        count = min(len(corrected), components)
-        variance[:count] = corrected[:count]
+        raised, total_variance = _raise_small_variances(state)
+        count = min(len(raised), components)  # there may be more components than columns: then the rest has variance 0
+        variance[:count] = raised[:count]
     return Model(
         components=rows,
         explained_variance=variance,
@@ -122,11 +122,11 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
 def _raise_small_variances(state: State) -> tuple[F64, float]:
     """If Σ has negative eigenvalues, raise small variances of columns; return variances (n,) and the total variance.
 
-    Σ may have negative eigenvalues if different pairs of entries were known for different messages. The variances of
-    the columns are the largest eigenvalues of Σ, and the total variance is the sum of all. If the columns have more
-    than this sum, the excess is made up by negative eigenvalues in the other directions. Their mean size there is about
-    the error of an eigenvalue, so smaller variances are raised to this error. Otherwise any new message would be very
-    unusual along such axes. A dimension that no message has shown counts neither as a column nor as a direction.
+    The variances of the columns are the largest eigenvalues of Σ, and the total variance is the sum of all eigenvalues.
+    If the columns have more variance than the total, the eigenvalues in the other directions are negative on average.
+    The true eigenvalues are not negative. So the mean negative eigenvalue estimates the error of all eigenvalues, and a
+    variance that is smaller than this error is raised to the error. Otherwise any new message would be very unusual
+    along its axis. Dimensions that no message has shown are left out.
     """
     dimensions = state.seen_dimensions
     variance = state.variance[:dimensions]
@@ -134,25 +134,25 @@ def _raise_small_variances(state: State) -> tuple[F64, float]:
     excess = float(variance.sum()) - total_variance
     if excess <= 0 or len(variance) == dimensions:
         return variance, total_variance
-    error = excess / (dimensions - len(variance))
+    error = excess / (dimensions - len(variance))  # minus the mean eigenvalue of the other directions
     raised = np.full(dimensions, error)
     raised[: len(variance)] = np.maximum(variance, error)
     return raised, float(raised.sum())
 
 
-def compute_continuation(state: State, total_variance: float) -> F32:
-    """Return what a model must keep of its state so that learning can continue: Σ, packed, or [C | F] (d, r).
+def compute_continuation(state: State, model_total_variance: float) -> F32:
+    """Return what a model must keep of its state so that learning can continue: DΣD, packed, or [C | F] (d, r).
 
-    Σ is divided by `total_variance`, and [C | F] by its root. This is the total variance of the model, which is larger
-    than that of the state if Σ has negative eigenvalues.
+    DΣD is divided by the total variance of the model, and [C | F] by the root of this variance. D is one over the
+    standard deviations if the stream is standardised, otherwise 1.
     """
-    total_variance = total_variance or 1.0  # if it is 0, Σ and [C | F] are 0, and so is what is returned
+    divisor = model_total_variance or 1.0  # without variance, DΣD and [C | F] are 0: any divisor will do
     if state.covariance is None:
-        return np.asarray(state.C / np.sqrt(total_variance), np.float32)
+        return np.asarray(state.C / np.sqrt(divisor), np.float32)
     d = len(state.mean)
-    covariance = triangle.unpack(state.covariance, d, state.scale)  # DΣD, in the units of C
+    covariance = triangle.unpack(state.covariance, d, state.scale)  # DΣD
     packed = covariance[np.tril_indices(d)]
-    return np.asarray(packed / total_variance, np.float32)
+    return np.asarray(packed / divisor, np.float32)
 
 
 def restore_state(
@@ -160,10 +160,12 @@ def restore_state(
 ) -> State:
     """Restore the state from which learning continues after a model of `count` messages.
 
-    `continuation` is Σ, packed, divided by the model's total variance; if Σ is not kept, [C | F], divided by its root.
-    `known` is the share of the weight for which each pair of entries was known; if Σ is not kept, each entry. Both are
-    None for a model that a worker has published. Then the covariance has only the axes of the model and, if Σ is kept,
-    its noise in all other directions. Every dimension that was ever seen counts as known.
+    `continuation` is what `compute_continuation` has returned: DΣD, packed, divided by the total variance of the model
+    or, if Σ is not kept, [C | F], divided by the root of this variance. `known` is the share of the weight for which
+    each pair of entries was known; if Σ is not kept, each entry.
+
+    Both are None for a model that a worker has published. Then the covariance is that of the model's axes, to which the
+    model's noise in all other directions is added if Σ is kept. Every dimension that was ever seen counts as known.
     """
     d = model.dimensions
     seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
@@ -175,7 +177,7 @@ def restore_state(
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),
+        concentration=1 / max(model.weight, 1.0),  # the sum of squared shares, as if all messages counted alike
         scale=model.scale,
         known=known,
     )
@@ -206,10 +208,10 @@ def _restore_covariance(
 ) -> State:
     """If Σ is kept, return the state with Σ, and with the columns [C | F] from Σ.
 
-    `continuation` is Σ, packed, divided by the total variance, in the units of Dv. (D is one over the standard
-    deviations of a standardised stream, otherwise 1.) If it is None, Σ is taken from probabilistic PCA: the explained
-    variance along the axes, and the noise in all other directions. `seen` (d,) is 1 for each dimension that was seen,
-    and 0 for the rest.
+    `continuation` is DΣD, packed, divided by the total variance of the model, which `state` has, too. D is one over the
+    standard deviations if the stream is standardised, otherwise 1. If `continuation` is None, DΣD is taken from
+    probabilistic PCA: the explained variance along the axes, and the noise in all other directions. `seen` (d,) is 1
+    for each dimension that was seen, and 0 for the rest.
     """
     d = model.dimensions
     if continuation is None:
@@ -224,12 +226,12 @@ def _restore_covariance(
     else:
         covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())
-        # If Σ has negative eigenvalues, `_raise_small_variances` has raised variances for the model. So the total
-        # variance of the model is larger than the trace of Σ. A state has the trace.
+        # If DΣD has negative eigenvalues, `_raise_small_variances` has raised variances for the model. So the total
+        # variance of the model is larger than the trace of DΣD, which the state had instead.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
-    covariance /= np.outer(model.D, model.D)  # from the units of Dv to those of v, in which a state keeps Σ
+    covariance /= np.outer(model.D, model.D)  # DΣD becomes Σ, which a state keeps
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
 

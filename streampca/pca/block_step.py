@@ -54,17 +54,18 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     """Learn one block V (n, d), in which entries may be missing; return the next state and the losses.
 
     `retention` (n,) holds the share of the past that each message keeps. First the messages are prepared, and Algorithm
-    1 learns them one by one. If Σ is kept, Σ is then updated, and the next axes are those of Σ. Otherwise they are the
-    axes of the rows of past and block.
+    1 learns them one by one. Then the next axes are computed. If Σ is kept, the block is added to Σ, and the axes are
+    those of Σ. If not, they are the axes of the rows of past and block.
     """
     # If Σ is not kept, A holds the rows of the past above the rows of the block: AᵀA will be the covariance, except for
-    # the variance outside of the columns.
+    # the variance outside of the columns. If Σ is kept, A has only the rows of the block.
     past_row_count = 0 if config.keeps_covariance else state.rank
     A = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
+    # The memory for the rows √c·y of the block, which `block.learn` writes. Until then, it holds standardised messages.
     block_rows = A[past_row_count:]
     prepared = _prepare(state, V, retention, config, memory=block_rows)
     weights = prepared.weights
-    learned = block.learn(  # which also writes the rows of the block to Y
+    learned = block.learn(
         prepared.V,
         C=state.C[:, : config.components],
         mean=prepared.before.mean,
@@ -73,7 +74,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         smallest_variance=config.smallest_value**2,
         Y=block_rows,
     )
-    losses = _compute_losses(learned, weights) if state.count else NO_LOSSES
+    losses = _compute_losses(learned, weights) if state.count else NO_LOSSES  # no model predicts the first block
     after = replace(
         state,
         mean=prepared.in_units_of_data(learned.mean),
@@ -97,27 +98,26 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
 def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, memory: Array) -> PreparedBlock:
     """Prepare the messages V (n, d) that follow `state`: weigh and standardise them, and fill missing entries.
 
-    Standardised messages are written to `memory` (n, d). This saves an allocation: `block.learn` will overwrite them.
+    If the stream is standardised, the messages become D(v − m), with the mean m and with D, one over the standard
+    deviations. They are written to `memory` (n, d). This saves an allocation: `block.learn` will overwrite them.
     """
     d = config.dimensions
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
     shown_entries = ~np.isnan(V).all(axis=0) if has_gaps else np.full(d, True)
-    # The weight since the newest of these entries was first seen, as a share of the whole weight. The distance from
-    # the mean to which messages are clipped grows with this weight.
-    age_of_newest = state.find_least_known(np.asarray(shown_entries))
-    weights = centring.compute_weights(state, retention, config.center, age_of_newest)
+    # A message is clipped at a distance that grows with the weight. An entry that has begun late was not known for the
+    # whole weight. So only the share of the weight counts for which all entries of this block were known.
+    known_share = state.find_least_known(np.asarray(shown_entries))
+    weights = centring.compute_weights(state, retention, config.center, known_share=known_share)
     if has_gaps or state.known is not None:
         state, V = prepare_new_entries(state, V, config.center)
+    missing_shares = _update_missing_shares(state.missing, np.isnan(V) if has_gaps else None, weights)
     origin = state.mean
     scale = scaling.choose_scale(state, V) if config.standardize else None
     if scale is not None:
         V = scaling.standardise(as_kernel_input(V), origin, scale, memory)
-        state = replace(state, mean=np.zeros(d))  # the mean was subtracted from the messages
+        state = replace(state, mean=np.zeros(d))  # the mean of D(v − m); m stays in `origin`
     filled = None
-    missing_shares = None if state.missing is None else weights.past * state.missing
     if has_gaps:
-        missing_shares_of_past = 0.0 if missing_shares is None else missing_shares
-        missing_shares = missing_shares_of_past + weights.c @ np.isnan(V)
         filled = fill_missing_entries(state, V, weights, config.components, config.center)
         V = filled.V
     return PreparedBlock(
@@ -131,12 +131,27 @@ def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, mem
     )
 
 
+def _update_missing_shares(before: F64 | None, missing: Array | None, weights: centring.Weights) -> F64 | None:
+    """Return the share of messages that lack each entry after a block, (d,): past · before + Σc missing.
+
+    `missing` (n, d) is True where a message lacks an entry. None stands for no missing entries: in `before` for the
+    past, in `missing` for the block, and in the result for both.
+    """
+    share_from_past = None if before is None else weights.past * before
+    if missing is None:
+        return share_from_past
+    share_from_block = weights.c @ missing
+    return share_from_block if share_from_past is None else share_from_past + share_from_block
+
+
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:
-    """Compute the losses of the messages of a block: what C did not explain of each message before it was learned."""
+    """Compute the losses of the messages of a block: what C did not explain of each message before it was learned.
+
+    A message v moves the mean m by the share a of v − m, and is learned as the row y = √(1−a) (v − m). C explains
+    `learned.explained` of ‖y‖², so it explains `learned.explained`/(1−a) of ‖v − m‖² (`learned.norm`).
+    """
     explained = np.nan_to_num(learned.explained, nan=0.0)  # NaN if C has shrunk until (CᵀC)⁻¹ overflows
-    # A message v moves the mean m by the share a of v − m, and is learned as the row √(1−a) (v − m). `explained` is the
-    # part of the squared length of this row, and `norm` is ‖v − m‖². If a message keeps nothing of the past, a is 1.
-    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
+    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)  # a is 1 if a message keeps nothing of the past
     residual = np.clip(learned.norm - explained, 0.0, learned.norm)
     return Losses(residual=residual, norm=learned.norm)
 
@@ -181,8 +196,8 @@ def _update_covariance(
     else:
         after, covariance = _add_complete_block(after, prepared, learned)
     # The next columns are searched in the span of `start`: C after the block, F with the spare directions, and random
-    # sums of the block's rows, which contain new directions. Half of the sums in `learned.sketch` would do, because
-    # `update_on_covariance` multiplies with Σ twice. So the sums are added in pairs.
+    # sums of the block's rows, which contain new directions. `update_on_covariance` turns the span towards the axes of
+    # Σ, so half as many sums are enough, and take half the time. Adding pairs keeps every row of the block in a sum.
     half_sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]
     F = after.C[:, config.components :]
     start = np.hstack([learned.C, F, half_sketch])
@@ -199,9 +214,9 @@ def _update_covariance(
 def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.BlockResult) -> tuple[State, Array]:
     """Add a block to Σ. Called only if no message of the stream has a gap.
 
-    In the units of a block, the entries of the data are multiplied by D: one over the standard deviations before the
-    block or, if the stream is not standardised, 1. Returns the state with the next Σ, packed and in the units of the
-    data, and this Σ as a square (d, d) in the units of the next block.
+    The rows of the block are in the units of the data times D: one over the standard deviations before the block or, if
+    the stream is not standardised, 1. Returns the state with the next Σ, packed and in the units of the data, and the
+    next Σ as a square (d, d) in the units of the next block, which has the next D.
     """
     d = len(after.mean)
     past = prepared.weights.past
@@ -223,21 +238,21 @@ def _add_block_with_gaps(
 ) -> tuple[State, Array]:
     """Add a block to Σ, if an entry is missing in the block, or was not always known before.
 
-    In the units of a block, the entries of the data are multiplied by D: one over the standard deviations before the
-    block or, if the stream is not standardised, 1. Returns the state with the next Σ, packed and in the units of the
-    data, with mean, total variance, and the share of the weight for which each pair of entries is known. Also returns
-    this Σ as a square (d, d) in the units of the next block.
+    The rows of the block are in the units of the data times D: one over the standard deviations before the block or, if
+    the stream is not standardised, 1. Returns the state after the block, with the next Σ packed and in the units of the
+    data, and the next Σ as a square (d, d) in the units of the next block, which has the next D.
     """
     D = prepared.D
     step = gap_pairs.compute_pair_step(gap_block, after.covariance, D)
     mean = _move_mean(prepared, gap_block, step.mean_change, config)
-    after = replace(after, mean=mean, known=step.known, total_variance=float(step.variance.sum()))
+    variances_of_block = step.variance  # in the units of this block, as a state has its total variance
+    after = replace(after, mean=mean, known=step.known, total_variance=float(variances_of_block.sum()))
     next_D = D
     if prepared.scale is not None:
-        variances_of_data = step.variance / D**2  # `step.variance` is in the units of this block
-        after, next_D = scaling.rescale(after, variances_of_data)
-    covariance, square = step.apply(D, next_D, config.dtype)
-    return replace(after, covariance=covariance), square
+        variances_of_data = variances_of_block / D**2
+        after, next_D = scaling.rescale(after, variances_of_data)  # also sets the total variance in the next units
+    covariance_of_data, square_of_next_block = step.apply(D, next_D, config.dtype)
+    return replace(after, covariance=covariance_of_data), square_of_next_block
 
 
 def _update_factor(
@@ -252,8 +267,7 @@ def _update_factor(
     """If Σ is not kept, return the state with the next [C | F].
 
     The covariance is AᵀA plus the variance `outside` in all directions. A holds the rows of the past above the rows of
-    the block. `after` is the state after the block, but still has the [C | F] and the D from before the block, where D
-    is one over the standard deviations of the entries.
+    the block, in the units of the block. `after` is the state after the block, but still has the [C | F] from before.
     """
     step = None
     if gap_block:
@@ -264,21 +278,22 @@ def _update_factor(
     # directions, and random sums of the block's rows, which contain new directions.
     F = after.C[:, config.components :]
     start = np.hstack([learned.C, F, learned.sketch])
-    ratio: Array | float = 1.0  # D of the next block, divided by the D of this block
+    units: Array | float = 1.0  # by which rows are multiplied: the next block has other units if it is standardised
     if prepared.scale is not None:
         variances = _compute_next_variances(after, prepared, learned, gap_block, step)
-        after, next_scale = scaling.rescale(replace(after, variances=variances), variances)
-        precise_ratio = next_scale / prepared.scale
-        ratio = precise_ratio.astype(config.dtype)
-        outside *= scaling.compute_variance_factor(precise_ratio)
+        after = replace(after, variances=variances)
+        after, next_scale = scaling.rescale(after, variances)
+        D_ratio = next_scale / prepared.scale  # D of the next block, divided by the D of this block
+        units = D_ratio.astype(config.dtype)
+        outside *= scaling.compute_variance_factor(D_ratio)
     is_small = after.count <= EXACT_UP_TO_MESSAGES or len(A) <= EXACT_UP_TO_ROWS
     # If the block outweighs the past, or C has too few columns, `start` lacks most of the directions of the block.
     start_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or after.rank < config.components
     if is_small or start_lacks_directions:
-        C = ritz.decompose_rows(A * ratio, config.limits)
+        CF = ritz.decompose_rows(A * units, config.limits)
     else:
-        C = ritz.update_on_rows(A, start, config.limits, ratio)
-    return replace(after, C=add_variance(C, outside))
+        CF = ritz.update_on_rows(A, start, config.limits, units)
+    return replace(after, C=add_variance(CF, outside))
 
 
 def _compute_next_variances(

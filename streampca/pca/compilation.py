@@ -22,7 +22,7 @@ def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], 
     """
     small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
     if not config.keeps_covariance:
-        small = replace(small, factor=True)  # never to keep Σ: by default, Σ is kept in so few dimensions
+        small = replace(small, factor=True)  # do not keep Σ, which would be kept with only 3 dimensions
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
     retention = np.ones(_MESSAGES)
     if config.impute:

@@ -35,7 +35,7 @@ class Drift(NamedTuple):
 
     @property
     def causes(self) -> list[Cause]:
-        """What has moved so far that the earlier model is outdated; none if it fits the stream."""
+        """Which parts have moved so much that the earlier model is outdated; none if this model still fits."""
         causes: list[Cause] = []
         if self.explained_variance_ratio < _LEAST_SHARE * self.newest_explained_variance_ratio:
             causes.append("axes")
@@ -47,18 +47,20 @@ class Drift(NamedTuple):
 @np.errstate(all="ignore")
 def measure_drift(earlier: Model, newest: Model) -> Drift:
     """Measure the drift between two models of the same dimensions, in the units of the newest."""
-    units = newest.D / earlier.D  # D/Dₚ, which converts entries from the earlier units to the newest
+    units = newest.D / earlier.D  # converts entries from the earlier units to the newest
     U = np.asarray(newest.components.T, np.float64)
     Q = np.asarray(earlier.components.T, np.float64)
     if (units != 1).any():  # in other units, the earlier axes are no longer orthonormal
         Q = np.linalg.qr(Q * units[:, None])[0]
     # Axes with less variance than rounding have arbitrary directions, so they are left out of the angles.
-    with_variance = U[:, newest.explained_variance >= newest.floored_variance]
+    rounding_or_more = newest.floored_variance  # the explained variance, but at least rounding
+    is_above_rounding = newest.explained_variance >= rounding_or_more
+    U_above_rounding = U[:, is_above_rounding]
     variance_along_earlier = _compute_explained_variance(newest, U, Q)
     variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
     return Drift(
-        angle_radians=float(principal_angles(with_variance.T, Q.T).max(initial=0.0)),
+        angle_radians=float(principal_angles(U_above_rounding.T, Q.T).max(initial=0.0)),
         explained_variance_ratio=variance_along_earlier / total_variance,
         newest_explained_variance_ratio=variance_along_newest / total_variance,
         mean_shift_ratio=_compute_mean_shift_ratio(earlier, newest, units),
@@ -68,10 +70,12 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
 def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """Compute the variance that new messages have along the orthonormal columns of Q (d, kₚ).
 
-    By the newest model, the stream has the variance σ²(1 + t_i) along some true axes, and σ² in all other directions.
-    So Q explains σ²(Σ t_i s_i + kₚ), where s_i is the share of true axis i in the span of Q. The model knows the true
-    axis only by the learned axis u_i, a column of U (d, k), and the squared cosine between the two, the overlap. So s_i
-    is estimated as ‖Qᵀu_i‖²/overlap, but at most 1.
+    By the newest model, the stream has the variance σ²(1 + t_i) along true axis i, and σ² in all other directions. So Q
+    explains σ²(Σ t_i s_i + kₚ), where
+
+        s_i = min(1, ‖Qᵀu_i‖²/overlap_i)      estimates the share of true axis i in the span of Q
+        u_i                                   the learned axis, a column of U (d, k)
+        overlap_i                             the squared cosine between learned and true axis
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # an axis without overlap only fits noise
@@ -85,7 +89,8 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
 def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> float:
     """Compute the squared shift of the mean, divided by the earlier total variance, both in the newest units.
 
-    `units` (d,) are D/Dₚ, which convert entries from the earlier model's units.
+    `units` (d,) convert entries from the earlier model's units to the newest: they are D of the newest model, divided
+    by D of the earlier model.
     """
     shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):
@@ -93,7 +98,7 @@ def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> floa
             shifts = np.where(model.seen, shifts, 0.0)
     earlier_total = earlier.total_variance
     if earlier.scale is not None:
-        # The earlier model was standardized, so each entry that varied had the variance 1 in its units, and has units²
-        # in the newest. An entry that was constant has no variance; its scale is 1.
+        # The earlier model was standardized, so each entry that varied had the variance 1 in the earlier units. In the
+        # newest units, this variance is units². An entry that was constant has the scale 1, and no variance.
         earlier_total = float(np.square(units)[earlier.scale != 1].sum())
     return float(shifts.sum() / np.float64(earlier_total))  # NumPy's division by 0 gives inf or NaN, and no error

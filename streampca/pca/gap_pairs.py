@@ -51,6 +51,11 @@ class PairStep(NamedTuple):
 def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> PairStep:
     """Compute how the block changes Σ: by the pairs of entries that it shows, and by predictions for the other pairs.
 
+    The block has the share η of the weight, and replaces the share E_jj of the moments of entry j. With δ the change of
+    the mean, Δ the change of Σ that the messages show, and P the predicted change of Σ, the variances become
+
+        Σ′_jj = Σ_jj + Δ_jj + (1 − E_jj/η) P_jj − δ_j²
+
     `covariance` is Σ before the block, packed and in the units of the data; None before the first block. The block is
     in the units of the data times D (d,).
     """
@@ -60,15 +65,16 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> P
     product = triangle.gram(block.learned.Y).astype(np.float64, copy=False)  # YᵀY, its lower triangle
     step = compute_entry_step(block)
     shown_changes = _compute_shown_changes(block, step, product, covariance, D)
-    squares = product.diagonal() + np.square(block.change_of_row_mean)
-    predicted_changes = predict_changes(block, step, shown_changes.change, squares)
-    # 0 for most entries: the block replaces the share η of their moments, so it shows the whole change. 1 for the entry
-    # of a dead sensor: the block replaces none of its moments, so the whole change is predicted.
+    row_squares = product.diagonal() + np.square(block.change_of_row_mean)  # Σc y², y about the mean before the block
+    predicted_changes = predict_changes(block, step, shown_changes.change, row_squares)
+    # The predicted share 1 − E/η is 0 for most entries: E is η, because the block shows their whole change. It is 1 for
+    # the entry of a dead sensor: E is 0, so the whole change is predicted.
     predicted_share = (1 - step.replaced_share / block.eta) * predicted_changes.is_predicted
     mean_change = step.mean_change + predicted_share * predicted_changes.mean
     variance_before = covariance[find_packed_diagonal(d)] * D**2
     variance = variance_before + shown_changes.change.diagonal() - np.square(mean_change)
-    variance += predicted_share * np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)
+    predicted_variance = np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)  # diagonal of P
+    variance += predicted_share * predicted_variance
     return PairStep(
         mean_change=mean_change,
         known=none_if_all_known(shown_changes.known),
@@ -83,7 +89,7 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> P
 def _compute_shown_changes(
     block: BlockWithGaps, step: EntryStep, product: F64, covariance: F64, D: F64
 ) -> pairs.PairChanges:
-    """Compute how the pairs of entries change that the messages show, without predictions.
+    """Compute how the messages of the block change the covariance of each pair of entries, without predictions.
 
     `product` (d, d) is the lower triangle of YᵀY, in the units of the data times D (d,). `covariance` is Σ before the
     block, packed and in the units of the data.
@@ -117,15 +123,16 @@ def _compute_shown_changes(
 
 
 def _compute_fits(block: BlockWithGaps, filled: Filled) -> pairs.Fits:
-    """Compute the second moments of the fits f = Cx and the residuals r of the block's messages, with the weights c.
+    """Compute the second moments of the fits f = Cx and the scaled residuals r/√q with x, by the weights c of messages.
 
-    A filled message, less the mean, is f + r/√q, where q is the share of the messages that show an entry.
+    q is the share of the messages that show an entry. With m the mean, the filled messages are m + f + r/√q.
     """
     C = filled.predictor.C
-    # A clipped message keeps the share `kept` of its fit and of its residual, so `kept` counts twice in a product.
+    # Clipping leaves the share `kept` of x and of f + r/√q. A product of the two has both factors, so it gets kept².
     weights = block.weights.c * np.square(block.learned.kept)
     weighted_x = filled.X * weights[:, None]
+    rows = filled.V - filled.predictor.mean  # f + r/√q (n, d)
     xx = weighted_x.T @ filled.X  # Σc x xᵀ (K, K)
-    x_rows = weighted_x.T @ (filled.V - filled.predictor.mean)  # Σc x (f + r/√q)ᵀ (K, d)
+    x_rows = weighted_x.T @ rows  # Σc x (f + r/√q)ᵀ (K, d)
     x_residuals = x_rows - xx @ C.T  # Σc x (r/√q)ᵀ (K, d)
     return pairs.Fits(C=C, fits_with_x=C @ xx, residuals_with_x=np.ascontiguousarray(x_residuals.T))

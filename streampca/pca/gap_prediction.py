@@ -20,24 +20,24 @@ _ORDINARY_REPLACED = 1.5  # times η: an entry is ordinary if the block replaces
 _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all messages of a stream it is about 1
 
 
-def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, squares: F64) -> pairs.PredictedChanges:
-    """Predict from the changes of ordinary entries how the other entries change, as far as they were known before.
+def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
+    """Predict from the changes of ordinary entries how the other entries change.
 
-    An entry is ordinary if the block replaces about its own share η of the moments. Of a dead sensor, which the block
-    does not show, the block replaces nothing, and of an entry that began late, more than η. The predicted entries are
-    Cx, where the coordinates x are fitted to the ordinary entries.
+    η is the block's share of the weight. There are four kinds of entries, by the share E of the moments of an entry
+    that the block replaces (`step.replaced_share`):
 
-    The lower triangle of `change` (d, d) has the changes of Σ that the block shows. `squares` (d,) are the second
-    moments of the rows of the block.
+    - ordinary: 0 < E ≤ 1.5 η. The coordinates x are fitted to these entries.
+    - of a dead sensor: E = 0, because no message of the block shows the entry. Predicted as Cx.
+    - late: E > 1.5 η, because the entry has been known for a small share of the weight. Predicted as Cx.
+    - new: not known before the block. Not predicted.
+
+    The lower triangle of `change` (d, d) has the changes of Σ that the block shows. `row_squares` (d,) are the sums
+    Σc y² over the rows of the block, in which missing entries are filled.
     """
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * block.eta)
     can_predict = block.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
-    if not can_predict:  # the changes are 0, of one column that stands for C
-        zeros = np.zeros(len(is_ordinary))
-        column = zeros[:, None]
-        return pairs.PredictedChanges(
-            C=column, covariances_with_x=column, mean=zeros, is_predicted=np.zeros_like(is_ordinary)
-        )
+    if not can_predict:
+        return _predict_no_changes(len(is_ordinary))
     is_known = step.entries.known_before > 0
     is_predicted = is_known & ~is_ordinary
     x = _predict_coordinates(
@@ -47,18 +47,31 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, squares:
     was_clipped = (block.learned.kept < 1).any()
     if was_clipped:
         is_dead = is_predicted & (step.replaced_share <= 0)
-        covariances = _limit_dead_sensors(x.C, covariances, is_dead, squares)
+        covariances = _limit_dead_sensors(x.C, covariances, is_dead=is_dead, row_squares=row_squares)
     # If ordinary entries have hardly varied so far, a small change of them gives large coordinates x, and a prediction
     # that is far off. So ‖x‖², whose mean is the number of coordinates, is limited to 30 times this number.
     largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
-    share_of_covariances = min(1.0, largest_square / max(float(x.second_moments.trace()), largest_square))
-    share_of_mean = min(1.0, np.sqrt(largest_square / max(float(x.mean @ x.mean), largest_square)))
+    share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
+    share_of_mean = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
     return pairs.PredictedChanges(
         C=x.C,
         covariances_with_x=np.ascontiguousarray(covariances * share_of_covariances),
         mean=x.C @ x.mean * share_of_mean,
         is_predicted=is_predicted,
     )
+
+
+def _predict_no_changes(d: int) -> pairs.PredictedChanges:
+    """Return predicted changes that are 0 for all d entries, with one column of zeros as C."""
+    zeros = np.zeros((d, 1))
+    return pairs.PredictedChanges(
+        C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
+    )
+
+
+def _find_limiting_factor(square: float, largest: float) -> float:
+    """Return the factor that reduces a square to the `largest` square allowed; 1 if it is smaller, or NaN."""
+    return min(1.0, largest / max(square, largest))
 
 
 class _CoordinateChanges(NamedTuple):
@@ -83,29 +96,34 @@ def _predict_coordinates(
     A predicted entry is c·x with its row c of C, so its covariances with x change by cᵀ times the change of cov(x, x).
     `is_known` and `is_ordinary` (d,) are masks of entries.
     """
-    # So that products do not overflow, C is divided by `unit`, and the ridge by its square.
+    # So that products do not overflow, C is divided by `unit`, and the ridge by its square. A scaled array is what the
+    # comment beside its line says; all other arrays are as in the formulas.
     unit = power_of_two(float(np.abs(predictor.C).max()))
-    C = predictor.C * is_known[:, None] / unit
-    ridge = predictor.ridge / unit / unit
-    C_L = C * is_ordinary[:, None]
-    scaled_M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))  # M · unit²
-    Delta_C_L = is_ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L)  # Δ_LL C_L/unit²: reads a triangle of Δ
-    ordinary_with_x = Delta_C_L @ scaled_M
-    second_moments = scaled_M @ (C_L.T @ ordinary_with_x) / unit
-    mean = scaled_M @ (C_L.T @ mean_change) / unit
-    predicted_with_x = C @ second_moments * unit
+    scaled_C = predictor.C * is_known[:, None] / unit  # C/unit
+    scaled_ridge = predictor.ridge / unit / unit  # ridge/unit²
+    scaled_C_L = scaled_C * is_ordinary[:, None]  # C_L/unit
+    scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))  # M·unit²
+    Delta_C_L = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L/unit²: reads one triangle of Δ
+    scaled_Delta_C_L = is_ordinary[:, None] * Delta_C_L  # Δ_LL C_L/unit²
+    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # cov(y_L, x)
+    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # cov(x, x)
+    mean = scaled_M @ (scaled_C_L.T @ mean_change) / unit
+    predicted_with_x = scaled_C @ second_moments * unit  # cov(c·x, x)
     covariances = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
-    return _CoordinateChanges(C=C * unit, covariances_with_x=covariances, second_moments=second_moments, mean=mean)
+    return _CoordinateChanges(
+        C=scaled_C * unit, covariances_with_x=covariances, second_moments=second_moments, mean=mean
+    )
 
 
-def _limit_dead_sensors(C: F64, covariances: F64, is_dead: NDArray[np.bool_], squares: F64) -> F64:
+def _limit_dead_sensors(C: F64, covariances: F64, *, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
     """Scale the predicted covariances between entries and coordinates (d, K), if dead sensors would vary too much.
 
-    A dead sensor is an entry that the block does not show. Its variance is predicted to grow by its row of C, times its
-    covariances with the coordinates. All dead sensors together may grow by the second moments of their rows in the
-    block, `squares` (d,), and no more. Otherwise a prediction could restore an outlier that was clipped.
+    A dead sensor is an entry that no message of the block shows. Its variance is predicted to grow by its row of C,
+    times its covariances with the coordinates. The rows of the block have predictions in place of its entries, and
+    `row_squares` (d,) are Σc y² over these rows, after clipping. All dead sensors together may grow by these squares.
+    Otherwise a prediction could restore an outlier that was clipped.
     """
-    largest_growth = squares[is_dead].sum()
+    largest_growth = row_squares[is_dead].sum()
     growth = np.vecdot(C, covariances)[is_dead].clip(0).sum()
     share = largest_growth / growth if growth > largest_growth else 1.0
     return np.asarray(covariances * share)

@@ -70,16 +70,9 @@ class EntryStep(NamedTuple):
 
 
 def compute_entry_step(block: BlockWithGaps) -> EntryStep:
-    """Compute how far the block moves the mean of each entry j, and the weight for which j is known after the block.
+    """Compute how far the block moves the mean of each entry, and the weight for which it is known after the block.
 
-    In each message an entry is its fit f, a prediction from the entries that the message shows, plus a residual r,
-    which is 0 where the entry is missing. With the weights c of the messages, and η their sum, the mean of the block,
-    about the mean before the block, is
-
-        μ_j = Σc f_j/η + Σc r_j/n_jj        n_jj: the weight of the messages that show the entry (`shown`)
-
-    The mean moves by δ_j = E_jj μ_j. The block replaces the share E_jj = g_j/N′_jj of the moments with
-    g_j = min(η, 10 n_jj) (`counted`) and N′_jj = past · N_jj + g_j (`known`).
+    The mean moves by the block's mean about the mean before, times the share of the moments that the block replaces.
     """
     d = len(block.before.mean)
     if block.filled:
@@ -89,30 +82,52 @@ def compute_entry_step(block: BlockWithGaps) -> EntryStep:
         shown = np.full(d, block.eta)
         root_q = np.ones(d)
     entries = pairs.Entries(shown=shown, known_before=block.weights.past * block.before.known_entries, root_q=root_q)
-    is_shown = shown > 0
-    counted = np.minimum(block.eta, shown / pairs.RARELY_SHOWN)  # less than η if under a tenth show the entry
-    # If the block does not show a known entry, nothing of its moments is replaced, and it stays known.
-    is_kept = ~is_shown & (entries.known_before > 0)
-    known = entries.known_before + np.where(is_kept, block.eta, counted)
-    replaced_share = counted / np.where(known > 0, known, 1.0)
-    sum_of_fits = _sum_fits(block)
-    # The rows that Algorithm 1 learns are f + r/√q, where q is the share of the messages that show the entry. Their
-    # mean has changed by Σc f + Σc r/√q.
-    sum_of_residuals = (block.change_of_row_mean - sum_of_fits) * root_q
-    mean_residuals = sum_of_residuals / np.where(is_shown, shown, np.inf)  # 0 if no message shows the entry
-    mean_change = replaced_share * (sum_of_fits / block.eta + mean_residuals)
+    known, replaced_share = _compute_known_and_replaced(entries, block.eta)
     return EntryStep(
         entries=entries,
         replaced_share=replaced_share,
         known=none_if_all_known(known),
-        mean_change=mean_change,
+        mean_change=replaced_share * _compute_block_mean(block, entries),
     )
 
 
-def _sum_fits(block: BlockWithGaps) -> F64:
-    """Compute Σc f (d,), with the weights c of the messages and their fits f = Cx; zeros if the block has no gaps.
+def _compute_known_and_replaced(entries: pairs.Entries, eta: float) -> tuple[F64, F64]:
+    """Compute the weight for which each entry is known after a block, and the share of its moments that is replaced.
 
-    If the stream is not centred, the mean of the rows stays 0, so the result is 0, too.
+    η is the block's share of the weight, and n (`shown`) the weight of the messages that show the entry. So the block
+    counts by at most η, and by less if under a tenth of the messages show the entry:
+
+        counted = min(η, 10 n)        known = known_before + counted        replaced share = counted/known
+
+    If no message shows a known entry, nothing is replaced, and the entry stays known: known = known_before + η.
+    """
+    counted = np.minimum(eta, entries.shown / pairs.RARELY_SHOWN)
+    stays_known = (entries.shown <= 0) & (entries.known_before > 0)
+    known = entries.known_before + np.where(stays_known, eta, counted)
+    replaced_share = counted / np.where(known > 0, known, 1.0)
+    return known, replaced_share
+
+
+def _compute_block_mean(block: BlockWithGaps, entries: pairs.Entries) -> F64:
+    """Compute the block's mean of each entry, (d,), about the mean before the block: Σc f/η + Σc r/n.
+
+    In each message with the weight c an entry is its fit f, a prediction from the entries that the message shows, plus
+    a residual r, which is 0 where the entry is missing. η is the block's share of the weight, and n (`entries.shown`)
+    the weight of the messages that show the entry.
+    """
+    sum_of_fits = _sum_fits(block)  # Σc f
+    # The rows that Algorithm 1 learns are f + r/√q, where q is the share of the messages that show the entry. So
+    # `change_of_row_mean` is Σc f + Σc r/√q.
+    sum_of_residuals = (block.change_of_row_mean - sum_of_fits) * entries.root_q  # Σc r
+    mean_residuals = sum_of_residuals / np.where(entries.shown > 0, entries.shown, np.inf)  # 0 if none shows the entry
+    return sum_of_fits / block.eta + mean_residuals
+
+
+def _sum_fits(block: BlockWithGaps) -> F64:
+    """Compute Σc f (d,), with the weights c of the messages and their fits f = Cx, for the change of the mean.
+
+    Returns zeros if the stream is not centred, because then the mean does not change. Also returns zeros for a block
+    without gaps, whose entries count as residuals alone.
     """
     is_centred = block.weights.a.any()  # a message moves the mean by the share `a`, which is 0 without centring
     if not block.filled or not is_centred:
@@ -126,8 +141,9 @@ def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, 
 
     In the units of the block, which are those of the data times D (d,), σ² grows by E(B − σ²) − δ². B are the mean
     squares of the block about the mean before the block, E is the share that they replace, and δ is the change of the
-    mean. `squares` (d,) are Σc y² of the rows y of the block.
+    mean. `squares` (d,) are Σc y² of the rows y, each of which was centred when its message was learned.
     """
+    # About the mean before the block, the squares are larger by the square of the change of the mean.
     B = (squares + np.square(block.change_of_row_mean)) / block.eta
     change = step.replaced_share * (B - variances_before * D**2) - np.square(step.mean_change)
     return np.maximum(variances_before + change / D**2, 0.0)

@@ -32,9 +32,9 @@ class SamplingError:
 def estimate_sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
     """Estimate the errors of the leading axes of `merged`, the state of all groups, by a jackknife over the groups.
 
-    The axes are compared with the axes without group j, for each of the G groups. The squared error is the sum of the
-    sin² of the angles between them, times (W/w_j − 1)/G: (G − 1)/G for groups of equal weight. w_j is the weight of the
-    group, and W the sum of the weights.
+    The axes are compared with the axes without group j, for each of the G groups. The squared error is the sum over the
+    groups of the sin² of the angles between the two, times the factor (W/w_j − 1)/G, where w_j is the weight of group j
+    and W the sum of the weights. For groups of equal weight, this factor is (G − 1)/G.
 
     Returns None if there are fewer than four groups, or no variance. Axes without variance are arbitrary: their error
     is π/2, and the error of the subspace does not count them.
@@ -60,8 +60,8 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
 
 def _pool(groups: Sequence[State], columns: int) -> State:
     """Merge the groups into one state with up to `columns` columns."""
-    # Pooling usually cuts the collected columns to the leading ones. Up to `UNCUT_ROWS` columns none is cut here: what
-    # the cuts lose depends on the groups, and would be taken for a sampling error.
+    # Here a pool keeps all columns, up to `UNCUT_ROWS`. What is lost when it replaces columns by their leading axes
+    # differs from merge to merge, and would be taken for a sampling error.
     pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
     for group in groups:
         pool.add(group)

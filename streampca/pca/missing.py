@@ -47,8 +47,8 @@ class Filled(NamedTuple):
 def fill_missing_entries(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
     """Fill the missing entries of the block V (n, d) that follows `state`, whose messages have these weights.
 
-    The residual r of an observed entry is divided by √q, where q is the share of the messages that show the entry.
-    Fewer messages have a residual, so each counts more, and the mean square of r over all messages stays right.
+    Only the share q of the messages shows an entry and has a residual r there. Divided by √q, these residuals vary as
+    much as if all messages had one.
     """
     missing = np.isnan(V)
     is_first_block = not state.count
@@ -71,7 +71,8 @@ def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, 
     """Make a predictor of missing entries from the columns of C (d, k) that have more variance λ than the noise σ².
 
     For a message y, the predictor minimises ‖y − Cx‖² + Σ ridge_i x_i² over the observed entries. The ridge is σ²
-    divided by the variance of x_i, which in probabilistic PCA is 1 − σ²/λ: λ includes the noise, and Cx does not.
+    divided by the variance of x_i. By probabilistic PCA, λ_i is the variance of column i times x_i, plus σ². The column
+    has the squared length λ_i, so the variance of x_i is 1 − σ²/λ_i.
     `seen` is the number of entries that some message has shown; only these have noise.
     """
     noise = max(compute_noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
@@ -94,21 +95,21 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 
 
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
-    """Prepare for the entries that a block V (n, d) may be the first to show.
+    """Prepare the entries that no message before the block V (n, d) has shown.
 
-    Returns the state with the means of these entries in the block, and V with their outliers clipped.
+    Returns V with outliers of these entries clipped. If the block shows such an entry, the state gets its mean.
     """
-    is_new = state.known_entries <= 0  # no message before the block has shown the entry
-    if not is_new.any():
+    is_unseen = state.known_entries <= 0
+    if not is_unseen.any():
         return state, V
     V = V.copy()
-    V[:, is_new] = centring.move_entries_near_medians(V[:, is_new])
+    V[:, is_unseen] = centring.move_entries_near_medians(V[:, is_unseen])
     is_first_block = not state.count  # then `_fit_by_em` finds the means
     if is_first_block or not center:
         return state, V
     missing = np.isnan(V)
-    begins = is_new & ~missing.all(axis=0)
-    mean = np.where(begins, _compute_observed_mean(V, missing), state.mean)
+    is_first_shown = is_unseen & ~missing.all(axis=0)
+    mean = np.where(is_first_shown, _compute_observed_mean(V, missing), state.mean)
     return replace(state, mean=mean), V
 
 
@@ -171,12 +172,12 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     if is_known[np.ix_(seen, seen)].all():
         return S
     S = S.copy()
-    # Entries that were known together with the same entries form a group, because they have the same L.
+    # Entries with equal rows of `is_known` have the same linking entries L, so they are filled together, as a group.
     _, group_indices = np.unique(is_known[seen], axis=0, return_inverse=True)
     groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
     for g, left in enumerate(groups):
         for right in groups[:g]:
-            # All pairs of a left and a right entry were known together, or none was. So the first pair is enough.
+            # Either all pairs of a left and a right entry were known together, or none. So the first pair tells.
             were_together = is_known[left[0], right[0]]
             if not were_together:
                 linked = _link_groups(S, is_known, left, right)

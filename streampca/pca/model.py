@@ -88,7 +88,11 @@ class Model:
 
     @cached_property
     def expected_scores(self) -> F64:
-        """The expected T², SPE and score of a message that is not learned yet, (3,)."""
+        """The expected T², SPE and score of a message that is not learned yet, (3,).
+
+        New messages have less variance along the learned axes than learned messages, and more outside of the axes. But
+        their scores divide by the variances of the model, which are those of learned messages.
+        """
         d = self.seen_dimensions
         variance = self.floored_variance[:d]
         variance_of_new_messages = self.spikes.variance_of_new_messages
@@ -98,10 +102,9 @@ class Model:
         t2 = spiked_covariance.expect_t2_of_new_messages(
             variance, variance_of_new_messages, noise_of_new_messages, d, self.weight
         )
-        # With k = d no direction is outside. Then 1, because `relative_scores` divides SPE by its expected value.
+        # At least 1, although no direction is outside if k = d: `relative_scores` divides SPE by this expected SPE.
         directions_outside = max(d - len(variance), 1)
         spe = directions_outside * noise_of_new_messages
-        # Scores of new messages are computed with the variances of the model, not with those of new messages.
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property
@@ -124,6 +127,7 @@ class Model:
         if has_gaps:
             Y = self.centre(vectors.astype(np.float64))
             variance = self.explained_variance.astype(np.float64)
+            # Fills Y in place, and returns what the uncertainty of the filled entries adds to T² and SPE.
             missing_t2, missing_spe = projection.fill(Y, self.components, variance, self.noise_variance)
             vectors = np.where(np.isnan(vectors), self.uncentre(Y), vectors).astype(vectors.dtype)
             coordinates, residual = self._projector.project(vectors)

@@ -18,7 +18,7 @@ _PER_OCTAVE = 32  # bins between a number and its double: the upper end of a bin
 _LOWEST = -32  # the lowest bin begins at 2^−32
 _OCTAVES = 96
 BINS = _PER_OCTAVE * _OCTAVES
-_EDGES = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)  # lower ends of the bins of one octave, from 1
+_LOWER_ENDS = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)  # of the bins of the octave 1 … 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,10 @@ class PastScores:
         Older scores keep the share `kept` of their weight, and lose 1/WINDOW of it with each of the n scores.
         """
         older_weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
-        new_counts = [np.bincount(_find_bins(values)[0], minlength=BINS) for values in scores]
+        new_counts = []  # for each of the histograms, the number of scores in each bin
+        for values in scores:
+            bins, _ = _find_bins(values)
+            new_counts.append(np.bincount(bins, minlength=BINS))
         return PastScores(older_weights + new_counts)
 
     def p_values(self, scores: Scores) -> Scores:
@@ -103,10 +106,10 @@ def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     half_value, exponent = np.frexp(limited)  # limited = half_value · 2^exponent, with half_value in ½ … 1
     value = 2 * half_value  # within its octave, 1 … 2
     octave = exponent - 1 - _LOWEST
-    within_octave = np.searchsorted(_EDGES, value, side="right") - 1  # which bin of the octave
-    # The largest value would begin the bin after the last.
+    within_octave = np.searchsorted(_LOWER_ENDS, value, side="right") - 1  # which bin of the octave
+    # The upper limit of the histogram would begin a bin after the last, so it is put into the last bin.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + within_octave, BINS - 1).astype(np.intp)
-    edges = np.append(_EDGES, 2.0)  # 2 is the upper end of the last bin
+    edges = np.append(_LOWER_ENDS, 2.0)  # 2 is the upper end of the last bin of an octave
     lower_end = edges[within_octave]
     upper_end = edges[within_octave + 1]
     return bins, (upper_end - value) / (upper_end - lower_end)

@@ -6,7 +6,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.state import State
 
 _FILLED_WEIGHT = 1e-15  # N of a pair that no message shows together: what filled messages say of it hardly counts
-_RARELY_SHOWN = 0.1  # if a smaller share of the messages shows an entry, the entry counts less in a merge
+_RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, the entry counts less in a merge
 
 
 def compute_added_share(before: State, added: State, past: float, new: float) -> F64 | None:
@@ -29,16 +29,18 @@ def compute_added_share(before: State, added: State, past: float, new: float) ->
 def _compute_known_shares(state: State) -> F64 | None:
     """Compute the share of a state's weight that counts in a merge for each pair of entries, packed.
 
-    This is N (`state.known`), the share of the weight for which both entries have been known, with two exceptions for
-    entries that few messages show, and for pairs that no message shows. If Σ is not kept, the result has a share for
-    each entry instead, (d,). Returns None if all of the weight counts everywhere.
+    This is N_ij (`state.known`), the share of the weight for which both entries have been known, with two exceptions:
+
+    - N_ij is limited to min(e_i, e_j). Entry j counts by e_j = min(N_jj, (s_j/0.1)²), where s_j is the share of the
+      messages that show the entry. So an entry that few messages show counts less.
+    - If no message has shown both entries, N_ij is 0. Then 10⁻¹⁵ min(e_i, e_j) counts, or 0 if Σ_ij is 0, too.
+
+    If Σ is not kept, the result is e (d,). Returns None if all of the weight counts everywhere.
     """
-    entry_shares = state.known_entries
-    if state.missing is not None:
-        # An entry is known from its first message on, however few messages follow. So if less than a tenth of the
-        # messages show the entry, it counts by no more than (10 shown_share)².
+    entry_shares = state.known_entries  # N_jj
+    if state.missing is not None:  # an entry is known from its first message on, however few messages show it later
         shown_share = 1 - state.missing
-        entry_shares = np.minimum(entry_shares, np.square(shown_share / _RARELY_SHOWN))
+        entry_shares = np.minimum(entry_shares, np.square(shown_share / _RARELY_SHOWN_SHARE))  # e
     if state.known is None and entry_shares.min() >= 1:
         return None
     if state.covariance is None:
@@ -46,9 +48,8 @@ def _compute_known_shares(state: State) -> F64 | None:
     share_of_rarer_entry = np.minimum.outer(entry_shares, entry_shares)[np.tril_indices(len(entry_shares))]
     if state.known is None:
         return share_of_rarer_entry
-    # If no message has shown both entries of a pair (N is 0), its Σ_ij comes from filled messages alone. The pair then
-    # counts by `_FILLED_WEIGHT`, which is outweighed by any state with messages that show both. Where Σ_ij is 0, too,
-    # nothing is known of the pair, and it does not count.
+    # If no message has shown both entries of a pair, its Σ_ij comes from filled messages alone. So the pair counts so
+    # little that any state with messages that show both outweighs it. If Σ_ij is 0, nothing is known of the pair.
     share_if_filled = np.where(state.covariance != 0, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
     return np.where(state.known > 0, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
 

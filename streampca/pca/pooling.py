@@ -21,11 +21,11 @@ from streampca.pca.pooled_shares import compute_added_share, pool_shares
 from streampca.pca.scaling import compute_variance_factor, rescale
 from streampca.pca.state import State, add_variance
 
-UNCUT_ROWS = 640  # up to this number, rows are decomposed exactly: the time grows with the cube of their number
+UNCUT_ROWS = 640  # more rows are too many for an exact decomposition: its time grows with the cube of their number
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than in ritz.py, because many states are summed
-_SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
+_SMALLEST_SINGULAR_VALUE = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller numbers are subnormal
 _ALWAYS_KNOWN = 1 - 1e-9  # N from which a pair counts as always known, despite rounding
-_SMALLEST_ACCURATE_RATIO = 1e-10  # to the largest variance: of smaller ones, a Gram matrix gives few correct digits
+_SMALLEST_ACCURATE_SHARE = 1e-10  # of the largest variance: of a smaller one, a Gram matrix gives few correct digits
 
 
 class _ScaledRows(NamedTuple):
@@ -45,18 +45,17 @@ class PooledCovariance:
     def __init__(self, columns: int, uncut_rows: int = 0) -> None:
         """Prepare to pool states of up to `columns` columns.
 
-        If Σ is not kept, the columns [C | F] of all states are collected side by side in a matrix J, as rows of Jᵀ.
-        When there are too many rows, they are replaced by their leading axes. Up to `uncut_rows` are never too many.
+        If the states do not keep their covariance Σ, the pool collects their columns as the rows of a matrix R, and
+        replaces the rows by fewer when there are too many. `uncut_rows` rows are always kept.
         """
         self._columns_kept = max(columns, SPARE_WITHOUT_COVARIANCE)  # largest number of leading axes that replace rows
         self._most_rows = max(2 * self._columns_kept, uncut_rows)
-        self._pooled = State.empty(0)  # of all states so far, without C and D
+        self._pooled = State.empty(0)  # the moments of all states so far, without C and D
         self._holds_several_states = False
-        # If Σ is not kept, the pooled covariance is JJᵀ plus `_variance_outside` in all directions.
-        self._rows: list[_ScaledRows] = []  # Jᵀ, in parts
+        # If Σ is not kept, the pooled covariance is RᵀR plus `_variance_outside` in all directions.
+        self._rows: list[_ScaledRows] = []  # R, in parts
         self._variance_outside = 0.0
-        # All rows are in the same units: entries are divided by standard deviations. `_scale` is D, one over these
-        # standard deviations; None: not standardised.
+        # D (d,), one over standard deviations: all rows are in the units of the data times D. None: not standardised.
         self._scale: F64 | None = None
 
     @property
@@ -69,7 +68,7 @@ class PooledCovariance:
         self._pooled = replace(self._pooled, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state with this share of its weight; neither may be 0.
+        """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
         `_pooled` gets the moments: mean, Σ and counts. If Σ is not kept, the columns of the state are collected in
         `_rows`. When there are too many rows, they are replaced by their leading axes.
@@ -109,63 +108,68 @@ class PooledCovariance:
     def _pool_moments_and_rows(self, state: State, past: float, new: float) -> State:
         """Return the pooled state with its means, covariances and shares of missing entries after one more state.
 
-        The earlier states have the share p (`past`) of the weight, and `state` has the share n (`new`). With δ the step
-        from the earlier mean m₁ to the mean of `state`, the mean becomes m₁ + nδ, and Σ becomes pΣ₁ + nΣ₂ + pn δδᵀ. If
-        the states have known entries for different times, each entry and each pair of entries has its own p and n. If Σ
-        is not kept, the columns of `state` are collected in `_rows` instead.
+        The earlier states have the share p of the weight, and `state` has the share n. With δ the step from the earlier
+        mean m₁ to the mean of `state`:
+
+            m = m₁ + nδ        Σ = pΣ₁ + nΣ₂ + pn δδᵀ
+
+        p and n are `past` and `new`, unless the states have known entries for different times: then each entry and each
+        pair of entries has its own p and n. If Σ is not kept, the columns of `state` are collected in `_rows` instead.
         """
         before = self._pooled
-        mean_step = state.mean - before.mean
-        pair_share = compute_added_share(before, state, past, new)
-        entry_share: F64 | float = new  # the share of `state` in the mean of each entry
-        past_entry_share: F64 | float = past
-        if pair_share is not None:
-            entry_share = take_entries(pair_share, len(mean_step))
-            past_entry_share = 1 - entry_share
-        scaled_step = np.sqrt(past_entry_share * entry_share) * mean_step  # √(pn) δ, so that its square is pn δδᵀ
-        total_variance = past * before.total_variance + new * state.total_variance + float(scaled_step @ scaled_step)
+        mean_step = state.mean - before.mean  # δ
+        p: F64 | float = past  # of each entry
+        n: F64 | float = new  # of each entry
+        # n of each pair of entries or, without Σ, of each entry. None: `new` everywhere.
+        own_shares = compute_added_share(before, state, past, new)
+        if own_shares is not None:
+            n = take_entries(own_shares, len(mean_step))
+            p = 1 - n
+        weighted_step = np.sqrt(p * n) * mean_step  # √(pn) δ, so that its square is pn δδᵀ
         variances = None
         if before.variances is not None and state.variances is not None:
-            variances = past_entry_share * before.variances + entry_share * state.variances + np.square(scaled_step)
-        covariance = None
-        if before.covariance is None or state.covariance is None:
-            self._add_rows(state, past, new, scaled_step)
-        elif pair_share is None:
-            covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(scaled_step)
-        else:
-            # The means move by the shares of entries, and the covariances by the shares of pairs. So each Σ is first
-            # taken about the new mean, and then the two are pooled pair by pair.
-            before_about_new_mean = before.covariance + triangle.pack_outer(entry_share * mean_step)
-            added_about_new_mean = state.covariance + triangle.pack_outer(past_entry_share * mean_step)
-            covariance = (1 - pair_share) * before_about_new_mean + pair_share * added_about_new_mean
-            total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
+            variances = p * before.variances + n * state.variances + np.square(weighted_step)
         known = pool_shares(before.known, past, state.known, new, if_none=1.0)
         if known is not None and known.min() > _ALWAYS_KNOWN:
             known = None  # which stands for 1 everywhere
-        return replace(
+        pooled = replace(
             before,
-            mean=before.mean + entry_share * mean_step,
-            total_variance=total_variance,
-            covariance=covariance,
+            mean=before.mean + n * mean_step,
+            total_variance=past * before.total_variance
+            + new * state.total_variance
+            + float(weighted_step @ weighted_step),
+            covariance=None,
             variances=variances,
             missing=pool_shares(before.missing, past, state.missing, new, if_none=0.0),
             known=known,
         )
+        if before.covariance is None or state.covariance is None:
+            self._add_rows(state, past, new, weighted_step)
+            return pooled
+        if own_shares is None:
+            covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(weighted_step)
+            return replace(pooled, covariance=covariance)
+        covariance = _pool_pair_by_pair(before.covariance, state.covariance, mean_step, pair_shares=own_shares)
+        # The sum of the variances of entries, of which each has its own share. The total variance above has one share.
+        total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
+        return replace(pooled, covariance=covariance, total_variance=total_variance)
 
-    def _add_rows(self, state: State, past: float, new: float, scaled_step: F64) -> None:
-        """If Σ is not kept, collect the columns of a state as rows, and one row for the step between the means.
+    def _add_rows(self, state: State, past: float, new: float, weighted_step: F64) -> None:
+        """Collect the columns of a state that does not keep Σ as rows, and one row for the step between the means.
 
-        The earlier rows have the share `past` of the weight, and the rows of the state have the share `new`. The
-        squares of `scaled_step` (d,) are the variances that the step adds to the entries.
+        The earlier rows have the share `past` of the weight, and the rows of the state have the share `new`.
+        `weighted_step` (d,) is the row for the means, in the units of the data: its squares are the variances that the
+        step adds to the entries.
         """
         rows, outside = state.split_covariance()
-        if self._scale is not None and state.scale is not None:  # standardised: change to the units of the rows
+        step_row = weighted_step
+        if self._scale is not None and state.scale is not None:  # standardised: change to the units of `_rows`
             ratio = self._scale / state.scale
             rows = rows * ratio
-            outside *= compute_variance_factor(ratio)
-            scaled_step = scaled_step * self._scale
+            outside *= compute_variance_factor(ratio)  # one number for all directions, so only a typical factor
+            step_row = weighted_step * self._scale
         earlier = [_ScaledRows(np.sqrt(past) * part.factor, part.rows) for part in self._rows]
-        self._rows = [*earlier, _ScaledRows(np.sqrt(new), rows), _ScaledRows(1.0, scaled_step[None])]
+        self._rows = [*earlier, _ScaledRows(np.sqrt(new), rows), _ScaledRows(1.0, step_row[None])]
         self._variance_outside = past * self._variance_outside + new * outside
 
     def state(self, columns: int, dtype: Any = np.float64) -> State:
@@ -202,6 +206,19 @@ class PooledCovariance:
         return state
 
 
+def _pool_pair_by_pair(before: F64, added: F64, mean_step: F64, pair_shares: F64) -> F64:
+    """Pool two packed covariances if `added` has its own share n_ij in each pair of entries; return the sum, packed.
+
+    δ (`mean_step`) is the mean of `added` less the mean of `before`. The new mean is n_jj δ_j from the mean of `before`
+    and (1 − n_jj) δ_j from the mean of `added`. First, each covariance is taken about the new mean: the products of
+    these distances are added. Then each pair is pooled by (1 − n_ij) · before + n_ij · added.
+    """
+    entry_shares = take_entries(pair_shares, len(mean_step))  # n_jj
+    before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_step)
+    added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_step)
+    return (1 - pair_shares) * before_about_new_mean + pair_shares * added_about_new_mean
+
+
 def _complete_covariance(state: State) -> State:
     """Fill in the covariances of pairs of entries that no state has known together, and limit correlations to ±1."""
     if state.known is None or state.covariance is None:
@@ -222,18 +239,21 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     themselves are decomposed. Singular values that are only rounding are left out.
     """
     rows = np.vstack([part.factor * part.rows.astype(np.float64, copy=False) for part in parts])
-    C = ritz.decompose_rows(rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST))
+    C = ritz.decompose_rows(
+        rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
+    )
     full_rank = min(rows.shape)
     variance = np.square(C).sum(axis=0)
     # If there are fewer axes than were asked for, the Gram matrix may have lost the smallest.
     has_all = len(variance) == min(columns, full_rank)
-    is_accurate = len(variance) > 0 and has_all and variance[-1] > _SMALLEST_ACCURATE_RATIO * variance[0]
-    if is_accurate or full_rank > UNCUT_ROWS:
+    is_accurate = len(variance) > 0 and has_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
+    has_too_many_rows = full_rank > UNCUT_ROWS  # to be decomposed themselves
+    if is_accurate or has_too_many_rows:
         return np.asarray(C, np.float64)
     if not full_rank:
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    # Twice `_SMALLEST`, so that squares of kept values do not become subnormal by rounding.
-    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST)
+    # A factor of 2, because rounding may make a column of C a little shorter than its singular value.
+    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
     kept_count = int(np.sum(sigma[:columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -43,10 +43,6 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     with Φ = U(Λ − σ²)^½, observed entries o, missing entries m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
-
-    Ψ is B(S + σ²)⁻¹Bᵀ, with the eigenvalues S and eigenvectors B of Φ_oᵀΦ_o. If σ² is only rounding, the observed
-    entries may not determine the coordinates along some columns of B. Along these, the entries are filled with the mean
-    (Ψ counts as 0). The coordinates are then as uncertain as without any entry: σ²Ψ, their variance, counts as 1.
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
@@ -59,19 +55,16 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     for start in range(0, len(incomplete_rows), _FILLED_ROWS):
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
-        y = np.where(missing, 0.0, centred[rows])
-        # For each of b rows, Φ with zeros in place of missing entries is Φ_o. S is (b, k), and B is (b, k, k).
-        S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))
-        is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
-        inverse = np.where(is_determined, 1 / (S + sigma2), 0.0)  # the eigenvalues of Ψ
-        # BᵀΨΦ_oᵀy_o (b, 1, k), since y is 0 where entries are missing. `y[:, None] @ Phi` is a product (1, d) × (d, k)
-        # for each row, so that no other row changes its bits.
-        coordinates = inverse[:, None] * (y[:, None] @ Phi @ B)
-        expected = (coordinates @ np.swapaxes(B, 1, 2) @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o
+        y = np.where(missing, 0.0, centred[rows])  # so that Φᵀy is Φ_oᵀy_o
+        Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o of each of the b rows, (b, k, k)
+        B, psi, sigma2_psi = _decompose_Psi(Phi_Phi_o, sigma2)
+        B_transposed = np.swapaxes(B, 1, 2)
+        # BᵀΨΦ_oᵀy_o (b, 1, k). `y[:, None] @ Phi` is one product for each row, so that no other row changes its bits.
+        coordinates = psi[:, None] * (y[:, None] @ Phi @ B)
+        expected = (coordinates @ B_transposed @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o (b, d)
         centred[rows] = np.where(missing, expected, y)
-        uncertain = np.where(is_determined, sigma2 * inverse, 1.0)  # the eigenvalues of σ²Ψ
-        sigma2_Psi = (B * uncertain[:, None]) @ np.swapaxes(B, 1, 2)
-        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
+        sigma2_Psi = (B * sigma2_psi[:, None]) @ B_transposed  # σ²Ψ (b, k, k)
+        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m (b, k, k)
         added_t2[rows], added_spe[rows] = _compute_uncertainty(
             U_Phi=U_Phi,
             sigma2_Psi=sigma2_Psi,
@@ -83,19 +76,35 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     return added_t2, added_spe
 
 
+def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
+    """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ, for each of b rows.
+
+    B is (b, k, k), and the eigenvalues are (b, k) each. If σ² is only rounding, the observed entries may not determine
+    the coordinates along some eigenvectors. Along these, Ψ counts as 0, so that entries are filled with the mean. σ²Ψ,
+    the variance of the coordinates, counts as 1, as if no entry was observed.
+    """
+    S, B = np.linalg.eigh(Phi_Phi_o)
+    is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
+    psi = np.where(is_determined, 1 / (S + sigma2), 0.0)
+    return B, psi, np.where(is_determined, sigma2 * psi, 1.0)
+
+
 def _compute_uncertainty(
     U_Phi: F64, sigma2_Psi: F64, missing: NDArray[Any], root: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,) each.
 
-    The covariance of the missing entries is Cov = σ²(I + Φ_m Ψ Φ_mᵀ). T² grows by the variances U_mᵀ Cov U_m along the
-    axes, divided by λ, and SPE by the rest of its trace. `U_Phi` is U_mᵀΦ_m and `sigma2_Psi` is σ²Ψ, (b, k, k) each;
-    `missing` (b,) is the number of missing entries of each row, and `root` (k,) is (Λ − σ²)^½.
+    The missing entries m of a row have the covariance Cov = σ²(I + Φ_m Ψ Φ_mᵀ). Here Φ_m = U_m (Λ − σ²)^½ are rows of
+    the axes U, scaled by `root` = (Λ − σ²)^½, and Ψ is (Φ_oᵀΦ_o + σ²I)⁻¹ with the observed entries o. T² grows by the
+    variances of Cov along the axes, divided by λ (`variance`), and SPE by the variance in all other directions.
+
+    `U_Phi` is U_mᵀΦ_m and `sigma2_Psi` is σ²Ψ, (b, k, k) each. `missing` (b,) is the number of missing entries.
     """
-    # The diagonal of σ²U_mᵀU_m: Φ is U(Λ − σ²)^½, so the division by the root gives U_m for Φ_m.
+    # The diagonal of U_mᵀ Cov U_m = σ² U_mᵀU_m + U_mᵀΦ_m (σ²Ψ) Φ_mᵀU_m, where U_mᵀU_m is U_mᵀΦ_m/root.
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
-    along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # the diagonal of U_mᵀ Cov U_m
-    # tr σ²Φ_m Ψ Φ_mᵀ is tr (Φ_mᵀΦ_m)(σ²Ψ): for symmetric matrices, the sum of the products of their entries.
+    along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)
+    # tr Cov = σ² · missing + tr (Φ_mᵀΦ_m)(σ²Ψ). The trace of a product of symmetric matrices is the sum of the products
+    # of their entries.
     Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
     trace_of_fits = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
     trace = sigma2 * missing + trace_of_fits

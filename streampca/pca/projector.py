@@ -75,16 +75,16 @@ class Projector:
         return coordinates, residual
 
     def _project_in_single_precision(self, vectors: Array) -> tuple[Array, Array]:
-        """Compute coordinates (n, k) and residuals (n,), with errors as if the vectors had been rounded to float32.
+        """Compute coordinates (n, k) and residuals (n,) in float32, without the error of a mean rounded to float32.
 
         Rows whose squares would overflow or underflow are computed in double precision.
         """
         single = self._in_single_precision
         Y = np.subtract(vectors, single.mean, order="C")
-        Y -= single.mean_error
+        Y -= single.mean_error  # what rounding the mean to float32 has cut off
         if single.scale is not None:
             Y *= single.scale
-        coordinates, residual, norm = project_rows(Y, single.axes, single.components)
+        coordinates, residual, norm = project_rows(Y, axes=single.axes, components=single.components)
         is_in_range = (norm > _SMALLEST_NORM) & np.isfinite(norm)
         coordinates = coordinates.astype(np.float64)
         residual = residual.astype(np.float64)

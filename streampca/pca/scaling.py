@@ -36,8 +36,7 @@ def choose_scale(state: State, V: Array) -> F64:
     in which they differ from their mean.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
-    # The variance is 1 in units of D for an entry that varies, and about 0 for a constant entry.
-    standardised_variances = np.square(scale) * state.entry_variances
+    standardised_variances = np.square(scale) * state.entry_variances  # about 1, and about 0 for a constant entry
     is_constant = standardised_variances < 0.5
     if not is_constant.any():
         return scale
@@ -48,7 +47,7 @@ def choose_scale(state: State, V: Array) -> F64:
         mean = np.nansum(values, axis=0) / np.maximum(np.isfinite(values).sum(axis=0), 1)
     squares = np.nan_to_num(np.square(values - mean))  # 0 for a missing entry
     differing_count = np.maximum((squares > 0).sum(axis=0), 1)  # messages that differ from the mean; 1 if none does
-    scale[is_constant] = compute_scale(squares.sum(axis=0) / differing_count, mean, len(V))
+    scale[is_constant] = compute_scale(variance=squares.sum(axis=0) / differing_count, mean=mean, weight=len(V))
     return scale
 
 
@@ -63,9 +62,10 @@ def rescale(state: State, variances: F64) -> tuple[State, F64]:
 
 
 def compute_variance_factor(ratio: F64) -> float:
-    """Return by which factor the variance along a usual direction changes, if units change by the `ratio` D′/D (d,).
+    """Return the factor by which the variance of a typical entry changes, if units change by the `ratio` D′/D (d,).
 
-    It is the median over the entries: a few entries that begin to vary would change the mean without limit.
+    This is the median over the entries. With the mean, a few entries that begin to vary would change the factor without
+    limit.
     """
     return float(np.median(np.square(ratio)))
 

@@ -67,13 +67,14 @@ def estimate_spikes(
     for _ in range(_ROUNDS):
         gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
         # λ/σ² = (1 + t)(1 + γ/t) is the equation t² − bt + γ = 0 with b = λ/σ² − 1 − γ, and t is its larger solution.
-        # There is a solution from b = 2√γ on. An axis with a smaller b fits only noise, and gets this b.
+        # This equation has a solution if b ≥ 2√γ. An axis with a smaller b fits only noise, and counts with b = 2√γ.
         smallest_b = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
         # √(b² − 4γ). The product of two roots cannot overflow, as b² can.
         root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)
         t = (b + root) / 2
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
+        # What new messages have less along the axes than learned messages (λ) is noise in the other directions.
         sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
         axes_above_noise = int((b > smallest_b).sum())
     return spikes

@@ -78,9 +78,10 @@ class State:
 
     @property
     def variance_outside(self) -> float:
-        """The mean variance along the directions outside of the columns of C; at most that of the shortest column.
+        """The mean variance along the directions outside of the columns of C.
 
-        The covariance is taken as CCᵀ, plus this variance in all other directions.
+        It is limited to the variance of the last column, which is the smallest of the columns. The covariance is taken
+        as CCᵀ, plus this variance in all other directions.
         """
         directions_outside = self.seen_dimensions - self.rank
         if directions_outside <= 0 or not self.rank:

@@ -44,13 +44,14 @@ def learn(
     messages are clipped by their distances from the median, unless the block is short.
     """
     n, d = V.shape
+    # If C has d columns, it explains every message, so no residual would move it. Then the pass runs without columns.
     has_all_directions = C.shape[1] == d
-    K = 0 if has_all_directions else C.shape[1]  # with d columns no message would move C, so C is left out
+    K = 0 if has_all_directions else C.shape[1]
     kept_by_median = np.ones(n)
     if total_variance <= smallest_variance:  # distances from the mean cannot be compared with a variance
         if n >= centring.UNCLIPPED_MESSAGES:
             V, kept_by_median = centring.move_near_median(V)
-        weights = weights._replace(reach=np.full(n, np.inf))
+        weights = weights._replace(reach=np.full(n, np.inf))  # no message is clipped by its distance from the mean
     C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and below it room for the rows y of a part
     C_and_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
@@ -74,7 +75,7 @@ def learn(
         norm=norm,
         kept=kept,
     )
-    if has_all_directions:  # C explains the whole row y = √(1−a) (v − m)
+    if has_all_directions:  # C explains the whole row y = √(1−a) (v − m): ‖y‖² is (1−a)‖v − m‖²
         explained = norm * (1 - weights.a)
     if K:
         C = C_and_rows[:K].T
@@ -114,11 +115,15 @@ def draw_sketch_sums(n: int) -> NDArray[np.int64]:
 
 
 def _measure_inverse_error(S: F64, C: Array) -> float:
-    """Measure how far S is from (CᵀC)⁻¹: the largest entry of |S CᵀC − I|, with columns of C scaled to length one."""
+    """Measure how far S is from (CᵀC)⁻¹: the largest entry of |S CᵀC − I|, with columns of C scaled to length one.
+
+    With L the diagonal matrix of the lengths, C is UL with columns U of length one. If S is (CᵀC)⁻¹, LSL is (UᵀU)⁻¹.
+    """
     C = C.astype(np.float64, copy=False)
     length = np.linalg.norm(C, axis=0)
-    unit = C / length
-    nearly_identity = (length[:, None] * S * length) @ (unit.T @ unit)
+    U = C / length
+    LSL = length[:, None] * S * length
+    nearly_identity = LSL @ (U.T @ U)
     return float(np.abs(nearly_identity - np.eye(len(nearly_identity))).max(initial=0.0))
 
 
@@ -129,43 +134,47 @@ def _learn(
 ) -> tuple[F64, float]:  # fmt: skip
     """Learn the messages V (n, d) part by part; return S = (CᵀC)⁻¹ and tr Σ after them. Updates C and the mean.
 
-    The first rows of `C_and_rows` are Cᵀ. Below them is room for the centred rows y of a part, so that P = YC and
+    The first K rows of `C_and_rows` are Cᵀ. Below Cᵀ is room for Y, the centred rows y of a part, so that P = YC and
     G = YYᵀ are one product. From P and G, `learn_padded` computes for each message x = C†y and p = Cᵀy with the C
-    before the message. It also returns Z, by which C is updated after the part: C ← C + (Y − XCᵀ)ᵀZ.
+    before the message, and Z, by which C is updated after the part: C ← C + (Y − XCᵀ)ᵀZ.
 
     Fills in Y (n, d) with the rows √c·y, the sketch (SKETCH_SIZE, d) with the sums that `sums_of_rows` (n, 2) says, and
-    `explained`, `norm` and `kept` (n,). If `total_variance` is at most `smallest_variance`, no message is clipped.
+    for each message `explained`, which is x·p = ‖y‖² − ‖r‖², `norm` and `kept`. If `total_variance` is at most
+    `smallest_variance`, no message is clipped.
     """
     n = len(V)
     K = len(S)
     part_size = len(C_and_rows) - K
     for first in range(0, n, part_size):
         end = min(first + part_size, n)
-        used = K + end - first  # rows of `C_and_rows`: the last part may be shorter
-        rows = C_and_rows[K:used]
+        C_and_part = C_and_rows[: K + end - first]  # the last part may have fewer rows
+        rows = C_and_part[K:]  # y of the part
         total_variance = centre_rows(
             V[first:end], mean, weights, first, total_variance, smallest_variance, rows, norm[first:end],
             kept[first:end],
         )  # fmt: skip
         if K:
-            PG = product(rows, C_and_rows[:used], TRANSPOSED)  # P and G side by side
+            PG = product(rows, C_and_part, TRANSPOSED)  # P and G side by side
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
-                for j in range(K):  # x·p = ‖y‖² − ‖r‖²
+                for j in range(K):
                     explained[first + s] += X[s, j] * p[s, j]
-            _update_C(C_and_rows[:used], X, Z)
+            _update_C(C_and_part, X, Z)
         _add_to_sketch(rows, weights.c[first:end], sums_of_rows[first:end], Y[first:end], sketch)
     return S, total_variance
 
 
 @compiled_within
 def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C after a part: C ← C + (Y − XCᵀ)ᵀZ. The rows of `C_and_rows` are Cᵀ, and below them Y."""
+    """Update C after a part of b messages: C ← C + (Y − XCᵀ)ᵀZ. The first rows of `C_and_rows` are Cᵀ, the rest is Y.
+
+    X and Z have a row for each message. They are wider than the K columns of C, because they are padded with zeros.
+    """
     K = len(C_and_rows) - len(X)
     d = C_and_rows.shape[1]
     Y = C_and_rows[K:]
-    x = np.empty((len(X), K), C_and_rows.dtype)  # X without its padding, in the precision of C
-    z = np.empty((K, len(X)), C_and_rows.dtype)  # Zᵀ without its padding, in the precision of C
+    x = np.empty((len(X), K), C_and_rows.dtype)  # X without the padding, in the precision of C
+    z = np.empty((K, len(X)), C_and_rows.dtype)  # Zᵀ without the padding, in the precision of C
     for s in range(len(X)):
         for j in range(K):
             x[s, j] = X[s, j]
@@ -173,8 +182,8 @@ def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
     residual = product(x, C_and_rows[:K], PLAIN)  # XCᵀ
     for s in range(len(X)):
         for j in range(d):
-            residual[s, j] = Y[s, j] - residual[s, j]
-    change = product(z, residual, PLAIN)
+            residual[s, j] = Y[s, j] - residual[s, j]  # Y − XCᵀ
+    change = product(z, residual, PLAIN)  # Zᵀ(Y − XCᵀ), the transposed change of C
     for i in range(K):
         for j in range(d):
             C_and_rows[i, j] += change[i, j]

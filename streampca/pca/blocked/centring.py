@@ -38,19 +38,19 @@ class Weights(NamedTuple):
     concentration: float  # κ at the end of the block
 
 
-def compute_weights(state: State, retention: F64, center: bool = True, age: float = 1.0) -> Weights:
+def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
     """Compute the weights of the messages of a block that follows `state`.
 
-    `retention` (n,) holds the share ρ of the past that each message keeps. `age` is the weight since the newest entry
-    of the block was first seen, divided by the whole weight. The limit of clipping grows with this part of the weight,
-    and not with the whole weight.
+    `retention` (n,) holds the share ρ of the past that each message keeps. `known_share` is the share of the weight for
+    which all entries of the block have been known. Messages are clipped at a distance that grows with this part of the
+    weight, and not with the whole weight.
     """
     before, eta, c, past, reach, concentration = _compute_weights(
         w=state.weight,
         kappa=state.concentration,
         count=state.count,
         retention=retention,
-        q=LARGEST_SHARE * age,
+        q=LARGEST_SHARE * known_share,
         center=center,
     )
     return Weights(
@@ -106,7 +106,7 @@ def _compute_medians(V: Array) -> F64:
     """Compute the median of each column of V (n, d) without its NaN; it is NaN if a column has only NaN."""
     counts = (~np.isnan(V)).sum(axis=0)
     ordered = np.sort(V, axis=0)  # NaN come last
-    # The two middle values, which are the same if their number is odd.
+    # The rows of the two middle values; they are the same row if the count is odd.
     lower = np.maximum(counts - 1, 0) // 2
     upper = np.minimum(counts // 2, len(V) - 1)  # only a guard: counts // 2 is never beyond the last row
     middle = np.take_along_axis(ordered, np.array([lower, upper]), axis=0)
@@ -120,12 +120,15 @@ def _compute_weights(
     """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`.
 
     Before the block, w is the weight of the stream, κ the sum of the squared shares of its messages in w, and `count`
-    their number. Each message keeps the share ρ of the past (`retention`), and so changes w and κ:
+    their number. For each message, which keeps the share ρ of the past (`retention`):
 
-        before = ρw        reach = max(q · before, 30)/(1 − κ)        w ← before + 1        η = 1/w
+        before = ρw                                 the weight of everything before the message
+        reach = max(q · before, 30)/(1 − κ)         the largest squared distance from the mean, over tr Σ
+        w ← before + 1
+        η = 1/w                                     the share of the message in w
         κ ← (1 − η)²κ + η²
 
-    q is the largest squared distance of a message, divided by the total variance and by `before`.
+    `c` is the share of each message, and `past` the share of everything before the block, at the end of the block.
     """
     n = len(retention)
     before = np.empty(n)

@@ -25,20 +25,17 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F
     """Return the messages V (B, d) with missing entries filled, and the coordinates x of each message (B, k).
 
     A missing entry becomes m + Cx, where x is fitted to the observed entries by ridge regression on C. An observed
-    entry has a residual r = v − m − Cx, and becomes m + Cx + r/√q. q is the share of the messages that show the entry:
-    fewer messages have a residual, so each counts more, and the mean square of r over all messages stays right.
-    `root_q` (d,) is √q.
-
-    ‖x‖² is clipped to k + √(2k), which for complete Gaussian messages is its mean plus a standard deviation. Otherwise,
-    if a message has too few entries to determine x, their noise would be magnified, learned, and magnified again.
+    entry has a residual r = v − m − Cx, and becomes m + Cx + r/√q. Only the share q of the messages shows the entry and
+    has a residual. Divided by √q, these residuals vary as much as if all messages had one. `root_q` (d,) is √q.
     """
     B, d = V.shape
     CC = C.T @ C
     filled = np.empty(V.shape, V.dtype)
     X = np.zeros((B, C.shape[1]))
-    added_share = np.empty(d)  # of the residual: v = m + Cx + r, so v + (1/√q − 1) r is m + Cx + r/√q
+    added_share = np.empty(d)  # 1/√q − 1: because v = m + Cx + r, m + Cx + r/√q is v + (1/√q − 1) r
     for j in range(d):
         added_share[j] = 1.0 / root_q[j] - 1.0
+    # A few messages at a time, so that intermediate results fit the processor's cache.
     for first in range(0, B, _ROWS):
         end = min(first + _ROWS, B)
         X[first:end] = _fill_few(V[first:end], mean, C, CC, ridge, added_share, filled[first:end])
@@ -49,8 +46,9 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F
 def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64, filled: Array) -> F64:
     """Write messages V (B, d) to `filled`, with missing entries filled; return the coordinates x of each (B, k).
 
-    A missing entry becomes m + Cx. To an observed entry v, the share `added_share` of its residual v − m − Cx is added.
-    `CC` is CᵀC. At most `_ROWS` messages are filled at a time, so that the results fit the processor's cache.
+    A missing entry becomes m + Cx. An observed entry v has the residual r = v − m − Cx, and becomes m + Cx + r/√q. This
+    is v + `added_share` r: `added_share` (d,) is 1/√q − 1, where q is the share of the messages that show the entry.
+    `CC` is CᵀC.
     """
     B, d = V.shape
     missing = np.zeros(B, np.int64)
@@ -76,7 +74,9 @@ def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64
 def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
     """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O, where O are its observed entries.
 
-    `missing` (B,) are the numbers of missing entries, `CY` (B, k) holds C_Oᵀy_O, and `CC` (k, k) is CᵀC.
+    `missing` (B,) are the numbers of missing entries, `CY` (B, k) holds C_Oᵀy_O, and `CC` (k, k) is CᵀC. `_clip` limits
+    ‖x‖². Otherwise, if a message has too few entries to determine x, their noise would be magnified and learned, and C
+    would magnify the noise of later messages even more.
     """
     B, d = V.shape
     k = C.shape[1]
@@ -85,15 +85,16 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
         # C_OᵀC_O is the sum over the observed rows of C. An optimisation: if fewer rows are missing than observed, it
         # is computed as CᵀC less the sum over the missing rows.
         uses_missing_rows = missing[s] <= d - missing[s]
-        used_rows = np.zeros((max(1, min(missing[s], d - missing[s])), k))
-        count = 0
+        used_count = min(missing[s], d - missing[s])
+        used_rows = np.zeros((max(1, used_count), k))  # at least one row, of zeros: BLAS never gets an empty matrix
+        used = 0
         for j in range(d):
             is_missing = math.isnan(V[s, j])
             if is_missing == uses_missing_rows:
                 for m in range(k):
-                    used_rows[count, m] = C[j, m]
-                count += 1
-        H = used_rows.T @ used_rows
+                    used_rows[used, m] = C[j, m]
+                used += 1
+        H = used_rows.T @ used_rows  # becomes C_OᵀC_O + diag(ridge)
         for i in range(k):
             if uses_missing_rows:
                 for m in range(k):
@@ -106,9 +107,9 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
 
 @compiled_within
 def _clip(x: F64) -> None:
-    """Scale x (k,) so that ‖x‖² ≤ k + √(2k).
+    """Scale x (k,) so that ‖x‖² ≤ k + √(2k): the mean of ‖x‖² plus its standard deviation.
 
-    For Gaussian messages ‖x‖² is χ² with k degrees of freedom: its mean is k, and its standard deviation √(2k).
+    This holds for complete Gaussian messages, whose ‖x‖² is χ² with k degrees of freedom.
     """
     square = 0.0
     limit = len(x) + math.sqrt(2.0 * len(x))

@@ -30,14 +30,14 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "n
 
 
 def compiled(function: Function, **options: Any) -> Function:
-    """Compile the function when it is first called, and cache its machine code, with that of functions it calls.
+    """Compile the function when it is first called, and cache its machine code with the code of the functions it calls.
 
     Division by zero gives infinity or NaN, as in NumPy. The function keeps the GIL, because it is for short calls, in
     which reacquiring the GIL would cost more.
     """
     dispatcher = njit(**_OPTIONS, **options)(function)
     with contextlib.suppress(RuntimeError):  # there is no folder to cache in
-        dispatcher._cache = _Cache(function)  # what cache=True does, with numba's own class
+        dispatcher._cache = _Cache(function)  # njit(cache=True) would set numba's own cache, which has the faults above
     return cast("Function", dispatcher)
 
 

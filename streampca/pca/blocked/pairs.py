@@ -49,29 +49,28 @@ def compute_changes(
 ) -> PairChanges:  # fmt: skip
     """Compute how a block in which entries are missing changes the covariance Σ_ij of each pair of entries.
 
-    In each message an entry is its fit f = Cx, plus a residual r, which is 0 where the entry is missing. The rows of
-    the block are f + r/√q, where q is the share of the messages that show the entry. With c the weights of the
-    messages, η their sum, and n_ij (`shown`) the weight of the messages that show both entries:
+    In each message an entry is its fit f = Cx, plus a residual r, which is 0 where the entry is missing. Let c be the
+    weights of the messages, η their sum, and n_ij (`shown`) the weight of the messages that show both entries. From the
+    block's mean B_ij (`moment`) of the product of the two entries, for which each case below has a formula:
 
-        B_ij = Σc f_i f_j/η + Σc f_i r_j/n_jj + Σc r_i f_j/n_ii + Σc r_i r_j/n_ij    (`moment`: mean in the block)
-        g_ij = min(η, 10 n_ij)                                                       (`counted`)
-        N′_ij = past · N_ij + g_ij                                                   (weight for which both are known)
-        E_ij = g_ij/N′_ij                                                            (share of Σ_ij that is replaced)
-        Δ_ij = E_ij (B_ij − Σ_ij)                                                    (change of Σ_ij)
+        g_ij = min(η, 10 n_ij)         (`counted`)
+        N′_ij = past · N_ij + g_ij     (weight for which both are known)
+        E_ij = g_ij/N′_ij              (share of Σ_ij that is replaced)
+        Δ_ij = E_ij (B_ij − Σ_ij)      (change of Σ_ij)
 
-    Moments are about the mean before the block, and the lower triangle of `product` (d, d) about a mean that differs
-    from it by `change_of_row_mean` (d,). Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the
-    units of the data, and the block in these units times D (d,).
+    The rows of the block are f + r/√q, where q is the share of the messages that show the entry. Σc of their products,
+    about the mean before the block, is `product` + δδᵀ with δ = `change_of_row_mean` (d,); of `product` (d, d), only
+    the lower triangle is used. Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the units of the
+    data, and the block in these units times D (d,).
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
     change = np.zeros((d, d))
     replaced_share = np.empty(len(known))
     next_known = np.empty(len(known))
-    residual_weight = np.empty(d)
+    mean_factor = np.empty(d)  # √q_j/n_jj, which turns Σc f_i r_j/√q_j into Σc f_i r_j/n_jj; 0 if no message shows j
     for j in range(d):
-        # √q/n_jj: times Σc f r/√q of the rows, this is the mean of f r over the messages that show entry j.
-        residual_weight[j] = entries.root_q[j] / entries.shown[j] if entries.shown[j] > 0 else 0.0
+        mean_factor[j] = entries.root_q[j] / entries.shown[j] if entries.shown[j] > 0 else 0.0
     for first in range(0, d, _TILE):
         end = min(first + _TILE, d)
         FF = multiply(fits.fits_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc f_i f_j
@@ -85,18 +84,21 @@ def compute_changes(
                 rf = RF[i - first, j]
                 known_before = past * known[row + j]
                 if shown[i, j] > 0:
-                    # The product of the rows, less the parts with fits, is Σc r_i r_j/(√q_i √q_j).
+                    # Each part is averaged over the messages that show the part:
+                    # B_ij = Σc f_i f_j/η + Σc f_i r_j/n_jj + Σc r_i f_j/n_ii + Σc r_i r_j/n_ij
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
-                    rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
-                    moment = ff / eta + fr * residual_weight[j] + rf * residual_weight[i] + rr / shown[i, j]
+                    rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])  # Σc r_i r_j
+                    moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i] + rr / shown[i, j]
                     counted = min(eta, shown[i, j] / RARELY_SHOWN)
                     next_known[row + j] = known_before + counted
                     replaced_share[row + j] = counted / next_known[row + j]
-                else:  # no message shows both entries, so Σc r_i r_j says nothing about the pair
+                else:  # no message shows both entries, so r_i r_j is always 0
                     if _begins(entries, i) or _begins(entries, j):
-                        # The fits of an entry that begins are 0, so only its residuals say something about the pair.
-                        moment = ff / eta + fr * residual_weight[j] + rf * residual_weight[i]
-                    else:  # as if the messages were filled: a missing entry has its fit and no residual
+                        # An entry that begins in this block has no fits yet, so the residuals are averaged as above:
+                        # B_ij = Σc f_i f_j/η + Σc f_i r_j/n_jj + Σc r_i f_j/n_ii
+                        moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i]
+                    else:
+                        # The mean of the filled messages: B_ij = Σc (f_i + r_i)(f_j + r_j)/η
                         moment = (ff + fr * entries.root_q[j] + rf * entries.root_q[i]) / eta
                     replaced_share[row + j] = _compute_share_replaced_by_fits(entries, i, j, eta)
                     # The block counts for a known pair, so that the pair stays known; a pair never shown stays unknown.
@@ -116,9 +118,9 @@ def _begins(entries: Entries, j: int) -> bool:
 def _compute_share_replaced_by_fits(entries: Entries, i: int, j: int, eta: float) -> float:
     """If no message of a block shows both entries of a pair, return the share of Σ_ij that the block replaces.
 
-    The block has the share `eta` of the weight. If each entry is shown by some message, or one of them begins in this
-    block, Σ_ij is replaced by what the filled messages say. Otherwise a sensor is dead, and the share is 0:
-    `add_changes` changes Σ_ij by a prediction from the other sensors.
+    If the block shows each entry, or if one of the entries begins in this block, the share is η/max(η, N). η (`eta`) is
+    the block's share of the weight, and N is the weight for which the more recent of the two entries is known. If not,
+    an entry is from a dead sensor, and the share is 0: `add_changes` adds a prediction from the other sensors to Σ_ij.
     """
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
@@ -126,10 +128,10 @@ def _compute_share_replaced_by_fits(entries: Entries, i: int, j: int, eta: float
     one_begins = _begins(entries, i) or _begins(entries, j)
     if not (each_is_shown or one_begins):
         return 0.0
-    # The weight for which each entry is known, with the block if the block shows the entry.
+    # The weight for which each entry is known, including the block if the block shows the entry.
     i_known = entries.known_before[i] + (eta if i_is_shown else 0.0)
     j_known = entries.known_before[j] + (eta if j_is_shown else 0.0)
-    pair_weight = min(i_known, j_known)
+    pair_weight = min(i_known, j_known)  # N
     return eta / max(eta, pair_weight) if pair_weight > 0 else 0.0
 
 
@@ -145,9 +147,9 @@ def compute_changes_of_complete_block(
         E_ij = η/N′_ij               (share of Σ_ij that is replaced)
         Δ_ij = E_ij (B_ij − Σ_ij)    (change of Σ_ij)
 
-    B is about the mean before the block, and the lower triangle of `product` (d, d) about a mean that differs from it
-    by `change_of_row_mean` (d,). Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the units of
-    the data, and the block in these units times D (d,).
+    B is about the mean before the block: ηB is `product` + δδᵀ with δ = `change_of_row_mean` (d,), where only the lower
+    triangle of `product` (d, d) is used. Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the
+    units of the data, and the block in these units times D (d,).
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -186,9 +188,11 @@ def add_changes(
     """Compute Σ after a block: Σ, plus the shown and the predicted changes, less δδᵀ, with correlations cut to ±1.
 
     δ (`mean_change`) is the change of the mean, and `variance` the diagonal of Σ after the block, (d,) each. The block
-    has the share `eta` of the weight. Σ before the block and the result are packed, and in the units of the data; all
-    else is in the units of the block, which are those of the data times D (d,). Fills in `square` (d, d), which is Σ
-    after the block in the units of the data times `next_D` (d,).
+    has the share η (`eta`) of the weight, and replaces the share E of the moments of a pair.
+
+    Units: Σ before the block and the result are packed, in the units of the data. The other arguments are in the units
+    of the block, which are those of the data times D (d,). Fills in `square` (d, d), which is Σ after the block in the
+    units of the next block, which are those of the data times `next_D` (d,).
     """
     d = len(variance)
     after = np.empty(len(covariance_before))
@@ -201,15 +205,15 @@ def add_changes(
             value = covariance_before[row + j] * (D[i] * D[j])
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
-                # 0 if the block replaces its whole share η of the pair's moments, 1 if it replaces nothing.
+                # 1 − E/η: 0 if the messages show the whole change (E is η), 1 if they show nothing of it (E is 0).
                 predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta
                 value += predicted_share * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]
             value = min(max(value, -largest), largest)
             if i == j:  # exactly the variance by which covariances are cut; the sum above has other rounding
                 value = variance[i]
-            after[row + j] = value / (D[i] * D[j])
-            square[i, j] = after[row + j] * (next_D[i] * next_D[j])
+            after[row + j] = value / (D[i] * D[j])  # from the units of the block to those of the data
+            square[i, j] = after[row + j] * (next_D[i] * next_D[j])  # to the units of the next block
         row += i + 1
     triangle.mirror(square)
     return after

@@ -77,8 +77,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     """
     b = len(P)
     w = (P.shape[1] + _LANES - 1) // _LANES * _LANES  # K, rounded up to a multiple of `_LANES`
-    # Until a message is learned, its row here is p, and afterwards z, its row of Z.
-    p_or_z = resize(P, b, w)
+    p_or_z = resize(P, b, w)  # the row of a message is p until the message is learned, and then z, its row of Z
     X = np.zeros((b, w))
     h = np.zeros(b)
     p = np.zeros((b, w))
@@ -87,23 +86,25 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # The group has changed C. So the rows of all other messages change, with X and z of the group:
-        # p ← p − (pXᵀ − G)z for each later message, and z′ ← z′ − z′Xᵀz for the row z′ of each earlier message.
-        z = _solve(X[first:end], h[first:end])
-        factors_of_z = product(p_or_z, X[first:end], TRANSPOSED)
+        # The group has changed C, so the rows of all other messages change. With X and Z of the group alone, and G of
+        # the later messages with the group:
+        #     earlier messages: Z′ ← Z′ − (Z′Xᵀ)Z        later messages: P ← P − (PXᵀ − G)Z
+        group_Z = _solve(X[first:end], h[first:end])
+        factors = product(p_or_z, X[first:end], TRANSPOSED)  # Z′Xᵀ and PXᵀ
         for s in range(end, b):
             for t in range(first, end):
-                factors_of_z[s, t - first] -= G[s, t]
-        change = product(factors_of_z, z, PLAIN)
-        for s in range(b):
-            is_in_group = first <= s < end
-            if is_in_group:
-                for j in range(w):
-                    p[s, j] = p_or_z[s, j]
-                    p_or_z[s, j] = z[s - first, j]
-            else:
-                for j in range(w):
-                    p_or_z[s, j] -= change[s, j]
+                factors[s, t - first] -= G[s, t]
+        change = product(factors, group_Z, PLAIN)
+        for s in range(first):
+            for j in range(w):
+                p_or_z[s, j] -= change[s, j]
+        for s in range(end, b):
+            for j in range(w):
+                p_or_z[s, j] -= change[s, j]
+        for s in range(first, end):  # the group itself
+            for j in range(w):
+                p[s, j] = p_or_z[s, j]
+                p_or_z[s, j] = group_Z[s - first, j]
     Z = p_or_z
     return X, Z, p, S
 
@@ -130,17 +131,16 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
 
     1. x = S p_s        h = η/(1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
     2. CᵀC grows by g x xᵀ with g = h²‖r‖². So S ← S − f u uᵀ with u = Sx and f = g/(1 + g x·u).
-    3. For each later message t: p_t ← p_t + e x with e = h (G_st − p_t·x).
+    3. `_move_later_messages` changes the p of the later messages of the group.
 
-    All products S p_t are kept as `Sp`. By 2 and 3, they change by (e − f u·(p_t + e x)) u. u·p_t is computed as
-    x·Sp_t, so that an error in Sp_t shrinks together with Sp_t, however much S shrinks. An optimisation: S is large, so
-    step 2 is applied to S only in the pass that computes Sx of the next message.
+    `Sp` holds the products S p_s of the whole group. An optimisation: S is large, so step 2 is applied to S only in the
+    pass over S that computes u of the next message. Until then, the change is due.
     """
     w = len(S)
-    f = 0.0  # no change of S is due yet
     Sp = product(p[first:end], S, PLAIN)
     u = np.zeros(w)
-    u_before = np.zeros(w)  # u of the previous message, by which S is not changed yet
+    f_due = 0.0  # f and u of the previous message; for the first message of the group, no change of S is due
+    u_due = np.zeros(w)
     for s in range(first, end):
         x = X[s]
         xx = xp = xu = 0.0
@@ -149,25 +149,40 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         for j in range(w):
             xx += x[j] * x[j]
             xp += x[j] * p[s, j]
-        _shrink_and_multiply(S, f, u_before, x, u)
+        _shrink_and_multiply(S, shrink=f_due, v=u_due, x=x, out=u)
         for j in range(w):
-            u_before[j] = u[j]
+            u_due[j] = u[j]
         for j in range(w):
             xu += x[j] * u[j]
         h[s] = eta[s] / (1.0 + eta[s] * xx)
         g = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make ‖r‖² negative
-        f = g / (1.0 + g * xu)
-        for t in range(s + 1, end):
-            px = Spx = 0.0
-            for j in range(w):
-                px += p[t, j] * x[j]
-                Spx += Sp[t - first, j] * x[j]
-            e = h[s] * (G[s, t] - px)
-            factor_of_u = e - f * (Spx + e * xu)
-            for j in range(w):
-                p[t, j] += e * x[j]
-                Sp[t - first, j] += factor_of_u * u[j]
-    _shrink_and_multiply(S, f, u_before, u_before, u)  # the last change of S; the product is not needed
+        f_due = g / (1.0 + g * xu)
+        _move_later_messages(p[s + 1 : end], Sp[s + 1 - first :], G[s, s + 1 : end], h[s], f_due, x, u, xu)
+    _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)  # the last change; any x, as `out` is not used
+
+
+@compiled_within
+def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
+    """Change p and Sp of each later message t, (b, w) each, after a message was learned with x, h, f and u = Sx.
+
+    C has become C + h r xᵀ, and S has become S − f u uᵀ. So p_t = Cᵀy_t and S p_t become
+
+        p_t + e x        S p_t + (e − f u·(p_t + e x)) u        with e = h (G_t − p_t·x)
+
+    G_t is the product of the message and message t. u·p_t is computed as x·Sp_t, so that an error in Sp_t shrinks
+    together with Sp_t, however much S shrinks. `xu` is x·u.
+    """
+    w = len(x)
+    for t in range(len(p)):
+        px = Spx = 0.0
+        for j in range(w):
+            px += p[t, j] * x[j]
+            Spx += Sp[t, j] * x[j]
+        e = h * (G[t] - px)
+        factor_of_u = e - f * (Spx + e * xu)
+        for j in range(w):
+            p[t, j] += e * x[j]
+            Sp[t, j] += factor_of_u * u[j]
 
 
 @compiled_within
@@ -202,9 +217,13 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Solve (striu(XXᵀ) + diag(1/h)) Z = X for Z, from the last row up. If an h is 0, its row of Z is 0.
+    """Compute Z (b, w), with which all steps of b messages can be taken at once: C ← C + (Y − XCᵀ)ᵀZ.
 
-    With Z, all steps of the messages can be taken at once: C ← C + (Y − XCᵀ)ᵀZ.
+    One by one, the steps are C ← C + h_s (y_s − C x_s) x_sᵀ. Equal results need, from the last row z_s up,
+
+        z_s = h_s (x_s − Σ_t>s (x_s·x_t) z_t)
+
+    This solves (U + diag(1/h)) Z = X, where U is the strict upper triangle of XXᵀ.
     """
     XX = product(X, X, TRANSPOSED)
     b, w = X.shape

@@ -58,27 +58,28 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 
 
 def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
-    """Return the next [C | F] from rows A (n, d), multiplied by `units` (d,), in one pass over the rows.
+    """Return the next [C | F] from rows B = A diag(units), with A (n, d), in one pass over A.
 
-    `start` (d, m) spans a subspace that is near these axes. The covariance AᵀA is approximated by Nyström's method:
-    with X a basis of the subspace and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ equals AᵀA on the subspace. This holds for any
-    basis, so X need be orthonormal only to half of the digits.
+    These are the leading axes of BᵀB, times their standard deviations. The columns of `start` (d, m), times `units`,
+    span a subspace near these axes. BᵀB is approximated by Nyström's method: with X a basis of the subspace and
+    S = BᵀBX, the matrix S(XᵀS)⁻¹Sᵀ equals BᵀB on the subspace. This holds for any basis, so X need be orthonormal only
+    to half of the digits.
     """
     D = np.reshape(units, (-1, 1)).astype(A.dtype)  # as a column, which multiplies the rows of a matrix (d, m)
     X = orthonormalise(D * start, passes=1)
-    AX = A @ (D * X)
-    S = D * (AX.T @ A).T  # AᵀAX with A in the new units; quickest in this order and layout
+    BX = A @ (D * X)
+    S = D * (BX.T @ A).T  # BᵀBX; quickest in this order and layout
     XS = (X.T @ S).astype(np.float64)
     symmetric_XS = (XS + XS.T) / 2  # exactly symmetric, in spite of rounding
     variance, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
     largest_variance = variance[-1]  # the variances are ascending
     kept = variance > rounding * largest_variance
-    # XᵀS is UΛUᵀ with the variances Λ, so BBᵀ is S(XᵀS)⁻¹Sᵀ.
-    B = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)
-    # The columns of B are not orthogonal. Its leading axes, times their standard deviations, are combinations of them.
-    axis_variance, combinations = _leading_eigenvectors((B.T @ B).astype(np.float64, copy=False), limits.columns)
-    return np.ascontiguousarray(B @ combinations[:, limits.select(axis_variance)].astype(B.dtype))
+    # XᵀS is UΛUᵀ with the variances Λ. So the factor J = S U Λ^−½ has the product JJᵀ = S(XᵀS)⁻¹Sᵀ.
+    J = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)
+    # The columns of J are not orthogonal. Combinations of these columns are the axes times their standard deviations.
+    axis_variance, combinations = _leading_eigenvectors((J.T @ J).astype(np.float64, copy=False), limits.columns)
+    return np.ascontiguousarray(J @ combinations[:, limits.select(axis_variance)].astype(J.dtype))
 
 
 def decompose_rows(A: Array, limits: Limits) -> Array:

@@ -62,18 +62,18 @@ def test_the_concentration_is_the_sum_of_the_squared_shares_and_limits_are_divid
 @given(retentions, st.floats(1, 1e4), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 30.0]), st.floats(0, 1))
 @settings(max_examples=100, deadline=None)
 def test_each_message_is_centred_and_clipped_before_the_next(
-    retention: F64, w0: float, seed: int, size: float, age: float
+    retention: F64, w0: float, seed: int, size: float, known_share: float
 ) -> None:
     """By the mean and the total variance before it."""
     random = np.random.default_rng(seed)
     V, m, total = random.standard_normal((len(retention), 3)), random.standard_normal(3), 2.0
     V[::5] *= size
     kappa = 1 / w0
-    weights = centring.compute_weights(make_state(w0, kappa), retention, age=age)
+    weights = centring.compute_weights(make_state(w0, kappa), retention, known_share=known_share)
     got = centred(V, m, total, weights)
     for s, v in enumerate(V):
         a, y, kept = weights.a[s], v - m, 1.0
-        limit = max(LARGEST_SHARE * weights.before[s] * age, SMALLEST_REACH) * total / max(1 - kappa, 1e-300)
+        limit = max(LARGEST_SHARE * weights.before[s] * known_share, SMALLEST_REACH) * total / max(1 - kappa, 1e-300)
         if y @ y > limit > 0:
             kept = np.sqrt(limit / (y @ y))
         y = kept * y
