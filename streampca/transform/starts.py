@@ -75,6 +75,8 @@ class StartFinder:
             written = self._read_written(without_offset, topic_id)
             # While the outputs were read, another member may have written the first ones, and committed their offsets.
             committed = self._find_committed()
+            if set(partitions) - committed.keys() - without_offset:  # then the topic was perhaps replaced
+                raise TimeoutError("offsets of the group were deleted while the outputs were read")
             without_offset -= committed.keys()
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))

@@ -280,3 +280,22 @@ def test_a_member_is_not_refused_because_another_one_writes_the_first_outputs_me
     starting.source.committed = look  # type: ignore[method-assign]
     assert starting.finder.find([0]).positions([0])[0].position == 5
     assert looks[0] == {}
+
+
+def test_a_member_waits_if_offsets_are_deleted_while_it_looks_for_the_last_outputs() -> None:
+    """As brokers do with a topic: partition 0 had an offset at first, and partition 1 never had one."""
+    world = World(5, 0)
+    Member(world).run()
+    world.topic.committed.pop(1, None)
+    starting = Member(world, start="outputs")
+    committed, looks = starting.source.committed, []
+
+    def look(partitions: Any) -> Any:
+        looks.append(committed(partitions))
+        forget_offsets(world)
+        return looks[-1]
+
+    starting.source.committed = look  # type: ignore[method-assign]
+    assert "were deleted" in refusal(TimeoutError, starting.finder.find, [0, 1])
+    assert looks[0].keys() == {0}
+    assert looks[1] == {}

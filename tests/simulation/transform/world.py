@@ -150,7 +150,7 @@ class TransformWorld(Site):
             source, TOPIC, OUTPUT, partial(self._open_outputs, source), model.require_shape, self.transform_start
         )
         member = Transformer(self.config, source, in_flight, transactions, outputs, finder, checks.notify)
-        self._run(machine, member, lambda: checks.has_continued)
+        self._run(machine, member, lambda: checks.has_continued and not self.has_forgotten)
 
     def _open_outputs(self, source: TransformSource) -> TopicReader:
         source._request("outputs")
