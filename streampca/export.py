@@ -42,7 +42,7 @@ _FILL = """
 def to_onnx(published: PublishedModel) -> bytes:
     """Return an ONNX model with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,).
 
-    All numbers are float64. The outputs of a vector with NaN are NaN, as are those of a vector with a number that means
+    All numbers are float64. The outputs of a vector are NaN if one of its entries is NaN or a number that means
     "missing". The text of the graph is made of the templates above, which refer to the names in `constants`.
     """
     from onnx import checker, helper, numpy_helper, parser

@@ -123,7 +123,7 @@ def _merge_and_save(
     checkpoint = merge(parts, plan)
     tables = [_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys]
     # The metadata of each table say at which index of its JSON array each named element, such as {"id": "temp"}, was
-    # found in a chunk. Those of the saved table join them. If an index differs, the command warns, not this function.
+    # found in a chunk. They are joined for the saved table, from which the command warns if an index differs.
     element_places = ElementPlaces()
     for table in tables:
         element_places.add(decode_element_places(table))

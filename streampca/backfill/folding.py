@@ -76,7 +76,7 @@ class BackfillPlan:
         return Checkpoint(
             topic=self.topic,
             topic_id="",  # the id that brokers give to a topic; files have none
-            partition=backfill_partition(self.number),  # a negative number, as no partition of the topic has
+            partition=backfill_partition(self.number),  # a number that no partition of a topic has
             fold=fold,
             settings=self.fold_config.as_dict(),
             until=self.until,

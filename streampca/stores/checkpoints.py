@@ -130,8 +130,8 @@ class Checkpoints:
             # one, if another worker has saved it after the failure.
             skipped = {failed: error for failed, error in failures.items() if failed > offset}
             self._note_skipped(partition, skipped)
-            # `newest_known` does not go back: a newer checkpoint may be damaged, or not listed yet. `save` looks for the
-            # newest known one, to notice that the store was replaced.
+            # `newest_known` does not go back: a newer checkpoint may be damaged, or not listed yet. `save` looks for
+            # the newest known checkpoint, to notice that the store was replaced.
             newest_known = self._memory.newest_known.get(partition, offset)
             self._memory.newest_known[partition] = max(newest_known, offset)
             return checkpoint
