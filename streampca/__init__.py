@@ -19,6 +19,10 @@ __all__ = ["Model", "StreamingPCA", "__version__", "merge"]
 
 
 def __getattr__(name: str) -> Any:
+    """Import a public class or function when it is first used, since the estimator needs scikit-learn.
+
+    Raises `ImportError` with a remedy if scikit-learn, an optional package, is not installed.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -29,9 +33,8 @@ def __getattr__(name: str) -> Any:
             raise
         from streampca.errors import describe_missing_package
 
-        raise ImportError(
-            describe_missing_package("scikit-learn", "sklearn", needed_by=f"streampca.{name}"), name=name
-        ) from None
+        message = describe_missing_package(package="scikit-learn", extra="sklearn", needed_by=f"streampca.{name}")
+        raise ImportError(message, name=name) from None
 
 
 def __dir__() -> list[str]:

@@ -42,8 +42,8 @@ _FILL = """
 def to_onnx(published: PublishedModel) -> bytes:
     """Return an ONNX model with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,).
 
-    All numbers are float64. The outputs of a vector with NaN, or with one of the model's missing values, are NaN. The
-    text of the graph is made of the templates above, which refer to the names in `constants`.
+    All numbers are float64. The outputs of a vector are NaN if one of its entries is NaN or a number that means
+    "missing". The text of the graph is made of the templates above, which refer to the names in `constants`.
     """
     from onnx import checker, helper, numpy_helper, parser
 
@@ -58,8 +58,11 @@ def to_onnx(published: PublishedModel) -> bytes:
     if model.scale is not None or model.seen is not None:
         centre = _STANDARDIZE
         # D (d,) are the factors that standardise; all are 1 without `standardize`. `seen` (d,) is False for a dimension
-        # in which no learned vector had a number: its factor is 0, so this dimension does not change outputs.
+        # in which no learned vector had a number, and None if there is no such dimension. The factor of an unseen
+        # dimension is 0, so that it does not change outputs.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
+    # `fill` is the part of the graph that replaces numbers that mean "missing" by NaN. `filled_vectors` is the name of
+    # what it makes. Its constants are added to `constants`.
     fill, filled_vectors = _make_fill(published.missing_values, constants)
     text = _ONNX.format(
         d=model.dimensions, k=model.n_components, fill=fill, centre=centre.format(vectors=filled_vectors)
@@ -78,8 +81,8 @@ def to_onnx(published: PublishedModel) -> bytes:
 def _make_fill(missing: MissingValues, constants: dict[str, NDArray[Any]]) -> tuple[str, str]:
     """Return the part of the graph that replaces missing values by NaN, and the name of the vectors that it makes.
 
-    Adds the constants of this part to `constants`. If no number means "missing", the part is empty, and the vectors are
-    the input.
+    Adds the constants of this part to `constants`. If the model has no number that means "missing", the part is empty,
+    and the name is that of the graph's input.
     """
     from onnx import helper
 
@@ -87,11 +90,14 @@ def _make_fill(missing: MissingValues, constants: dict[str, NDArray[Any]]) -> tu
     fill = ""
     if not missing.numbers:
         return fill, vectors
-    constants["last"] = np.array([2])  # the axis of missing values, when entries (n, d, 1) are compared with each
+    # The comparison of entries (n, d, 1) with k missing values gives (n, d, k). An entry is missing if any of its k
+    # results, which lie along the last axis, is true.
+    constants["last"] = np.array([2])
     constants["nan"] = np.array(np.nan)
     # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type. So the
     # vectors are filled twice: `filled_float64` is made from the input, and `filled_float32` from `filled_float64`.
     for precision in dict.fromkeys(("float64", missing.dtype)):  # once if both are float64
+        # `_FILL` is a text of graph operations that read the vectors `before` and make `filled_{precision}`.
         fill += _FILL.format(
             before=vectors,
             precision=precision,
@@ -141,16 +147,14 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
     axes = estimator.model_.components.T  # (d, k)
     if estimator.whiten:
-        # As scikit-learn does, with variances that were divided by n − 1. The unbiased model has these.
+        # scikit-learn divides the sum of squares by n − 1 for the variances. The unbiased model has these variances.
         axes = estimator.online_.unbiased_model.whiten(axes)
     vectors = operator.inputs[0]
     config = estimator.online_.config.learning
     missing = MissingValues.of(config.missing_values, config.dtype)
-    # An entry is missing if it equals a missing value in the type of the vectors. If the model learns in float32, it is
-    # also missing if it equals one after both were rounded to float32.
-    precisions = {dtype}
+    precisions = {dtype}  # an entry is missing if it equals a missing value in the type of the vectors
     if config.dtype == "float32":
-        precisions.add(np.float32)
+        precisions.add(np.float32)  # or, if the model learns in float32, after both were rounded to float32
     for precision in precisions:
         for number in missing.rounded_to(np.dtype(precision)):
             rounded = OnnxCast(vectors, to=np_dtype_to_tensor_dtype(np.dtype(precision)), op_version=opset)
@@ -159,5 +163,6 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     centred = OnnxSub(vectors, estimator.mean_.astype(dtype), op_version=opset)
     if estimator.scale_ is not None:
         centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=opset)
+    # Each operation above is the input of the next one, so `add_to` adds all of them to the container.
     coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=opset, output_names=operator.outputs[:1])
     coordinates.add_to(scope, container)

@@ -59,13 +59,14 @@ class RiverPCA(MiniBatchTransformer):
 
     def _select_features(self, X: pd.DataFrame) -> Any:
         """Return the values of the learned features (n, d), in their order. The value of an absent feature is NaN."""
-        selected = fill_nulls(X.reindex(columns=self._features))
+        selected = fill_nulls(X.reindex(columns=self._features))  # in columns of objects, None and `pd.NA` become NaN
         try:
+            # `na_value` does the same for the nulls of the number types of pandas.
             return selected.to_numpy(np.float64, na_value=np.nan)
         except (TypeError, ValueError):
             for feature in self._features:
-                _require_numbers(feature, selected[feature])
-            raise
+                _require_numbers(feature, selected[feature])  # raises an error that names the feature
+            raise  # each feature is fine by itself
 
     def _create_frame(self, x: dict[Any, Any]) -> pd.DataFrame:
         """Return a frame with this row, a dictionary of values by feature. None and other nulls become NaN.

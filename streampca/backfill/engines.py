@@ -87,10 +87,11 @@ def on_processes(workers: int | None = None) -> Engine:
         callers_children = set(multiprocessing.active_children())  # not of the pool, so an error must not end them
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(process_count, mp_context=spawn, initializer=_end_with_parent) as pool:
-            # Two chunks for each process: when it has folded one, the next one is at hand.
-            run_in_pool = on_executor(pool, chunks_in_flight=2 * process_count)
+            # `on_executor` returns a function that calls `fold_chunk` in the pool for each chunk, and yields the parts.
+            # At most two chunks per process are submitted: when a process has folded one, its next one is at hand.
+            fold_in_pool = on_executor(pool, chunks_in_flight=2 * process_count)
             try:
-                yield from run_in_pool(chunks, plan)
+                yield from fold_in_pool(chunks, plan)
             except BaseException as error:
                 # Otherwise, the pool would wait for chunks that are being folded, perhaps for minutes.
                 processes_of_pool = set(multiprocessing.active_children()) - callers_children
@@ -117,9 +118,9 @@ def _end_with_parent() -> None:
 
 
 def on_dask(scheduler: str) -> Engine:
-    """Make an engine of the Dask cluster with this scheduler, `tcp://host:port`.
+    """Make an engine, a function that folds chunks of files, for the Dask cluster with this scheduler.
 
-    streampca must be installed on its workers.
+    `scheduler` has the form `tcp://host:port`. streampca must be installed on its workers.
     """
     from dask import distributed  # not at the top, since the package is optional
 
@@ -132,9 +133,10 @@ def on_dask(scheduler: str) -> Engine:
         with dask.Client(scheduler) as client:
             thread_count = sum(client.nthreads().values())
             chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
-            run_on_cluster = on_executor(client.get_executor(), chunks_in_flight)
+            # A function that calls `fold_chunk` on the cluster for each chunk, and yields the parts as they are made.
+            fold_on_cluster = on_executor(client.get_executor(), chunks_in_flight=chunks_in_flight)
             try:
-                yield from run_on_cluster(chunks, plan)
+                yield from fold_on_cluster(chunks, plan)
             except dask.KilledWorker:
                 raise InputError(_WORKER_DIED) from None
 
@@ -159,9 +161,10 @@ def on_spark(session: Any) -> Engine:
             return _fold_on_spark(session, chunk, plan)
 
         with ThreadPoolExecutor(chunks_in_flight) as threads:
-            run_jobs = on_executor(threads, chunks_in_flight, fold)
+            # A function that calls `fold` in a thread for each chunk, and yields the parts as they are made.
+            fold_in_jobs = on_executor(threads, chunks_in_flight=chunks_in_flight, fold=fold)
             try:
-                yield from run_jobs(chunks, plan)
+                yield from fold_in_jobs(chunks, plan)
             finally:
                 context.cancelJobGroup(job_group)
 

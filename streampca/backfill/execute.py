@@ -31,9 +31,10 @@ _OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "name
 def execute(
     store: Store, plan: BackfillPlan, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
 ) -> tuple[Checkpoint, Any]:
-    """Fold the chunks, save the checkpoint of their merge, and return it with a table of the rejected rows.
+    """Execute a backfill, which learns files, and return its checkpoint and a table of the rejected rows.
 
-    If the same backfill was saved before, its checkpoint and table are returned. `on_done` is called with the number of
+    Each chunk (a piece of a file) is folded to a part, and the parts are merged to the checkpoint, which is saved. If
+    the same backfill was saved before, its checkpoint and table are returned. `on_done` is called with the number of
     finished chunks. Raises `SettingsError` if the store holds a different backfill with the number of this plan, or a
     checkpoint with other settings. Raises `InputError` if no row can be learned.
     """
@@ -42,7 +43,8 @@ def execute(
     folder = name_folder(plan.topic, partition)
     _refuse_other_settings(checkpoints, plan)
     chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
-    all_keys = "".join(chunk_by_key)  # a key is a digest of the file and the settings
+    all_keys = "".join(chunk_by_key)  # a key is a digest of the chunk and the settings
+    # Identifies the files and the settings, so that a different backfill with the same number is noticed.
     sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
     _refuse_other_sources(store, folder, plan, sources_digest)
     checkpoint = checkpoints.newest(partition)
@@ -63,13 +65,14 @@ def execute(
 
 
 def add_names_of_dimensions(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, Rows]:
-    """Return the plan with names of the dimensions, and the opened first file.
+    """Return the plan with names of the dimensions, and the first file, opened, from which the caller can read on.
 
     The names are those of the plan, otherwise those of the topic's checkpoints, otherwise those of the first file.
     Raises `InputError`.
     """
     config = plan.fold_config
     names = config.names or _find_names_in_checkpoints(Checkpoints(store, plan.topic))
+    # If `names` are given, `open_rows` checks that the file has them. Otherwise it takes those of the file's columns.
     first_file = open_rows(chunks[0].path, plan.options._replace(names=names))
     config = replace(config, names=names or first_file.names)
     return replace(plan, fold_config=config), first_file
@@ -111,13 +114,16 @@ def _merge_and_save(
 ) -> Checkpoint:
     """Merge the parts of the chunks with these keys, and save the table of rejected rows and the checkpoint.
 
-    Raises `FileNotFoundError` if a part was deleted, and the errors of `execute`.
+    The part of a chunk, which is one piece of a file, is its fold and its rejected rows. Raises `FileNotFoundError` if
+    a part was deleted. Raises `InputError` if no row was learned, and `SettingsError` if the store holds a different
+    backfill with this number, or a checkpoint with other settings.
     """
     # A generator, so that one part is in memory at a time. Rejected rows are read below, as tables.
     parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)
     checkpoint = merge(parts, plan)
     tables = [_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys]
-    # The user is warned if an element of an array, such as {"id": "temp"}, does not have the same index in all chunks.
+    # The metadata of each table say at which index of its JSON array each named element, such as {"id": "temp"}, was
+    # found in a chunk. They are joined for the saved table, from which the command warns if an index differs.
     element_places = ElementPlaces()
     for table in tables:
         element_places.add(decode_element_places(table))
@@ -193,7 +199,8 @@ def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
         is_set = value != FileOptions._field_defaults[name]
         if name in _OPTIONS_OF_FIRST_RELEASE or is_set:
             options.append(f"{name}={value!r}")
-    # The first release hashed the text of a tuple with these elements.
+    # The first release hashed repr((chunk, config, names, FileOptions(...), column, until)). The same text is written
+    # here by hand, without the later options: any other text would give other keys.
     elements = [
         repr(tuple(chunk)),
         repr(config.as_dict()),

@@ -72,11 +72,11 @@ class BackfillPlan:
         )
 
     def make_checkpoint(self, fold: Fold) -> Checkpoint:
-        """Make the checkpoint of a fold of this backfill."""
+        """Make a checkpoint of what this backfill, which reads files instead of a topic, has learned."""
         return Checkpoint(
             topic=self.topic,
-            topic_id="",
-            partition=backfill_partition(self.number),
+            topic_id="",  # the id that brokers give to a topic; files have none
+            partition=backfill_partition(self.number),  # a number that no partition of a topic has
             fold=fold,
             settings=self.fold_config.as_dict(),
             until=self.until,
@@ -119,9 +119,10 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     rejects: list[_RejectRow] = []
     # The user will be warned if an element of an array, such as {"id": "temp"}, changes its index in the array.
     element_places = ElementPlaces()
-    rows_before = 0  # number of rows in earlier batches
+    rows_before = 0  # in earlier batches
     with threadpool_limits(1):  # with several threads, BLAS may compute other bits on another machine
         for file_batch in batches:
+            # Decodes the rows before the end of the backfill. Later rows are left out: they are in the topic, too.
             batch = _select_history(file_batch, plan, judge, rows_before)
             fold, _ = fold.take(batch, plan.fold_config)  # the second value, the losses, is not needed
             for reject in sorted(batch.decoded.rejects):
@@ -129,7 +130,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
                 rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
             if file_batch.places is not None:
                 element_places.add(file_batch.places)
-            rows_before = batch.next
+            rows_before = batch.next  # the row after the batch, counted from the start of the chunk
         # The fold learns blocks of vectors. The pending vectors at its end are too few for a block: learn them, too.
         state = fold.provisional(learning)
     # The position of a part is the number of its rows; `merge` adds them up.
@@ -143,9 +144,9 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
 def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows that are history, which means before the end of the backfill, as a batch to learn.
 
-    Later rows are left out: the worker learns them from the topic. A row is rejected if it does not say whether it is
-    history, or if it is history and its vectors must not be learned. `rows_before` is the number of rows in earlier
-    batches.
+    Later rows are left out: the worker learns them from the topic. An unclear row, without the time or offset that
+    tells whether it is history, is rejected. So is a row of history whose vectors must not be learned. `rows_before` is
+    the number of rows in earlier batches.
     """
     vectors = file_batch.found.vectors
     vectors_per_row = file_batch.found.counts
@@ -164,7 +165,8 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
     rejects_of_unreadable_rows = [
         Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_history[row]
     ]
-    # Adds a reject for each row whose vectors must not be learned.
+    # `decoded` has the vectors of the good rows, the indices of these rows, and as `rejects` those passed here and one
+    # for each row whose vectors must not be learned.
     decoded = judge.reject_bad(
         vectors,
         indices=rows_with_vectors,
@@ -173,7 +175,8 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
     )
     rejects_of_unclear_rows = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
     decoded = decoded._replace(rejects=[*decoded.rejects, *rejects_of_unclear_rows])
-    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=rows_before + row_count)
+    times_of_good_rows = times_ms[decoded.indices]
+    return Batch(decoded, timestamps=times_of_good_rows, records=(), next=rows_before + row_count)
 
 
 def _to_arrow(column: Any) -> Any:
@@ -186,9 +189,10 @@ def _to_arrow(column: Any) -> Any:
 def _write_parquet(rejects: Sequence[_RejectRow], element_places: ElementPlaces) -> bytes:
     """Return the rejected rows as a Parquet file with `element_places` in its metadata.
 
-    `element_places` says at which index of its array each element was seen, in all rows of the chunk.
+    If cells hold JSON arrays of named elements, such as [{"id": "temp"}], `element_places` says at which index of the
+    array each name was seen.
     """
-    # With a BytesIO, which a thread of Arrow may close later, the process could abort at its exit.
+    # Not a BytesIO: a thread of Arrow may release it while Python exits, which aborts the process.
     out = pa.BufferOutputStream()
     columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]  # field i of all rows is column i
     schema = REJECTS.with_metadata({PLACES_KEY: element_places.encode()})
@@ -218,8 +222,9 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
     with input_errors("the record batch", VectorError):  # converts errors to `InputError`
         columns = columns_of(batch.schema, plan.options, "the record batch")  # which columns hold the numbers
         dimensions = plan.fold_config.learning.dimensions
-        fields = columns.create_fields(dimensions, value_name="record batch")  # decodes these columns
-        return batch_of(batch, columns, fields, share_read=0.0)  # nobody shows the progress
+        # `value_name` is what error messages call the rows.
+        decoder = columns.create_fields(dimensions, value_name="record batch")
+        return batch_of(batch, columns, decoder, share_read=0.0)  # nobody shows the progress
 
 
 def _find_history(
@@ -256,8 +261,10 @@ def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     times = _parse_times(column) if is_text else column
     if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
-        times = times.cast(pa.timestamp("ms"), safe=False)
+        times = times.cast(pa.timestamp("ms"), safe=False)  # cuts off microseconds; otherwise they are an error
+    # A column without any value has the type null.
     elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
+        # Odd: not between 1990 and 2100, as if the numbers were in seconds or microseconds.
         odd_timestamps = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
         if len(odd_timestamps):
             description = describe_odd_timestamp(odd_timestamps[0])

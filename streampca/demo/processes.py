@@ -43,15 +43,20 @@ class EmbeddedBroker:
         """Start the broker, and create these topics."""
         with explain_missing_extra("worker", needed_by="the demo"):
             from confluent_kafka import Producer
-        client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
-        _remove_rebalance_delay(client)
+        settings = {
+            "log_level": 0,
+            "test.mock.num.brokers": 1,  # starts the broker, inside this client
+            "bootstrap.servers": "embedded",  # librdkafka replaces this by the address of its broker
+        }
+        client = Producer(settings)
+        _remove_rebalance_delay(client)  # otherwise, a group waits 3 s before its first assignment
         broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"
         self.partitions: dict[str, list[int]] = {}
         for topic in topics:
             metadata = client.list_topics(topic, timeout=10).topics[topic]  # this also creates the topic
             self.partitions[topic] = list(metadata.partitions)
-        self._client = client
+        self._client = client  # the broker stops when its client is deleted
 
 
 def _remove_rebalance_delay(client: Any) -> None:

@@ -82,17 +82,20 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
 def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
     """Return the rows of a file, read as `streampca fit` reads them. Raises `InputError` if the first ones are bad."""
     rows = open_rows(file, FileOptions(field=field))
-    first_chunk = next(rows.chunks(skip_nulls=True))  # raises if its rows are bad
+    # Rows that are null are skipped. Raises if other rows of the chunk are bad.
+    first_chunk = next(rows.chunks(skip_nulls=True))
     record_settings: dict[str, object]
     if rows.names:
-        # A record is a JSON object with these names. `spell_path` quotes a name with a dot, which would mean a path.
+        # A record is a JSON object, in which this `field` lists the names of the numbers. `spell_path` quotes a name
+        # with a dot, which would mean a path.
         record_settings = {"format": "json", "field": ",".join(spell_path([name]) for name in rows.names)}
     else:
         is_float32 = first_chunk.vectors.dtype == np.float32
         record_settings = {"format": "float32" if is_float32 else "float64"}
     return Stream(
         rows=rows,
-        # With --repeat, the file is sent again and again. `field` is where the numbers are in the file's rows.
+        # With --repeat, the file is sent again and again. The argument `field` says in which columns of the file the
+        # numbers are. It differs from the setting `field` of the records.
         produce_arguments=[str(file.absolute()), "--repeat", "--field", field],
         record_settings=record_settings,
         model_settings={
@@ -113,9 +116,10 @@ class _Addresses(NamedTuple):
 
 
 def run(stream: Stream, seconds: float | None, rate: float, store: str | None, port: int) -> None:
-    """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a process fails.
+    """Run the processes of the demo until Ctrl-C, SIGTERM, or `seconds` after the sidecar has first projected a vector.
 
-    `rate` is in messages per second. `store` is a folder or a URL; without it, the store is removed at the end.
+    Raises `StreampcaError` if a process fails. `rate` is in messages per second. `store` is a folder or a URL. If it is
+    None, a temporary folder is the store, which is removed at the end.
     """
     ended = threading.Event()
     stop_on_signals(lambda _: ended.set())
@@ -133,6 +137,7 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         for command in ("worker", "serve", "transform"):
             children.append(_start_child(command, settings_by_command, folder))
 
+        # Called by the demo once the worker reads: the broker in memory would soon drop records that were sent earlier.
         def start_producer() -> None:
             arguments = [*stream.produce_arguments, "--rate", str(rate)]
             children.append(_start_child("produce", settings_by_command, folder, arguments))
@@ -242,7 +247,12 @@ class _Demo:
         self._has_warned = False  # of a dimension with nearly all of the variance
 
     def run(self, *, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
-        """Run until the end. Raises `StreampcaError` if a process fails or no vector is projected in time."""
+        """Update the demo and project some vectors, again and again, until the end.
+
+        The first request that is answered is written to `request_file`, for a printed curl command that the user can
+        copy. The end comes `seconds` after this request, or when `ended` is set. Raises `StreampcaError` if a process
+        fails or no vector is projected in time.
+        """
         started = time.monotonic()
         first_projection_s = None  # when a vector was first projected, in seconds from the start
         for body in _create_request_bodies(self._stream.rows):  # without end: after the last row, the first one again
@@ -251,7 +261,7 @@ class _Demo:
             elapsed_s = time.monotonic() - started
             self._update(elapsed_s)
             answer = _project(url, body)
-            if first_projection_s is not None:
+            if first_projection_s is not None:  # from now on, only the time counts: a missing answer is ignored
                 if seconds is not None and elapsed_s >= first_projection_s + seconds:
                     return
             elif answer is not None:  # this is the first projection
@@ -264,7 +274,7 @@ class _Demo:
     def _update(self, elapsed_s: float) -> None:
         """Check all processes, and print what is new. Raises `StreampcaError` if a process has exited."""
         for child in self._children:
-            child.verify()
+            child.verify()  # raises if the process has exited
         # Nothing is sent before the worker reads, since the broker in memory would soon drop the first records.
         if not self._has_producer and "partitions assigned" in self._read_worker_log():
             self._start_producer()
@@ -273,7 +283,9 @@ class _Demo:
         self._warn_of_dominant_dimension()
         learned = self._newest.version if self._newest else 0  # the version is the number of messages
         self._learned.append((elapsed_s, learned))
-        output = next(self._first_output, None)  # None: there is no record yet, or the first one was printed already
+        # The generator yields None until there is a record, then the record's text, and ends. After its end, `next`
+        # returns the default None.
+        output = next(self._first_output, None)
         if output is not None:
             _print(f"first output in topic {PROJECTED}:\n{output}")
         if elapsed_s >= self._next_line_s:

@@ -63,12 +63,12 @@ class Store(Protocol):
         """Return the bytes of a file that `names` has listed; 0 if it is gone meanwhile."""
 
     def snapshot(self, folder: str) -> "Store":
-        """Return a short-lived view of the store. Its `names` and `size` need no requests for what is below `folder`.
+        """Return a short-lived view of the store, with which `names` and `size` are cheap below `folder`.
 
-        It may list all files below `folder` once, now, and answer from this list. The view shows its own writes, but
-        may not show what other processes write later.
+        A store whose requests are expensive returns a view with a list: it has listed all files below `folder` once,
+        and answers from this list. The view shows its own writes, but may not show what other processes write later.
         """
-        return self
+        return self  # the default, without a list, for stores in which `names` and `size` are cheap anyway
 
     def delete(self, name: str) -> None:
         """Remove the file. If it does not exist, do nothing."""

@@ -50,9 +50,10 @@ class Checkpoints:
         return view
 
     def ensure_identity(self) -> StoreIdentity:
-        """Return the identity of the store; if it has none, create it. Raises what `stores.identity.ensure` raises.
+        """Return the identity of the store; if it has none, create it.
 
-        From now on, a store with another identity or without one is not the same store.
+        From now on, a store with another identity or without one is not the same store. Raises `DamagedFileError` if
+        the identity's file is damaged, and `StoreError`.
         """
         ours = identity.ensure(self._store)
         self._memory.identity = ours
@@ -70,7 +71,8 @@ class Checkpoints:
     def find_identity(self) -> StoreIdentity:
         """Return the identity of the store. If it has none yet, return a placeholder, whose id no store has.
 
-        Raises what `stores.identity.find` raises.
+        Because of this id, a store without an identity differs from every store that a group has committed. Raises
+        `DamagedFileError` if the identity's file is damaged, and `StoreError`.
         """
         return identity.find(self._store) or identity.create_placeholder(self._store)
 
@@ -124,17 +126,18 @@ class Checkpoints:
             except (FileNotFoundError, DamagedFileError) as error:
                 failures[offset] = error
                 continue
-            # The failed checkpoints ahead of the loaded one were skipped. A failed checkpoint behind it was not: the
-            # loaded one was saved after the failure.
+            # Only failed checkpoints ahead of the loaded one were skipped. The loaded one may also be ahead of a failed
+            # one, if another worker has saved it after the failure.
             skipped = {failed: error for failed, error in failures.items() if failed > offset}
             self._note_skipped(partition, skipped)
-            # The newest known checkpoint may be ahead of the loaded one: it may be damaged, or not listed yet.
+            # `newest_known` does not go back: a newer checkpoint may be damaged, or not listed yet. `save` looks for
+            # the newest known checkpoint, to notice that the store was replaced.
             newest_known = self._memory.newest_known.get(partition, offset)
             self._memory.newest_known[partition] = max(newest_known, offset)
             return checkpoint
         if failures:
             self._raise_unusable(partition, failures)
-        self._memory.newest_known.pop(partition, None)
+        self._memory.newest_known.pop(partition, None)  # no checkpoint is left, so `save` must not look for one
         return None
 
     def read_file(self, partition: int, offset: int) -> bytes:
@@ -144,24 +147,24 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then delete the oldest checkpoints of the partition until `keep` are left.
 
-        Raises `DamagedFileError` if the checkpoint could not be read back: it must not replace a readable one. Raises
-        `StoreError` if the store holds a checkpoint ahead of it, or if another store has taken the place of this one.
+        Raises `DamagedFileError` if the encoded checkpoint cannot be decoded: it must not replace a readable one.
+        Raises `StoreError` if the store holds a checkpoint ahead of this one, or if the store was replaced by another.
         """
         partition = checkpoint.partition
-        data = _encode_readable(checkpoint)
+        data = _encode_readable(checkpoint)  # decodes the bytes once, before they are written
         position = checkpoint.fold.position
         existing = self.offsets(partition)
-        self._refuse_ahead(partition, position, existing)
-        self._refuse_replaced(partition, existing)
+        self._refuse_ahead(partition, position, existing)  # raises if a stored checkpoint is ahead
+        self._refuse_replaced(partition, existing)  # raises if the newest known one is gone, and the store is another
         folder = name_folder(self.topic, partition)
         numbered.write(self._store, folder, position, data, existing=existing, keep=self._keep)
-        self._memory.newest_known[partition] = position
+        self._memory.newest_known[partition] = position  # for the next call of `_refuse_replaced`
 
     def replace(self, before: Checkpoint, after: Checkpoint) -> None:
         """Write `after`, and delete all other checkpoints of its partition. No worker of the group may be running.
 
-        `before` is the newest checkpoint, which may be ahead of `after`. It is deleted last: if this process is killed
-        earlier, either `before` or `after` is the newest, and the replacement can be repeated.
+        `before` is the newest checkpoint. It is deleted last, after `after` was written: if this process is killed in
+        between, the checkpoint with the larger offset is the newest, and the replacement can be repeated.
         """
         data = _encode_readable(after)
         partition = before.partition
@@ -171,6 +174,7 @@ class Checkpoints:
         self._store.write(self._path(partition, after.fold.position), data)
         if before.fold.position != after.fold.position:
             self._store.delete(self._path(partition, before.fold.position))
+        # A later `save` looks for this checkpoint, to notice that the store was replaced.
         self._memory.newest_known[partition] = after.fold.position
 
     def _note_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
@@ -214,12 +218,13 @@ class Checkpoints:
                 )
 
     def _refuse_replaced(self, partition: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the newest checkpoint that this process knows is gone, and the store was replaced.
+        """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows.
 
         `existing` are the offsets of the stored checkpoints. Workers delete only older checkpoints. So if the newest
-        one is gone, a user has deleted it, or the volume was unmounted.
+        checkpoint is gone, either a user has deleted it, which is allowed, or the volume was unmounted. If this process
+        knows no checkpoint of the partition, only the identity of the store counts.
         """
-        known = self._memory.newest_known.get(partition)
+        known = self._memory.newest_known.get(partition)  # None: this process has not loaded or saved a checkpoint
         is_there = known is not None and known in existing
         if is_there or self.is_same_store():  # the store's identity is read only if the checkpoint is not there
             return

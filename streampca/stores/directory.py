@@ -63,8 +63,8 @@ class DirectoryStore(Store):
     def _write(self, name: str, data: bytes, give_name: Callable[[Path, Path], bool]) -> bool:
         """Write a temporary file, and let `give_name` give it the real name. Return whether it has got this name.
 
-        `give_name` is called with both paths. It returns False if it has removed the temporary file instead, since a
-        file has the real name already.
+        `give_name(temporary, path)` renames the file and returns True. If it must not replace a file at `path`, it
+        deletes the temporary file and returns False.
         """
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}")
@@ -89,10 +89,12 @@ class DirectoryStore(Store):
         path = self._path(folder)
         try:
             with _convert_errors("list", path):
+                # `is_part` is true for names that the store allows, which temporary files do not have.
                 names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
         except FileNotFoundError:
             return []
-        self._seen_folders.add(path)  # if the folder disappears, the volume was perhaps unmounted: see `_make_folder`
+        # If the folder disappears, the volume was perhaps unmounted. Then `_make_folder` refuses to create it again.
+        self._seen_folders.add(path)
         return names
 
     def size(self, name: str) -> int:
@@ -127,13 +129,16 @@ class DirectoryStore(Store):
     def _make_folder(self, folder: Path) -> None:
         """Create a folder and its parents if they are missing, and flush their names to disk.
 
-        If a folder of the store exists already, its name is flushed once all the same: the process that created it may
-        have been killed before the flush. Raises `StoreError` if the folder and everything else in the store is gone.
+        Each process also flushes the name of a folder that exists already, once: the process that created the folder
+        may have been killed before the flush. Raises `StoreError` if the folder and everything else in the store is
+        gone.
         """
-        was_seen = folder in self._seen_folders  # before `is_dir`: another thread may create the folder meanwhile
+        # Looked up before `is_dir`: if another thread created the folder in between, it would look seen and gone.
+        was_seen = folder in self._seen_folders
         exists = folder.is_dir()
+        # The recursion below ends at a folder whose name is flushed, at the latest at one above the store.
         if exists and not self._needs_flush(folder):
-            return  # the recursion below ends here, at the latest above the store
+            return
         # Perhaps the volume was unmounted. Then a new folder would be on the disk beneath the volume.
         if not exists and was_seen and self._is_gone():
             raise StoreError(
@@ -154,7 +159,8 @@ class DirectoryStore(Store):
         """
         is_above_store = not folder.is_relative_to(self.root)
         if is_above_store:
-            # Folders above the store are never listed, so those in `_seen_folders` were created by this process.
+            # `_seen_folders` are the folders that this process has listed or created. Folders above the store are never
+            # listed.
             was_created = folder in self._seen_folders
             if not was_created:
                 return False
@@ -209,7 +215,8 @@ def _rename_if_missing(temporary: Path, path: Path) -> bool:
     """Give the temporary file its real name unless another file has it, on a file system without hard links.
 
     Several processes may try at once. Only the process that creates a second temporary file, the claim, may rename.
-    Return whether this process has given the name.
+    The claim of a killed process is deleted later, like all old temporary files. Return whether this process has given
+    the name.
     """
     claim = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
     try:
@@ -219,7 +226,7 @@ def _rename_if_missing(temporary: Path, path: Path) -> bool:
     try:
         if path.exists():
             return False
-        return _rename(temporary, path)
+        return _rename(temporary, path)  # True, or raises
     finally:
         _remove(claim)
 

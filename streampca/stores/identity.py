@@ -32,13 +32,14 @@ class StoreIdentity(NamedTuple):
 def find(store: Store) -> StoreIdentity | None:
     """Read the store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` if damaged."""
     try:
-        store_id = checksummed.decode(store.read(NAME), "id", _Id)
+        store_id = checksummed.decode(store.read(NAME), name="id", value_type=_Id)  # the field `id` of the file
         return _to_identity(store_id, store)
     except FileNotFoundError:
         return None
     except ValueError:
         raise DamagedFileError(
-            # A worker's error shows the right text, because the group keeps the id with its offsets.
+            # The group keeps the right id with its offsets. So the error of a worker that finds another id can show the
+            # text to write into the file.
             f"{NAME} in the store {store.location} is damaged: restore it from a backup, or delete it and start "
             "a worker, whose error shows the text to write back; or stop the workers and run `streampca reset`"
         ) from None

@@ -43,7 +43,7 @@ class NotLoadedError(StreampcaError):
 class ModelCache:
     """Keeps models in memory: the model in use, the versions in `pinned`, and a few older versions.
 
-    A thread polls the store for newer models.
+    A thread polls: it lists the models in the store, and loads the newest one if it is not in use already.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class ModelCache:
     ) -> None:
         """`on_load` is called with each model that was read, in the thread that read it.
 
-        `after_poll` is called at the end of each poll, with the models as the poll has listed them. If it raises
-        `StoreError`, the poll counts as failed.
+        A poll lists the models in the store and loads the newest one. `after_poll` is called at the end of each poll,
+        with the models as the poll has listed them. If it raises `StoreError`, the poll counts as failed.
         """
         self._models = models
         self._clock = clock
@@ -67,11 +67,12 @@ class ModelCache:
         self.current_since = 0.0  # when the model in use was found, by the clock
         self.pinned: Collection[int] = ()  # versions that stay in memory once they are loaded
         self.store_error: str | None = None  # why the last poll failed; None if it did not
-        self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # by version; the most recently used last
-        self._lock = threading.Lock()  # protects _older
+        # Models other than the one in use, by version; the most recently used last.
+        self._beside_current: OrderedDict[int, PublishedModel] = OrderedDict()
+        self._lock = threading.Lock()  # protects _beside_current
         # What the last poll has found, to explain why no model is in use.
         self._missing_store: str | None = None  # location of the store if it does not exist yet; None if it exists
-        self._other_topics = ""  # `describe_other_topics`
+        self._other_topics_text = ""  # "; the store has models of a, b", other topics; empty if it has none
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
         # Failed loads and polls by cause. The counter is shared with `loader`; polls add the causes store and bug.
@@ -88,10 +89,10 @@ class ModelCache:
         if version is None:
             raise NoModelError(self.explain_no_model())
         with self._lock:
-            if version not in self._older:
+            if version not in self._beside_current:
                 raise NotLoadedError(version)
-            self._older.move_to_end(version)
-            return self._older[version]
+            self._beside_current.move_to_end(version)
+            return self._beside_current[version]
 
     def get(self, version: int | None) -> PublishedModel:
         """Return the model of a version; None stands for the version in use. If it is not in memory, read it.
@@ -101,7 +102,7 @@ class ModelCache:
         try:
             return self.get_loaded(version)
         except NotLoadedError as error:
-            return self._load_older(error.version)
+            return self._read_and_keep(error.version)
 
     def get_if_readable(self, version: int) -> PublishedModel | None:
         """Return the model of a version, or None if it was deleted or cannot be read. Raises `StoreBusyError`."""
@@ -110,7 +111,7 @@ class ModelCache:
         except NotLoadedError:
             model = self.loader.load(version)
         if model is not None:
-            self._keep_older(model)
+            self._keep_beside_current(model)  # not the model in use, which `get_loaded` would have returned
         return model
 
     def versions(self) -> list[int]:
@@ -119,7 +120,7 @@ class ModelCache:
 
     def explain_no_model(self) -> str:
         """Explain why no model is in use."""
-        location = self._missing_store
+        location = self._missing_store  # where the store does not exist yet; None if it exists
         if location is not None:
             return f"there is no store at {location} yet: no worker has written to it, or its volume is not mounted"
         unreadable = dict(self.loader.unreadable)
@@ -127,7 +128,8 @@ class ModelCache:
             newest = max(unreadable)
             cause = unreadable[newest].cause
             return f"no model in {self._models.location} can be read; of the newest, version {newest}: {cause}"
-        return f"no model has been published yet in {self._models.location}{self._other_topics}"
+        # The text that is appended begins with a semicolon. It is empty if the store has no models of other topics.
+        return f"no model has been published yet in {self._models.location}{self._other_topics_text}"
 
     def poll(self) -> None:
         """List the store, and load the newest model unless it is in use already.
@@ -139,10 +141,10 @@ class ModelCache:
             listed = self._models.snapshot()
             versions = listed.versions()
             self._drop_deleted(versions)
-            self._load_first(self._list_candidates(versions))
+            self._use_first_readable(self._list_candidates(versions))
             self._after_poll(listed)  # a callback, in which the sidecar reads pins and reports
             if self.current is None:
-                self._other_topics = describe_other_topics(self._models.store, self._models.topic)
+                self._other_topics_text = describe_other_topics(self._models.store, self._models.topic)
         except StoreError as error:
             self.failures["store"] += 1
             if self.store_error is None:
@@ -150,6 +152,7 @@ class ModelCache:
             self.store_error = str(error)
             return
         finally:
+            # Logs the versions that could not be read, together with the version that is used instead.
             self.loader.log_unreadable(in_use=self.current.version if self.current else None)
         if self.store_error is not None:
             log.info("store readable again")
@@ -191,7 +194,7 @@ class ModelCache:
         # Workers never delete the newest version. If it is gone, another store has taken the place of this one.
         return newest_first if is_gone else []
 
-    def _load_first(self, candidates: Sequence[int]) -> None:
+    def _use_first_readable(self, candidates: Sequence[int]) -> None:
         """Load the first candidate that can be read, and use it from now on."""
         for version in candidates:
             model = self.loader.load(version)
@@ -206,16 +209,19 @@ class ModelCache:
             return
 
     def _drop_deleted(self, versions: Sequence[int]) -> None:
-        """Forget the versions that the store does not have any more."""
+        """Forget the models that the store does not have any more. `versions` are those that it has."""
         self.loader.forget_deleted(versions)
         with self._lock:
-            for version in self._older.keys() - versions:
-                del self._older[version]
+            # `_beside_current` holds the models in memory other than the one in use.
+            deleted = self._beside_current.keys() - versions
+            for version in deleted:
+                del self._beside_current[version]
 
-    def _load_older(self, version: int) -> PublishedModel:
+    def _read_and_keep(self, version: int) -> PublishedModel:
         """Read a version that is not in memory, and keep it.
 
-        Raises `UnknownVersionError`, and what `Models.load` raises.
+        Raises `UnknownVersionError` if the store does not have this version. Raises `StoreError`, `DamagedFileError` or
+        `EarlierFormatError` if it cannot be read.
         """
         try:
             model = self._models.load(version)
@@ -223,17 +229,17 @@ class ModelCache:
             raise UnknownVersionError(
                 f"there is no model version {version}: never published, or removed; `streampca inspect STORE` lists all"
             ) from None
-        self._keep_older(model)
+        self._keep_beside_current(model)  # together with a few more models that were requested last
         return model
 
-    def _keep_older(self, model: PublishedModel) -> None:
-        """Keep a version that is not in use in memory, and call `on_load` with it.
+    def _keep_beside_current(self, model: PublishedModel) -> None:
+        """Keep in memory a model other than the one in use, and call `on_load` with it.
 
-        Of the versions without a pin, only the four that were used last stay in memory.
+        Of the versions that no user has pinned, only the four that were requested last stay in memory.
         """
         self._on_load(model)
         with self._lock:
-            self._older[model.version] = model  # at the end, where the most recently used versions are
-            unpinned = [version for version in self._older if version not in self.pinned]
+            self._beside_current[model.version] = model  # at the end, where the most recently used versions are
+            unpinned = [version for version in self._beside_current if version not in self.pinned]
             for version in unpinned[:-_MAX_OLDER_VERSIONS]:
-                del self._older[version]
+                del self._beside_current[version]

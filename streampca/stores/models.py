@@ -41,8 +41,8 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)  # number of versions
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # A snapshot of these models lists versions as they were. Pins and reports are read from the store itself even
-        # then: a version may be pinned or used after the snapshot was made.
+        # `snapshot` returns a copy of this object in which only `store` is replaced, by a list of files. The copy, too,
+        # reads pins and reports from the store itself: a version may be pinned or used after the list was made.
         self._pins = Pins(store, topic)
         self._reports = ProcessStatuses(store, topic)
 
@@ -67,10 +67,10 @@ class Models:
         return model
 
     def newest(self) -> PublishedModel | None:
-        """Load the newest version that can be read; None if there is none. Newer versions are skipped and logged.
+        """Load the newest version that can be read; None if there is none.
 
-        Raises `StaleListingError` if versions are listed, but all their files are gone. Also raises `StoreBusyError`
-        and `NewerFormatError`.
+        Newer versions that are damaged or cannot be read are skipped and logged. Raises `StaleListingError` if versions
+        are listed, but all their files are gone. Also raises `StoreBusyError` and `NewerFormatError`.
         """
         versions = self.versions()
         gone_count = 0
@@ -83,7 +83,8 @@ class Models:
                 log.error("model damaged, falling back", version=version, error=str(error))
             except (StoreBusyError, NewerFormatError):
                 raise
-            except (StoreError, EarlierFormatError) as error:  # such as of an archived object
+            # For example, a bucket has moved the object to an archive, from which it must be restored first.
+            except (StoreError, EarlierFormatError) as error:
                 log.error("model unreadable, falling back", version=version, error=str(error))
         if versions and gone_count == len(versions):
             raise StaleListingError(f"every model that the store lists in {self._folder} is gone; {RETRY_MAY_HELP}")
@@ -109,12 +110,14 @@ class Models:
         return True
 
     def _write_unless_readable(self, model: PublishedModel, *, is_listed: bool) -> bool:
-        """Write the file of a model unless it exists and can be read. Return whether it was written.
+        """Write the file of a model, and return whether it was written.
 
-        If several processes write a version that is not listed yet, at most one gets True.
+        A file that was listed is replaced only if it cannot be read. If the file was not listed, several processes may
+        write it at once: at most one gets True.
         """
         path = numbered.path(self._folder, model.version)
         if not is_listed:
+            # Writes only if there is no file, and returns whether it has written.
             return self.store.create(path, model_file.encode(model))
         if self._load_if_readable(model.version):
             return False
@@ -133,7 +136,7 @@ class Models:
         while len(deletable) > self._keep:
             deletable -= set(self._pins.all().values())  # read each time: a version may have been pinned meanwhile
             version = choose_version_to_delete(deletable, self._keep)
-            if version is None:
+            if version is None:  # without the pinned versions, no more than `keep` are left
                 break
             deletable.remove(version)
             try:
@@ -167,7 +170,7 @@ class Models:
     def _load_if_readable(self, version: int) -> PublishedModel | None:
         """Load one version. Return None if it is gone, damaged, or written by a release that is too old.
 
-        Raises the other errors of `load`.
+        Raises `StoreError` if the file cannot be read now, or if a newer release has written it (`NewerFormatError`).
         """
         with suppress(FileNotFoundError, DamagedFileError, EarlierFormatError):
             return self.load(version)
@@ -178,10 +181,10 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
     """Return the version to delete first, or None if there are at most `keep` versions.
 
     The age of a version is the number of messages that were learned since. The versions have the ages a[0] = 0 (the
-    newest version), a[1], a[2] and so on, ascending. The version i with the least ratio a[i+1] / a[i−1] is chosen: the
-    versions before and behind it are closest to each other in age. For example, of the ages 100, 110, 120, 240 and 480,
-    the version of age 110 is chosen: 120/100 is less than 240/110 and 480/120. So the distances between the versions
-    that are left grow with their age.
+    newest version), a[1], a[2] and so on, ascending. The version i whose neighbours are closest in age is chosen, since
+    it is missed least: the ratio of their ages, a[i+1] / a[i−1], is the smallest. For example, of the ages 100, 110,
+    120, 240 and 480, the version of age 110 is chosen: 120/100 is less than 240/110 and 480/120. So the distances
+    between the versions that are left grow with their age.
 
     The newest `min(20, keep)` versions are never chosen, and the oldest only if there is no other choice.
     """
@@ -193,6 +196,6 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
     if first >= last:
         return newest_first[last]
     a = [newest_first[0] - version for version in newest_first]
-    a[0] = 1  # the newest version has the age 0: if `keep` is 1, the ratio for i = 1 would be divided by 0
+    a[0] = 1  # not 0: if `keep` is 1, the version 1 may be chosen, and its ratio is divided by a[0]
     chosen = min(range(first, last), key=lambda i: a[i + 1] / a[i - 1])
     return newest_first[chosen]

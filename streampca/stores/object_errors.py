@@ -99,9 +99,9 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
 
     `url` is the URL of the store, without secrets. `name` is the name of the object, or "" if there is no object.
     """
-    text = f"{action} {error}"
+    text = f"{action} {error}"  # with the action, which some patterns of `_EXPLANATIONS` match
     scheme = store_url.find_scheme(url) or ""
-    status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"
+    status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"  # such as "403 AccessDenied"
     matching = [template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text)]
     template = matching[0]  # there is one, since the last pattern matches any text
     explanation = template.format(
@@ -110,7 +110,7 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
         # The server may name the missing permission, which need not be that of the action. For example, writing to an
-        # encrypted bucket also needs permission to use its key.
+        # encrypted bucket also needs permission to use its key. If none is known, the user reads "allow it".
         permission=_search(_ACTION, text) or _PERMISSIONS[scheme].get(action, "it"),
         policy=_search(_POLICY, text),
     )

@@ -99,10 +99,11 @@ class ObjectStore(Store):
         self.location = url
         self._observe = observe
         self._listing: _Listing | None = None  # the objects that `snapshot` has listed; None: this is not a snapshot
-        scheme = store_url.find_scheme(url) or ""
-        # The client reads all other variables of the environment itself, such as those with credentials.
+        scheme = store_url.find_scheme(url) or ""  # never "", since the URL is valid
+        # AWS_ALLOW_HTTP, or the like of another provider. The client reads all further variables of the environment
+        # itself, such as those with credentials.
         allow_http = os.environ.get(_ALLOW_HTTP_VARIABLES[scheme], "").lower() in ("1", "true", "yes")
-        with self._convert_errors("open", ""):
+        with self._convert_errors(action="open", name=""):  # "": the error is not about an object
             self._bucket = _open(
                 url,
                 config=_CLIENT_CONFIG.get(scheme, {}),
@@ -175,7 +176,7 @@ class ObjectStore(Store):
     def names(self, folder: str) -> list[str]:
         """List the objects and folders directly in a folder; [] if there are none.
 
-        If this is a snapshot of the folder, or of a folder above it, no request is made.
+        If `snapshot` has made this view of the store, by listing the folder or a folder above it, no request is made.
         """
         check_name(folder)
         prefix = f"{folder}/"
@@ -186,7 +187,7 @@ class ObjectStore(Store):
                 answer = obstore.list_with_delimiter(self._bucket, folder)
                 names = set(answer["common_prefixes"])  # the folders in this folder, each perhaps with a slash behind
                 names |= {entry["path"] for entry in answer["objects"]}
-                request.count = _count_listings(len(names))
+                request.count = _count_list_requests(len(names))  # for the metrics: a long list has several pages
         # An object and a folder may have the same name, which is listed once.
         parts = {name.removeprefix(prefix).split("/")[0] for name in names}
         # Other programs may have put objects there whose names are not valid here; these are left out.
@@ -207,7 +208,7 @@ class ObjectStore(Store):
         view._listing = _Listing(folder)
         with self._request("list", folder) as request:
             entries = obstore.list(self._bucket, folder).collect()
-            request.count = _count_listings(len(entries))
+            request.count = _count_list_requests(len(entries))  # for the metrics: a long list has several pages
         for entry in entries:
             view._listing.add(entry["path"], entry["size"])
         return view
@@ -284,6 +285,6 @@ def _count_uploads(length: int) -> int:
     return math.ceil(length / _PART_BYTES) + 2  # one for each part, one to begin and one to end
 
 
-def _count_listings(names: int) -> int:
+def _count_list_requests(name_count: int) -> int:
     """Return how many requests list this many names."""
-    return max(1, math.ceil(names / _NAMES_PER_REQUEST))
+    return max(1, math.ceil(name_count / _NAMES_PER_REQUEST))

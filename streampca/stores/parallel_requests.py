@@ -58,7 +58,7 @@ class ParallelRequests(Generic[R]):
                 break
         ended = [partition for partition, future in self._in_flight.items() if future.done()]
         answers = [self._take(partition) for partition in ended]
-        self._begin_calls()
+        self._begin_calls()  # the calls that have waited for room among the calls in flight
         return answers
 
     def take_in_order(self) -> Iterator[Answer[R]]:

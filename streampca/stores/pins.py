@@ -101,13 +101,14 @@ class Pins:
 
     def _require_version(self, version: int) -> None:
         """Raise `SettingsError` if the version does not exist."""
-        versions = numbered.list_numbers(self._store, self._folder)
+        versions = numbered.list_numbers(self._store, self._folder)  # ascending
         if version in versions:
             return
         if versions:
             existing = f"`streampca inspect` lists {versions[0]} to {versions[-1]}"
         else:
-            existing = f"it has none{describe_other_topics(self._store, self._topic)}"
+            other_topics_text = describe_other_topics(self._store, self._topic)  # "; the store has models of …", or ""
+            existing = f"it has none{other_topics_text}"
         raise SettingsError(f"{self._store.location} has no model version {version} of {self._topic}: {existing}")
 
     def _path(self, name: str) -> str:

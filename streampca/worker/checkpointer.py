@@ -42,7 +42,7 @@ from streampca.worker.writer import CheckpointWriter, SaveResult
 log = structlog.get_logger()
 
 _DEAD_LETTERS_TIMEOUT_S = 2.0  # longest wait for dead letters before a save is postponed
-_STEP_TIMEOUT_S = 0.05  # longest wait for the store in one step of restoring; then the loop polls
+_YIELD_AFTER_S = 0.05  # longest wait for the store in one step of restoring; then the loop polls
 _MAX_NEW_AT_ONCE = 64  # new partitions in one step: the loop does not poll while brokers tell where they begin
 
 P = ParamSpec("P")
@@ -80,13 +80,13 @@ def check_before_joining(
 
     Raises `ForeignStoreError` if the group has another store, `SettingsError` if a fold has learned with other
     settings, `TopicReplacedError` if it has learned an earlier topic of the same name, and `StoreBusyError` if the
-    store does not answer. Raises `DamagedFileError` if all checkpoints of a partition are damaged. If a checkpoint
-    cannot be read, its `StoreError` is raised only with `every`, or if no checkpoint could be read.
+    store does not answer. Raises `DamagedFileError` if all checkpoints of a partition are damaged. Raises `StoreError`
+    if no checkpoint can be read or, with `every`, if any checkpoint cannot be read.
     """
     refuse_other_store(checkpoints, committed, checkpoints.find_identity())
     stored = checkpoints.snapshot()
     folds: dict[int, Fold] = {}
-    unreadable: list[StoreError] = []
+    unreadable: list[StoreError] = []  # the errors of checkpoints that cannot be read
     checked_kinds: set[str] = set()
     for partition, load in _prepare_loads(stored, every=every):
         kind = "backfill" if is_backfill(partition) else "partition of Kafka"
@@ -100,7 +100,9 @@ def check_before_joining(
             unreadable.append(error)
             continue
         if checkpoint is not None:
-            folds[partition] = checkpoint.adapt_to(config, topic_id).fold
+            # Raises if other settings or an earlier topic were learned. If nothing was learned, takes our settings.
+            usable = checkpoint.adapt_to(config, topic_id)
+            folds[partition] = usable.fold
             checked_kinds.add(kind)
     was_any_checked = bool(folds)
     if unreadable and (every or not was_any_checked):
@@ -112,10 +114,11 @@ def _prepare_loads(stored: Checkpoints, *, every: bool) -> Iterable[Answer[Check
     """Yield each partition with a function that loads its newest checkpoint.
 
     With `every`, threads load all checkpoints side by side, and the function returns what they have loaded. Otherwise
-    nothing is loaded before the function is called.
+    nothing is loaded before the function is called. The function raises an error of loading.
     """
     if every:
-        sizes = stored.sizes(stored.newest_offsets())
+        sizes = stored.sizes(stored.newest_offsets())  # large checkpoints limit how many are loaded at once
+        # Each answer of `for_each` is a partition with a function that returns what `stored.newest` has returned.
         yield from stored.for_each(sizes, stored.newest).take_in_order()
         return
     for partition in stored.partitions():
@@ -135,12 +138,12 @@ class Checkpointer:
     ) -> None:
         self._topic = config.topic
         self._fold_config = config.fold
-        self._start = config.start
+        self._start = config.start  # where a partition without a checkpoint begins
         self._source = source
         self._dead_letters = dead_letters
         self._writer = writer
         self._notify = notify
-        self._names = config.fold.names
+        self._names = config.fold.names  # of the dimensions; if None, those of the first restored checkpoint with names
         self._publish_schedule = PublishSchedule()
         self._group_store = GroupStore(source, writer.checkpoints)
         self._topic_id = ""  # empty: not known, or the brokers give topics no ids
@@ -148,7 +151,9 @@ class Checkpointer:
         self._models_wait_for: Mapping[int, str] = {}  # why models wait for partitions, at the last publication
         self._reported_missing: Collection[int] = set()  # partitions that the last report of missing ones has named
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
-        self._uncommitted: set[int] = set()  # restored partitions that have no committed offset: see `_load`
+        # Restored partitions whose checkpoint's offset is not committed: the next save commits it, even if nothing new
+        # was learned.
+        self._uncommitted: set[int] = set()
         self._running_save: Future[SaveResult] | None = None  # the save that was started and not finished
         self._is_restoring = False
 
@@ -168,8 +173,12 @@ class Checkpointer:
             self._is_restoring = False
 
     def _restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
-        """Restore partitions, as `restore` says: check the store, load the checkpoints, then begin new partitions."""
-        has_restored_any = bool(self._saved)
+        """Restore partitions: check the store, load the checkpoints, then begin new partitions.
+
+        Yields folds by partition as they are restored, and {} while the store has not answered. Raises `StoreError` if
+        the store cannot be listed or nothing can be restored, and `ForeignStoreError` if it is another group's.
+        """
+        has_restored_any = bool(self._saved)  # `_saved` has a fold of each restored partition
         if not has_restored_any:
             # Nothing was read yet. If the topic was replaced since the start, this worker reads the new topic.
             self._topic_id = self._source.topic_id()
@@ -177,7 +186,7 @@ class Checkpointer:
         # Check that the store is the group's, and compare its checkpoints with the committed offsets.
         committed = self._group_store.read_committed()
         examined = yield from self._ask(partial(examine_store, self._writer.checkpoints, committed))
-        self._group_store.note_assignment(examined, partitions)
+        self._group_store.note_assignment(examined, partitions)  # from now on, commits name the examined store
         # Why partitions are not restored, by partition. The steps below add further causes.
         committed_ahead = examined.compared.committed_ahead
         why_unrestored = {partition: cause for partition, cause in committed_ahead.items() if partition in partitions}
@@ -193,23 +202,24 @@ class Checkpointer:
         offsets = {partition: examined.offsets[partition] for partition in to_restore if partition not in new}
         sizes = yield from self._ask(partial(stored.sizes, offsets))
         errors = yield from self._load(stored, sizes, committed, why_unrestored)
-        if errors and not self._saved and not new:  # nothing could be restored, so the caller retries all
+        is_any_restored = bool(self._saved)
+        if errors and not is_any_restored and not new:  # the caller retries all
             self._unrestored = why_unrestored
             raise errors[0]
 
         if new:
             yield from self._begin_new(new, examined, why_unrestored)
         self._unrestored = why_unrestored
-        self._report_missing()
+        self._report_missing()  # notifies which partitions are not restored, if this has changed
 
     def forget(self, partitions: Collection[int]) -> None:
-        """Forget the folds of partitions that were revoked or lost, and all that was reported as missing."""
+        """Forget the folds of partitions that were revoked or lost, and for which partitions models wait."""
         for partition in partitions:
             self._saved.pop(partition, None)
             self._uncommitted.discard(partition)
             self._unrestored.pop(partition, None)
-        # `MemberState` also forgets the missing partitions when partitions are released. So the next publication finds
-        # out anew for which partitions models wait, and those that are still missing are reported again.
+        # The next publication finds out anew for which partitions models wait, and reports them again: the displayed
+        # state of this member, `MemberState`, forgets them, too, when partitions are released.
         self._models_wait_for = {}
         self._reported_missing = set()
 
@@ -223,8 +233,9 @@ class Checkpointer:
 
         `owned` are the partitions that this worker has restored. If `now` is infinite, a publication is always due.
         """
-        if self._is_restoring:  # a publication would read the checkpoints a second time
+        if self._is_restoring:  # the checkpoints are being read: a publication now would read them once more
             return False
+        # True for the owner of the lowest of all partitions, if enough time has passed since the last publication.
         return self._publish_schedule.begin_if_due(
             # Partitions that could not be restored are assigned to this worker, too: nobody else publishes for them.
             owned={*owned, *self._unrestored},
@@ -251,10 +262,12 @@ class Checkpointer:
             has_changed = fold.position != self._saved[partition].position
             if has_changed or partition in self._uncommitted:
                 to_write[partition] = fold
-        if to_write and not self._prepare_save():  # brokers have not answered in time: a later save writes these folds
+        # `_prepare_save` waits until brokers have acknowledged the dead letters, and checks that all members have the
+        # same store. It returns False if brokers do not answer in time: then a later save writes these folds.
+        if to_write and not self._prepare_save():
             to_write = {}
-        # The folds of all partitions that are not written now, as they were saved last. A model needs them, too, and
-        # those that are gone from the store may be written again.
+        # The folds of all partitions that are not written now, as they were saved last. A model contains these folds,
+        # too. With `rewrite`, those that are gone from the store are written again.
         saved_before = {p: fold for p, fold in self._saved.items() if p not in to_write}
         if to_write or publish or rewrite:
             self._running_save = self._writer.start(
@@ -265,12 +278,13 @@ class Checkpointer:
             )
 
     def _prepare_save(self) -> bool:
-        """Check the other members' store, wait for sent dead letters, and check that the topic was not replaced.
+        """Return whether checkpoints may be written now. If brokers do not answer in time, report it and return False.
 
-        Return whether checkpoints may be written now. If brokers do not answer in time, report it, and return False.
+        Waits until the brokers have acknowledged the dead letters. Raises `ForeignStoreError` if another member of the
+        group saves to another store, and `TopicReplacedError` if the topic was replaced.
         """
         self._group_store.check_other_members()
-        waits_for: Literal["dead letters", "topic"] = "dead letters"
+        waits_for: Literal["dead letters", "topic"] = "dead letters"  # what the report names if there is no answer
         try:
             self._dead_letters.flush(_DEAD_LETTERS_TIMEOUT_S)
             waits_for = "topic"
@@ -300,9 +314,11 @@ class Checkpointer:
             self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
         for event in result.events:
             if isinstance(event, ModelPublished):
+                # The longer a publication takes, the later the next one is due. One that has failed does not count.
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        # The partitions for which models wait. None: this save does not know, since it has not merged a model.
+        # Partitions of the newest model whose checkpoint is gone: until it is back, no model is published. None: not
+        # known, since this save has not merged a model.
         missing = result.missing
         if missing is not None and missing != self._models_wait_for:
             self._models_wait_for = missing
@@ -318,10 +334,10 @@ class Checkpointer:
         topic_id = self._source.topic_id()
         refuse_other_topic(
             self._topic,
-            self._topic_id,
-            topic_id,
-            "while it was being read",
-            "learn it in another store folder; what was learned since the last checkpoint is dropped",
+            before=self._topic_id,
+            now=topic_id,
+            where="while it was being read",
+            remedy="learn it in another store folder; what was learned since the last checkpoint is dropped",
         )
         self._topic_id = self._topic_id or topic_id  # if it was not known before
 
@@ -342,8 +358,10 @@ class Checkpointer:
 
     def _ask(self, function: Callable[[], T]) -> FoldGenerator[T]:
         """Call a function in a thread. Yield {} until it has ended, then return its result."""
-        future = self._writer.checkpoints.threads.submit(_end_process_if_hanging(function))
-        while not wait_for_end(future, _STEP_TIMEOUT_S):
+        # The watchdog ends this process if the call hangs in the store for minutes: a thread cannot be stopped.
+        watched_function = _end_process_if_hanging(function)
+        future = self._writer.checkpoints.threads.submit(watched_function)
+        while not wait_for_end(future, _YIELD_AFTER_S):
             yield {}
         return future.result()
 
@@ -356,8 +374,8 @@ class Checkpointer:
     ) -> FoldGenerator[list[StoreError]]:
         """Load the newest checkpoints of the partitions in `sizes`, and yield their folds.
 
-        `sizes` are the bytes of the checkpoints, by partition. Returns the errors of checkpoints that cannot be read,
-        and adds their texts to `why_unrestored`, by partition.
+        `sizes` are the bytes of the checkpoints, by partition: large ones limit how many are loaded at once. Returns
+        the errors of checkpoints that cannot be read, and adds their texts to `why_unrestored`, by partition.
         """
         fold_config = self._fold_config
         topic_id = self._topic_id
@@ -369,19 +387,20 @@ class Checkpointer:
             return checkpoint.adapt_to(fold_config, topic_id)
 
         errors: list[StoreError] = []
+        # If a load hangs in the store, the watchdog ends this process: a thread cannot be stopped.
         loads = stored.for_each(sizes, _end_process_if_hanging(load))
         while not loads.have_ended:
             folds: dict[int, Fold] = {}
             # Each wait is short, because the loop polls only between two steps of this generator.
-            for partition, get_checkpoint in loads.take_ended(_STEP_TIMEOUT_S):
+            for partition, get_checkpoint in loads.take_ended(_YIELD_AFTER_S):
                 try:
                     folds[partition] = self._take_over(get_checkpoint())
                 except StoreError as error:
                     why_unrestored[partition] = str(error)
                     errors.append(error)
-            # If the group has no offset of a partition, or only its start, a worker was killed between saving and
-            # committing, perhaps even before its checkpoint was safe from a power failure. The next save writes the
-            # checkpoint again, and commits.
+            # If a partition has a checkpoint but no committed offset, or only the offset at which it began, its worker
+            # was killed after it saved and before it committed. A power failure may still lose the checkpoint. So
+            # the next save writes the checkpoint again, and commits its offset.
             self._uncommitted |= {p for p in folds if p not in committed or marks_start(committed[p].metadata)}
             self._note_restored(folds)
             yield folds
@@ -390,9 +409,11 @@ class Checkpointer:
     def _begin_new(self, new: Sequence[int], examined: Examined, why_unrestored: dict[int, str]) -> FoldGenerator[None]:
         """Begin partitions without a checkpoint at the offsets that the setting `start` says, and yield their folds.
 
-        Adds to `why_unrestored` the causes why partitions cannot begin. The next attempt tries these partitions again.
+        `examined` holds the store's checkpoints, compared with the group's committed offsets. Adds to `why_unrestored`
+        the causes why partitions cannot begin. The next attempt tries these partitions again.
         """
         try:
+            # `_ask` calls a function in a thread, yields {} until it has ended, and then returns its result.
             newest_model = yield from self._ask(self._writer.models.newest)
             why_unrestored |= self._find_gone(new, newest_model, examined.offsets)
             may_begin = [partition for partition in new if partition not in why_unrestored]
@@ -402,7 +423,8 @@ class Checkpointer:
         except StoreError as error:  # the newest model or a backfill cannot be read, so none of the partitions begins
             why_unrestored |= dict.fromkeys(new, str(error))
             return
-        if self._start == "earliest" and not examined.compared.committed_starts:
+        has_committed_starts = bool(examined.compared.committed_starts)  # an earlier owner has committed where to begin
+        if self._start == "earliest" and not has_committed_starts:
             # All begin at their earliest record, so neither brokers nor the store are asked.
             empty_folds = {p: Fold.empty(self._fold_config.learning) for p in may_begin}
             self._note_restored(empty_folds)
@@ -419,12 +441,14 @@ class Checkpointer:
     ) -> FoldGenerator[None]:
         """Begin new partitions in steps of at most 64 partitions, and yield the empty folds of each step.
 
-        If the store or the consumer group refuses the start of a partition, the cause is added to `why_unrestored`, and
-        no later step is taken now: perhaps the store is busy, and would refuse further starts, too.
+        `examined` holds the store's checkpoints, and offsets that earlier owners have committed as starts. If the start
+        of a partition cannot be written to the store or committed to the group, the cause is added to `why_unrestored`,
+        and no later step is taken now: perhaps the store is busy, and would refuse further starts, too.
         """
         for first in range(0, len(new), _MAX_NEW_AT_ONCE):
             partitions = new[first : first + _MAX_NEW_AT_ONCE]
-            start_offsets = self._choose_start_offsets(partitions, examined.compared.committed_starts, backfills)
+            committed_starts = examined.compared.committed_starts  # by partition
+            start_offsets = self._choose_start_offsets(partitions, committed_starts, backfills)
             # A partition without a start offset begins at its earliest record. This is not saved: the next owner
             # would decide the same.
             at_earliest = [partition for partition in partitions if partition not in start_offsets]
@@ -444,10 +468,12 @@ class Checkpointer:
         """Return the offsets at which new partitions begin, by partition.
 
         If an earlier owner has committed where a partition begins, this offset holds. Otherwise the setting `start`
-        decides. Partitions that begin at their earliest record are left out.
+        decides. With start=backfill, partitions begin at the end of what the `backfills` have learned from files.
+        Partitions that begin at their earliest record are left out.
         """
         start_offsets = {p: committed_starts[p] for p in partitions if p in committed_starts}
         undecided = [partition for partition in partitions if partition not in committed_starts]
+        # Leaves out the partitions that begin at their earliest record.
         start_offsets |= find_start_offsets(self._start, undecided, self._source, backfills)
         return start_offsets
 
@@ -461,7 +487,9 @@ class Checkpointer:
         backfill is gone or too old, no partition can begin. `offsets` are those of the newest checkpoints in the store,
         by partition.
         """
+        # The partitions of which the model has learned more than the checkpoints.
         message_by_missing = find_missing(newest_model, offsets, self._topic_id)
+        # A backfill has a checkpoint, too, under a number that no partition of Kafka has.
         missing_backfills = [partition for partition in message_by_missing if is_backfill(partition)]
         if self._start == "backfill" and missing_backfills:
             message = message_by_missing[missing_backfills[0]]
@@ -473,12 +501,13 @@ class Checkpointer:
     ) -> FoldGenerator[dict[int, Fold]]:
         """Save an empty fold of each new partition at its start offset, and return the folds that were saved.
 
-        Before a record is read, the offsets are committed to the group, and then the folds are saved. Otherwise another
-        offset could be chosen after a crash, such as a later one with start=latest. If the store or the group refuses a
-        start, the cause is added to `why_unrestored`. While threads write, this generator yields {}, so that the loop
-        can poll.
+        First the offsets are committed, marked as starts: if this process dies before a fold is saved, the next owner
+        begins there. Otherwise it would choose again, and with start=latest choose a later offset. If the store or the
+        group refuses a start, the cause is added to `why_unrestored`. While threads write, this generator yields {}, so
+        that the loop can poll.
         """
         self.check_topic()  # otherwise the offsets could mean records of a topic that has replaced ours
+        # Commits the starts, and returns those that the group has then.
         agreed_offsets = self._group_store.agree_on_starts(start_offsets)
         refused = start_offsets.keys() - agreed_offsets.keys()
         why_unrestored |= dict.fromkeys(refused, "the group did not take the offset where it begins")
@@ -493,7 +522,7 @@ class Checkpointer:
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}
         writes = stored.for_each(sizes, _end_process_if_hanging(save))
         while not writes.have_ended:
-            for partition, raise_if_failed in writes.take_ended(_STEP_TIMEOUT_S):
+            for partition, raise_if_failed in writes.take_ended(_YIELD_AFTER_S):
                 try:
                     raise_if_failed()
                 except StoreError as error:
@@ -502,25 +531,26 @@ class Checkpointer:
                 saved_folds[partition] = folds[partition]
                 log.info("partition begun", partition=partition, offset=agreed_offsets[partition], start=self._start)
             yield {}
-        # Commit the same offsets as those of checkpoints. If another worker gets a listing of the store without these
-        # checkpoints, the offsets tell it that they exist, so it waits until the store lists them.
+        # Commit the offsets again, without the mark. An unmarked offset says that its checkpoint is saved. So a worker
+        # that gets a listing without the checkpoint waits until the store lists it.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds
 
     def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
         """Take over the names of the dimensions from the last backfill, since partitions may have none yet.
 
-        If there is no backfill, or it cannot be read, do nothing.
+        A backfill has learned files. If there is no backfill, or it cannot be read, do nothing.
         """
 
         def read_last() -> Checkpoint | None:
-            backfills = find_backfills(stored)
+            backfills = find_backfills(stored)  # each has a number, and a checkpoint, like a partition
             return stored.newest(backfills[-1]) if backfills else None
 
         # An error is reported later: the next model waits for the backfill.
         with contextlib.suppress(StoreError):
             checkpoint = yield from self._ask(read_last)
             if checkpoint is not None:
+                # Keeps the names. The returned fold is not needed.
                 self._take_over(checkpoint.adapt_to(self._fold_config, self._topic_id))
 
     def _take_over(self, checkpoint: Checkpoint) -> Fold:
@@ -529,9 +559,9 @@ class Checkpointer:
         If only the worker or only the checkpoint has names, these count for both from now on, which is logged. Raises
         `SettingsError` if both have names that differ.
         """
-        names = checkpoint.agree_on_names(self._names)
-        only_one_has_names = checkpoint.names != self._names  # names that differ were refused
-        if only_one_has_names:
+        names = checkpoint.agree_on_names(self._names)  # raises if both have names that differ
+        is_one_unnamed = checkpoint.names != self._names  # so if they differ here, one of them is None
+        if is_one_unnamed:
             self._names = names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(names or []))
         return checkpoint.fold

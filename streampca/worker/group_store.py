@@ -18,7 +18,8 @@ log = structlog.get_logger()
 def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
     """Raise `ForeignStoreError` if a worker with another store than `ours` has committed one of the group's offsets.
 
-    `committed` holds the offsets by partition. Offsets that other tools have committed name no store.
+    `committed` holds the offsets by partition. Offsets that other tools have committed name no store. The error names
+    the file with a store's id (`NAME`) if this file may only have been lost.
     """
     for partition, offset in committed.items():
         theirs = parse_store_metadata(offset.metadata)
@@ -28,8 +29,8 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
             f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store {theirs} "
             f"(id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
         )
-        # If our store has a checkpoint at an offset that was committed with their store, both are perhaps the same
-        # store, and only the file with its id was deleted or replaced.
+        # Perhaps our store is theirs, with a new id, since the file with the id was deleted or replaced. Then our store
+        # has checkpoints at the offsets that were committed with their id.
         if _has_checkpoint_at_offset(checkpoints, committed, theirs):
             raise ForeignStoreError(
                 f"{difference}, with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted "
@@ -68,12 +69,13 @@ class ComparedOffsets(NamedTuple):
 def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[int, Committed]) -> ComparedOffsets:
     """Compare the group's committed offsets, by partition, with the offsets of the newest checkpoints.
 
-    `offsets` come from the names of the files. So a damaged checkpoint counts, too: a worker has written it. An offset
-    that a worker has not committed was set by a user with another tool.
+    `offsets` come from the names of the files. So a damaged checkpoint counts, too: a worker has written it. A worker
+    commits an offset after its checkpoint is on disk, unless it marks the offset as the start of a new partition.
 
-    A worker commits an offset after its checkpoint is on disk, unless it marks the offset as the start of a new
-    partition. So if every unmarked offset that workers have committed is ahead of its partition's checkpoints, this is
-    another group's store, or an older copy: raises `ForeignStoreError`.
+    An offset that no worker has committed, and that differs from the checkpoint's, is `set_by_other_tools`. An unmarked
+    offset of a worker that is ahead of the checkpoints is `committed_ahead`. If all unmarked ones are ahead, the store
+    is another group's, or an older copy: raises `ForeignStoreError`. A marked offset of a partition without a
+    checkpoint is one of the `committed_starts`.
     """
     set_by_other_tools: dict[int, int] = {}
     committed_ahead: dict[int, str] = {}
@@ -83,7 +85,8 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
         newest = offsets.get(partition)  # None: the partition has no checkpoint
         is_from_worker = parse_store_metadata(metadata) is not None  # only workers name their store in the metadata
         if not is_from_worker:
-            expected = 0 if newest is None else newest  # offset 0 without a checkpoint changes nothing
+            # Without a checkpoint, the offset 0 skips no record, so it is not reported.
+            expected = 0 if newest is None else newest
             if offset != expected:
                 set_by_other_tools[partition] = offset
         elif newest is None and marks_start(metadata):
@@ -147,9 +150,12 @@ class GroupStore:
     def __init__(self, source: Source, checkpoints: Checkpoints) -> None:
         self._source = source
         self._checkpoints = checkpoints
-        self._ours: StoreIdentity | None = None  # read at the last assignment; None before the first one
+        # Identity of this worker's store, read at the last assignment; None before the first one.
+        self._ours: StoreIdentity | None = None
         self._is_newly_assigned = False  # partitions were assigned, and nothing was committed since
-        self._is_first_commit_unchecked = False  # the first commit since then was made, and no check has followed
+        # Since the last assignment, this worker has committed, and has not compared its store with the stores that the
+        # other members have committed.
+        self._is_comparison_due = False
 
     def read_committed(self) -> Mapping[int, Committed]:
         """Return the offsets that the group has committed, by partition. Raises `TimeoutError`."""
@@ -158,7 +164,8 @@ class GroupStore:
     def note_assignment(self, examined: Examined, partitions: Collection[int]) -> None:
         """Note that partitions were assigned, and which identity the store has.
 
-        Log a warning if another tool has set the committed offset of one of these partitions.
+        `examined` says what the store holds, and how its checkpoints differ from the group's committed offsets. Log a
+        warning if another tool has set the committed offset of one of these partitions.
         """
         offset_by_partition = examined.compared.set_by_other_tools
         set_by_other_tools = {p: offset for p, offset in offset_by_partition.items() if p in partitions}
@@ -172,13 +179,13 @@ class GroupStore:
         """Commit the offsets at which new partitions begin, and return the starts that the group has then.
 
         No checkpoint records these offsets yet. If this worker dies, or loses a partition, before a checkpoint is saved
-        and listed, the next owner begins at the committed offset. Brokers refuse the commit of a worker that has lost a
-        partition. Then the result has the start that the new owner has committed, or leaves the partition out. Raises
-        `TimeoutError`.
+        and listed, the next owner begins at the committed offset. If this worker has lost a partition already, brokers
+        refuse its commit, without an error here. Then the result has the start that the new owner has committed. If
+        the new owner has saved a checkpoint, or committed nothing, the partition is left out. Raises `TimeoutError`.
         """
-        if self._ours is None:
+        if self._ours is None:  # the identity of this worker's store
             raise RuntimeError("the store is examined first")
-        self._source.commit(start_offsets, format_store_metadata(self._ours, is_start=True))
+        self._source.commit(start_offsets, format_store_metadata(self._ours, is_start=True))  # marks them as starts
         committed = self.read_committed()
         return {p: committed[p].offset for p in start_offsets if p in committed and marks_start(committed[p].metadata)}
 
@@ -189,18 +196,20 @@ class GroupStore:
         metadata = format_store_metadata(self._ours) if self._ours else ""
         self._source.commit(positions, metadata)
         if self._is_newly_assigned:
-            # Members that joined with us commit at about the same time, so the next check can see their stores.
-            self._is_first_commit_unchecked = True
+            # `check_other_members` compares stores once after each assignment. Now it can: members that were assigned
+            # partitions at the same time as this one have committed about now, too, with the identity of their store.
+            self._is_comparison_due = True
             self._is_newly_assigned = False
 
     def check_other_members(self) -> None:
         """If another member of the group saves to another store, raise `ForeignStoreError`.
 
-        Called before each save, it checks only once after each assignment: in the first save that begins after this
-        worker has committed. By then, members that were assigned partitions at the same time have committed, too, and
-        the metadata of their offsets name their stores.
+        Called before each save. Stores are compared once after each assignment: in the first save after this worker has
+        committed. By then, members that were assigned partitions at the same time have committed, too, and the metadata
+        of their offsets name their stores.
         """
-        if self._ours and self._is_first_commit_unchecked:
+        # `_ours` is the identity of this worker's store. `commit` makes the comparison due.
+        if self._ours and self._is_comparison_due:
             with contextlib.suppress(TimeoutError):  # the next save checks again
                 refuse_other_store(self._checkpoints, self.read_committed(), self._ours)
-                self._is_first_commit_unchecked = False
+                self._is_comparison_due = False

@@ -31,14 +31,15 @@ class WorkerLog(MemberLog):
         super().observe(change)
         state = change.after
         match change.event:
-            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:  # at least one is odd
+            # At least one timestamp is odd: outside 1990 to 2100. Such timestamps are only looked for with a half-life.
+            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:
                 cause = f"half_life_seconds depends on {describe_odd_timestamp(first)}"
                 log.warning("timestamps outside 1990 to 2100", cause=cause)
                 self._has_warned_of_timestamps = True
             case CheckpointSaved(partition, fold, seconds):
                 log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
             case ModelPublished():
-                self._warn_of_clock(change.event)
+                self._warn_of_clock(change.event)  # if this machine's clock is behind the timestamps of records
                 self._warn_of_dominant_dimension(change.event)
                 _log_model(change.event, is_first=change.before.model_version is None)
         if state.has_caught_up and not change.before.has_caught_up:
@@ -95,10 +96,12 @@ class WorkerLog(MemberLog):
         `loss` is the share of the squared length of recent messages that projection loses.
         """
         all_stats = [fold.stats for fold in _learned_folds(state)]
-        norm = sum(stats.norm_ewma for stats in all_stats)
-        loss = sum(stats.loss_ewma for stats in all_stats)
+        # Both are sums of means over the recent messages of each partition. So partitions with longer vectors count
+        # more.
+        squared_length = sum(stats.norm_ewma for stats in all_stats)
+        lost_squared_length = sum(stats.loss_ewma for stats in all_stats)
         return super()._progress_fields(state) | {
-            "loss": round(loss / norm, 5) if norm else None,
+            "loss": round(lost_squared_length / squared_length, 5) if squared_length else None,
             "last_model": state.model_version,
         }
 

@@ -50,20 +50,22 @@ class Worker(MemberLoop):
         notify: events.Notify,
     ) -> None:
         """Does not join the group yet; `run` does. `notify` is called with each event, for metrics and the log."""
-        # `seen_names` notes for which names in the setting `field` some vector has had a number.
+        # `seen_names` notes which names in the setting `field` have had a number in a record. The loop warns of the
+        # names that never have.
         super().__init__(source, in_flight, notify, seen_names=config.codec.seen_names)
         self._config = config
         self._dead_letters = dead_letters
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, notify)
         self._assignment = Assignment[Fold](
-            policy=config,
+            policy=config,  # for example, what happens to records that were lost before they were read
             source=source,
             in_flight=in_flight,
             restore=self._checkpointer.restore,
             notify=notify,
             first_records=FirstRecords(config.topic, config.codec),
         )
-        self._folds = self._assignment.progress  # the progress of a worker: the fold of each restored partition
+        # The same dictionary, not a copy: what a worker has done in a partition, its progress, is the partition's fold.
+        self._folds = self._assignment.progress
         self._next_save = 0.0
         self._next_rewrite = 0.0  # of checkpoints that are gone from the store
 
@@ -103,7 +105,8 @@ class Worker(MemberLoop):
         try:
             if not has_crashed:  # after a crash, nothing is saved: the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                # At the end, a publication is due even if the last one has just begun.
+                # Decides whether this worker must publish, which it does below. With the time inf, a publication is due
+                # even if the last one has just begun.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()
@@ -138,7 +141,8 @@ class Worker(MemberLoop):
 
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread, after the earlier batches of its partition."""
-        self._first_names.add(batch)  # to warn about names in `field` without a number in any record
+        # Notes which names in the setting `field` have a number in this batch. The loop warns of names that never have.
+        self._first_names.add(batch)
         partition = batch.partition
         current_fold = self._folds[partition]
         config = self._config.fold
@@ -148,20 +152,24 @@ class Worker(MemberLoop):
             fold = current_fold if last_learned is None else last_learned.fold
             return learn_batch(fold, batch, config)
 
-        self._in_flight.work(partition, batch.nbytes, learn, partial(self._install, batch))
+        # `learn` runs in a thread. When it has ended, the loop calls `_install` with its result. The bytes of the batch
+        # count as in flight until then: if there are too many, the loop does not poll.
+        install = partial(self._install, batch)
+        self._in_flight.work(partition, batch.nbytes, function=learn, handle=install)
 
     def _install(self, batch: Vectors, learned: Learned) -> None:
         """Send the dead letters of a batch, then install the fold that has learned it, and report it."""
         partition = batch.partition
         had_learned_before = self._has_learned()
-        # If nothing was learned before, many rejects at the start of the batch mean that a setting is wrong, so
+        # If nothing was learned before this batch, many rejects at its start mean that a setting is wrong: then
         # `find_dead_letters` raises an error.
         rejects_to_send = self._config.find_dead_letters(batch, accepted_any=had_learned_before)
         # If sending fails, the old fold must still be there: its position is before the records, which are read again.
         for reject in rejects_to_send:
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        # If nothing was learned yet, and many records were skipped, the log warns that a setting may be wrong.
+        # If nothing was learned yet, this batch included, and many records were skipped, a setting may be wrong: then
+        # the log warns. One learned vector prevents the warning.
         for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
             self._notify(event)
         self._notify(self._describe_learned(batch, learned))
@@ -172,16 +180,16 @@ class Worker(MemberLoop):
         odd_timestamps: list[int] = []
         if self._config.fold.learning.impute:  # otherwise vectors with gaps are rejected
             incomplete = int(find_incomplete_rows(batch.decoded.vectors).sum())
-        if self._config.fold.half_life_seconds:
+        if self._config.fold.half_life_seconds:  # otherwise what is learned does not depend on timestamps
             is_known = batch.timestamps >= 0  # -1: the record has no timestamp
-            odd_timestamps = find_odd_timestamps(batch.timestamps[is_known]).tolist()
+            odd_timestamps = find_odd_timestamps(batch.timestamps[is_known]).tolist()  # not between 1990 and 2100
         return events.BatchLearned(
             batch.partition,
             learned.fold,
             messages=len(batch.timestamps),
             losses=learned.losses,
             seconds=learned.seconds,
-            lag=batch.end - batch.next,
+            lag=batch.end - batch.next,  # number of offsets up to the end of the partition
             incomplete=incomplete,
             odd_timestamps=odd_timestamps,
         )

@@ -124,8 +124,9 @@ class WorkerMetrics(MemberMetrics):
     def observe(self, change: Change) -> None:
         """Update the metrics that an event changes.
 
-        Each keyword of `_record` is the name of a metric, and its value is set, added or observed; None changes
-        nothing. `label` is the value of the metric's label: an outcome, a reason, a kind of event or a partition.
+        Each keyword of `_record` is the name of a metric. By the metric's type, a gauge is set to the value, a counter
+        is increased by it, and a histogram observes it; None changes nothing. `label` is the value of the metric's
+        label: an outcome, a reason, a kind of event or a partition.
         """
         super().observe(change)
         match change.event:
@@ -138,11 +139,12 @@ class WorkerMetrics(MemberMetrics):
                 self._record(label="skipped", messages=count)
                 self._record(label=reason, records_skipped=count)
             case CheckpointSaved(partition, fold, seconds):
-                has_learned_block = fold.state.rank > 0  # otherwise there are no axes, so there is no error of them
+                has_learned_block = fold.state.rank > 0  # otherwise there are no axes yet
                 self._record(checkpoint_duration_seconds=seconds)
                 self._record(
                     label=partition,
                     checkpoint_last_success_timestamp_seconds=change.now.unix_s,
+                    # How far the updated (CᵀC)⁻¹ is from the exact one, by rounding; C are the axes.
                     pinv_error=fold.state.pinv_error if has_learned_block else None,
                 )
             case CheckpointPostponed():
@@ -176,11 +178,11 @@ class WorkerMetrics(MemberMetrics):
     def _on_batch(self, batch: BatchLearned, now: float) -> None:
         """Record what a batch has changed. `now` is in seconds since 1970.
 
-        Each keyword of `_record` is the name of a metric; None leaves the metric as it is. `label` is the value of the
-        label that these metrics have: an outcome (`messages`) or a partition.
+        Each keyword of `_record` is the name of a metric; None leaves the metric as it is. `label` tells apart the
+        series of a metric: the metric `messages` has one for each outcome, others have one for each partition.
         """
         fold = batch.fold
-        missing = fold.state.missing  # None: messages cannot lack entries
+        missing_shares = fold.state.missing  # by dimension, the share of messages without this entry; None: no gaps
         newest_ms = fold.stats.last_ms  # negative: no timestamp is known
         self._record(label="learned", messages=batch.messages)
         self._record(
@@ -190,15 +192,16 @@ class WorkerMetrics(MemberMetrics):
             label=batch.partition,
             consumer_lag_messages=batch.lag,
             next_offset=fold.position,
-            stalled=0,
+            stalled=0,  # a partition that learns does not wait for the schema registry
             timestamps_ahead=fold.event_time.ahead,
             clipped_messages=fold.state.clipped,
-            missing_entries_ratio=None if missing is None else float(missing.mean()),
+            missing_entries_ratio=None if missing_shares is None else float(missing_shares.mean()),
             event_time_lag_seconds=now - newest_ms / 1000 if newest_ms >= 0 else None,
             loss_ewma=fold.stats.recent_loss,
         )
         if batch.losses:
-            # Of each message, ‖r‖² and ‖y‖²: y is its difference from the mean, r the part outside of the components.
+            # ‖r‖² and ‖y‖² of each message: y is its difference from the mean, r the part outside of the components.
+            # The fields `residual` and `norm` are squared already.
             r_squared = np.concatenate([losses.residual for losses in batch.losses])
             y_squared = np.concatenate([losses.norm for losses in batch.losses])
             is_not_zero = y_squared > 0

@@ -83,10 +83,12 @@ class NewestCheckpoints:
         """
         known = self._find_known(offsets, in_memory)
         sizes = stored.sizes({partition: at for partition, at in offsets.items() if partition not in known})
-        # `sizes` has the partitions that are not known, in the order of `offsets`, and each of them has one answer. If
-        # the newest checkpoint is damaged, the answer is an older one.
+        # The answers come in the order of `offsets`, one for each partition that is not known. If a newest checkpoint
+        # is damaged, the answer is an older one.
         answers = stored.for_each(sizes, stored.newest).take_in_order()
         for partition in offsets:
+            # `adapt_to` raises if other settings were learned. If nothing was learned, it takes the settings of this
+            # worker.
             if partition in known:
                 yield known[partition].adapt_to(self._fold_config)
                 continue
@@ -111,12 +113,13 @@ class NewestCheckpoints:
         return known
 
     def _cache_if_it_fits(self, checkpoint: Checkpoint) -> None:
-        """Cache a checkpoint if it fits, with a state that has also learned the pending vectors, and without these.
+        """Learn the pending vectors of a checkpoint into its state, drop them, and cache the result if it fits.
 
-        A later merge gives the same state, since a merge learns pending vectors, too. The pending vectors are also
-        scored. But that is done only once, when the checkpoint is read, so the cache does not need them.
+        A merge of the cached checkpoint gives the same state, since a merge learns pending vectors anyway. Only scores
+        need the vectors themselves, and they are scored only once: by the caller, when the checkpoint is read.
         """
         fold = checkpoint.fold
+        # `provisional` returns the state after the pending vectors, and does not change the fold.
         state_after_pending = fold.provisional(self._fold_config.learning)
         cached = replace(checkpoint, fold=replace(fold, state=state_after_pending).without_pending())
         self._cache.pop(checkpoint.partition, None)
@@ -152,7 +155,8 @@ class Publisher:
         """
         topic_id = in_memory[0].topic_id if in_memory else ""  # "": unknown
         offsets = stored.newest_offsets()
-        if self._is_newest(offsets, topic_id):  # without a request to the store
+        # First compare with the model that this worker knows, which needs no request to the store.
+        if self._is_newest(offsets, topic_id):
             return None
         models = self.models.snapshot()
         self._update_newest(models)
@@ -162,7 +166,7 @@ class Publisher:
             # Perhaps another worker has saved and published since `stored` was listed: list again.
             stored = stored.snapshot()
             offsets = stored.newest_offsets()
-            _refuse(find_missing(self._newest, offsets, topic_id))
+            _refuse(find_missing(self._newest, offsets, topic_id))  # raises if any partition is missing
         publication = self._merge_newest(stored, offsets, in_memory, topic_id)
         if publication is None:  # too few messages
             return None
@@ -183,11 +187,13 @@ class Publisher:
         Raises `PartitionsMissingError` if the merge lacks a checkpoint that could not be read, or contains less of a
         partition than the newest model does.
         """
-        # The pending vectors are scored by an earlier model, which has not learned them: the newest published model or,
-        # if its past scores are not valid any more, the merge of these checkpoints without their pending vectors.
+        # A model must not score vectors that it has learned. So the pending vectors are scored by the newest published
+        # model. If its number of components has changed, so that scores are not comparable, they are scored by a merge
+        # of these checkpoints without their pending vectors.
         earlier = self._find_model_with_valid_scores()
         scored_by = earlier.model if earlier else self._merge_without_pending(stored, offsets, in_memory)
-        unreadable: dict[int, str] = {}  # filled while `_merge` reads the checkpoints
+        unreadable: dict[int, str] = {}
+        # An iterator. While `_merge` takes checkpoints from it, it reads them, and adds to `unreadable` why it cannot.
         checkpoints = self._inputs.read(stored, offsets, in_memory, unreadable)
         publication = self._merge(checkpoints, scored_by)
         # If the newest checkpoint of a partition was damaged, an older one was read, which may hold too little.
@@ -226,7 +232,7 @@ class Publisher:
     def _merge_without_pending(
         self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Sequence[Checkpoint]
     ) -> Model | None:
-        """Merge these checkpoints without their pending vectors to a model; None if nothing else was learned.
+        """Merge these checkpoints without their pending vectors to a model; None if all learned vectors are pending.
 
         Checkpoints that cannot be read are left out: `_merge_newest` reads them again, and reports them.
         """
@@ -236,22 +242,23 @@ class Publisher:
         reader = NewestCheckpoints(self._fold_config)
         for checkpoint in reader.read(stored, offsets, in_memory, unreadable={}):
             merger.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
-        state = merger.state(components)
+        state = merger.state(columns=components)  # at most as many axes as the model has components
         return make_model(state, components) if state else None
 
     def _merge(self, checkpoints: Iterable[Checkpoint], scored_by: Model | None) -> Publication | None:
-        """Merge checkpoints to the next version, with p-values of its pending vectors.
+        """Merge checkpoints to the next version of the model. Returns None if there are too few messages.
 
-        Returns None if there are too few messages. The model `scored_by` scores the pending vectors. If it is None,
-        they get no p-values.
+        The model `scored_by` scores the pending vectors that the previous version has not learned, and past scores give
+        their p-values. Without `scored_by`, these vectors get no p-values.
         """
         merger = self._create_merger()
         previous = self._newest
         positions_before = previous.positions if previous else {}
         learned_before = previous.version if previous else 0
         scores_builder = PastScoresBuilder(self._fold_config.learning.components)
-        # The histograms continue those of the newest model, if its past scores are valid. `scored_by` may be another
-        # model, which only scores the pending vectors.
+        # If the newest model has as many components as the next one, its scores are comparable, and its histograms go
+        # on. Otherwise, the histograms begin empty, and `scored_by` is another model, which only scores the pending
+        # vectors.
         model_with_valid_scores = self._find_model_with_valid_scores()
         if model_with_valid_scores and model_with_valid_scores.past_scores:
             scores_builder.histograms = model_with_valid_scores.past_scores
@@ -269,7 +276,8 @@ class Publisher:
             return None
         p_values = scores_builder.p_values()  # by the past scores alone, before the new scores are added to them
         messages_since_previous = merged.stats.learned - learned_before
-        # Past scores lose weight with these messages, then the new scores are added.
+        # Past scores lose weight with these messages, then the new scores are added. The larger the weight of the
+        # model, the slower the past scores lose theirs.
         scores_builder.add_new_scores(messages_since_previous, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
@@ -288,8 +296,9 @@ def _refuse(missing: Mapping[int, str]) -> None:
 def _select_pending(fold: Fold, position: int) -> Array:
     """Return the pending vectors (n, d) of a fold that come from a position on, in float64.
 
-    A fold does not know the offsets of its pending vectors, so each offset counts as one vector. If some offsets hold
-    no vector, some vectors from before the position are returned, too.
+    A fold does not know the offsets of its pending vectors. So this takes as many of the newest ones as there are
+    offsets from the position on. These are too many if some offsets hold no vector, such as deletes, and too few if a
+    value holds several vectors.
     """
     offsets_from_position = fold.position - max(position, 0)
     n = min(offsets_from_position, len(fold.pending))

@@ -44,10 +44,11 @@ def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
 def _find_ends_of_backfills(
     partitions: Collection[int], source: Source, backfills: Sequence[Checkpoint]
 ) -> Mapping[int, int]:
-    """Return the offsets, by partition, behind the last record that any of the backfills has read.
+    """Return the offsets, by partition, at which reading goes on after all backfills. There is at least one backfill.
 
     A partition of which they have read nothing is left out.
     """
+    # The ends are offsets by partition. If a backfill ends at a time, they are those of the first records from then on.
     ends_by_backfill = [_find_ends(backfill, partitions, source) for backfill in backfills]
     starts: dict[int, int] = {}
     for partition in partitions:
@@ -58,9 +59,10 @@ def _find_ends_of_backfills(
 
 
 def _find_ends(backfill: Checkpoint, partitions: Collection[int], source: Source) -> Mapping[int, int]:
-    """Return the offsets, by partition, behind the last record that one backfill has read.
+    """Return the offsets, by partition, at which reading goes on after one backfill.
 
-    The backfill holds these offsets, or a time before which it has read all records.
+    A backfill learns history from files, up to an end: offsets, or a time in the topic. A partition that is left out is
+    read from its first record.
     """
     if backfill.end is None:  # all that the backfill has read is older than the topic's first record
         return {}

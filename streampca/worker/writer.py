@@ -61,11 +61,12 @@ class CheckpointWriter:
     def _write(
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite: bool
     ) -> SaveResult:
-        """Write the checkpoints and then a model, as `start` says, in the thread of the writer.
+        """Write the checkpoints and, with `publish`, then a model, in the thread of the writer.
 
-        Raises no `StreampcaError`: the result tells what has failed.
+        With `rewrite` or `publish`, checkpoints `saved_before` that are gone from the store are written again. Raises
+        no `StreampcaError`: the result tells what has failed.
         """
-        result = SaveResult([])
+        result = SaveResult(events=[])  # `_save` and `_publish` append events to its list
         try:
             stored = self.checkpoints.snapshot()  # one listing for all partitions
             if rewrite or publish:
@@ -100,7 +101,8 @@ class CheckpointWriter:
         failures: list[StreampcaError] = []
         # The sizes limit how many checkpoints are written at once.
         sizes = {partition: checkpoint.fold.nbytes for partition, checkpoint in by_partition.items()}
-        writes = stored.for_each(sizes, write)  # if the store is busy, begins no further write
+        # If the store is busy, no further write begins, and the checkpoints that are left are not among the answers.
+        writes = stored.for_each(sizes, write)
         for partition, get_seconds in writes.take_in_order():
             checkpoint = by_partition[partition]
             try:
@@ -113,6 +115,7 @@ class CheckpointWriter:
         for failure in failures:
             if not isinstance(failure, StoreError):
                 raise failure
+            # The store has failed: a later save tries again.
             result.events.append(CheckpointPostponed(str(failure)))
         return saved
 
@@ -140,12 +143,14 @@ class CheckpointWriter:
 def _find_gone(stored: Checkpoints, saved_before: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return the checkpoints that are gone from the store, if it is still the same store.
 
-    A checkpoint is not gone if a later one is listed: another worker has written that.
+    `saved_before` are the last saved checkpoints of this worker. A checkpoint does not count as gone if a later one of
+    its partition is listed, which another worker has written.
     """
     gone = []
     for checkpoint in saved_before:
         newest_offset = max(stored.offsets(checkpoint.partition), default=-1)  # -1: there is none
-        if checkpoint.fold.position > newest_offset:  # a fold at the position -1 was never saved
+        # Never true for the position -1, before anything was read: such a fold is not saved.
+        if checkpoint.fold.position > newest_offset:
             gone.append(checkpoint)
     if not gone or not stored.is_same_store():
         return []
