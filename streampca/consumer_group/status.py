@@ -134,7 +134,7 @@ def make_report(
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
     problems = dict(state.problems)  # by the type of the event that reports a problem
-    problems.pop(Saving, None)  # saving has stopped: metrics and health say so, and the report itself is a save
+    problems.pop(Saving, None)  # left out: metrics and health say that saving has stopped
     if state.why_no_model:
         problems.pop(StartDelayed, None)  # the start waits for a model: the report says so in `TransformStatus.awaits`
     causes = [problem.cause for problem in problems.values()]

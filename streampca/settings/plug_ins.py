@@ -36,7 +36,7 @@ def load_format(name: str, *, is_built_in: bool = False) -> Any:
     """Return the module of a format that an installed package offers; None if no package does.
 
     Raises `ValueError` if the module lacks its reader or writer, such as `TextReader` and `TextWriter` for the format
-    text; if streampca has a format of this name itself (`is_built_in`); or if the module cannot be imported.
+    text; if it cannot be imported; or if a package offers a format that streampca has itself (`is_built_in`).
     """
     module = load_plug_in("format", name, is_built_in=is_built_in)
     for role in ("Reader", "Writer"):

@@ -106,9 +106,8 @@ class Transformer(MemberLoop):
                 self._commit()
             self._assignment.retry_when_due(clock())
         except RecordRefusedError as error:
-            self._prepare_retry(
-                error
-            )  # lowers the limit of outputs, or replaces more timestamps by the time of sending
+            # From now on, outputs must be smaller, or the time of sending replaces more timestamps.
+            self._prepare_retry(error)
             self._start_over("aborted", str(error))
         except TransactionFailedError as error:  # for another cause: the same records may be sent again as they are
             self._start_over("failed", str(error))
