@@ -59,10 +59,11 @@ class Assignment(Generic[P]):
     ) -> None:
         """`restore(partitions)` returns a generator, which is one attempt to restore partitions of the member.
 
-        Each item is {partition: progress} of partitions that are ready to be read, or {}: then the loop polls before
-        the next item. Partitions that are in no item are restored by a later attempt. If partitions are assigned or
-        released during an attempt, the generator is closed, and `restore` is called again. The generator raises
-        `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is another group's.
+        The generator yields {partition: progress} when partitions are ready to be read, and {} only to let the loop
+        poll in between, so that the member stays in the group. A later attempt restores the partitions that it has not
+        yielded. If partitions are assigned or released during an attempt, the generator is closed, and `restore` is
+        called again. The generator raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError`
+        if the store is another group's.
         """
         self._policy = policy
         self._source = source
@@ -112,8 +113,8 @@ class Assignment(Generic[P]):
 
         If the log of a partition was truncated before its position, the source reports `OutOfRange` later.
         """
-        # Partitions of which no record was handled yet are read from their first record again. So what was compared
-        # of their first records is forgotten, and the comparison begins anew.
+        # A partition of which a record was handled needs no comparison of its first records any more. Of the remaining
+        # partitions, all first records are read and compared again.
         never_handled = [p for p in partitions if self.progress[p].is_first_start]
         self._first_records.forget(partitions)
         self._first_records.begin(never_handled)
@@ -147,13 +148,15 @@ class Assignment(Generic[P]):
         self._in_flight.finish(batch.partition)  # records before this batch, which are still in work
         handle(batch.before(reject.index))  # may submit work to a thread, whose result must be handled, too
         self._in_flight.finish(batch.partition)
-        raise self._policy.describe_stop(batch, reject)
+        bad_record_error = self._policy.describe_stop(batch, reject)
+        raise bad_record_error
 
     def _pause_undecoded(self, event: Undecoded) -> None:
-        """Pause a partition until it is time to retry, since its records cannot be decoded for now."""
+        """Pause a partition whose records cannot be decoded for now; `retry_when_due` resumes it after a second."""
         partition = event.partition
         self._in_flight.drop_decodings([partition])  # later records: the retry reads them again
-        self._in_flight.finish(partition)  # earlier records, already decoded: the retry must not read them again
+        # Wait for the work on earlier records and handle its results, so that the retry does not read them again.
+        self._in_flight.finish(partition)
         self._source.pause(frozenset({partition}))
         self._undecoded.add(partition)
         lag = event.end - event.position
@@ -167,6 +170,7 @@ class Assignment(Generic[P]):
         partition = event.partition
         progress = self.progress[partition]
         our_position = progress.position
+        # Records that are held back were read, but not handled.
         is_nothing_handled = our_position < 0 or self._first_records.holds_back(partition)
         if is_nothing_handled:  # begin again at our position; if the log has lost it, the source reports that next
             self.resume([partition])
@@ -179,24 +183,27 @@ class Assignment(Generic[P]):
             self.resume([partition])
             return
         offset_by_policy = self._policy.resume_at(event)
-        resume_at = max(offset_by_policy, our_position)  # records before our position would count twice
-        # The first lost offset. A log that has lost its beginning lacks records that we did not read yet. A truncated
-        # log also lacks records that we have handled.
-        truncated_at = event.diverged  # None: the log has only lost its beginning
+        # A truncated log has new records at offsets that we have handled already. They are skipped: otherwise their
+        # offsets would count twice.
+        resume_at = max(offset_by_policy, our_position)
+        truncated_at = event.diverged  # an offset whose record is not the one we read; None: the log was not truncated
         is_truncated = truncated_at is not None
+        # A truncated log has also lost records that we have handled; otherwise, only unread records are lost.
         lost_from = our_position if truncated_at is None else truncated_at
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
 
     def retry_when_due(self, now: float) -> None:
-        """Continue to restore partitions, and when it is time, resume reading paused partitions.
+        """Continue to restore partitions, and when it is time, read paused partitions and held-back records again.
 
-        Partitions are paused while their records cannot be decoded, or are held back as first records. If the store is
-        still another group's after a minute, `_retry_restore` raises `ForeignStoreError`.
+        Partitions are paused while their records cannot be decoded. If the store is still another group's after a
+        minute, `_retry_restore` raises `ForeignStoreError`.
         """
         self._retry_restore(now)
         self._resume_undecoded(now)
+        # First records that are held back were dropped from memory. When they need not wait any longer, they are read
+        # again, to be handled now.
         partitions_to_reread = self._first_records.take_due(now)
         if partitions_to_reread:
             self._seek(partitions_to_reread)
@@ -218,19 +225,24 @@ class Assignment(Generic[P]):
         if attempt is None:
             attempt = self._begin_attempt_when_due(now)
         if attempt is not None:
-            # A network folder may show old contents for a minute, which look like the store of another group. So a
-            # foreign store is only reported before the minute is over.
+            # A network folder may show old contents for a minute, which look like the store of another group. So
+            # during the first minute, such a store is reported and tried again; afterwards, it ends the member.
             refuse_at = self._refuse_foreign_store_at
             is_minute_over = refuse_at is not None and now >= refuse_at
             self._continue_restore(attempt, refuse_foreign_store=is_minute_over)
 
     def _begin_attempt_when_due(self, now: float) -> Generator[Mapping[int, P], None, None] | None:
-        """Return a new attempt to restore the partitions that are left; None if there are none, or it is too early."""
+        """Return the next attempt to restore the partitions that are left; None if there are none, or it is too early.
+
+        `assign` begins the first attempt at once. This method begins the retries, after pauses that grow.
+        """
         if not self._to_restore:
             return None
-        if self._refuse_foreign_store_at is None:  # first call since partitions were assigned or restored
+        # First call since partitions were assigned or restored. Until the minute is over, a store that looks like
+        # another group's only fails the attempt.
+        if self._refuse_foreign_store_at is None:
             self._refuse_foreign_store_at = now + _REFUSE_FOREIGN_STORE_AFTER_S
-        if self._retry_at is None:  # first call since the last attempt has ended: the pause begins
+        if self._retry_at is None:  # first call since the last attempt or `restart`: the pause begins
             self._retry_at = now + self._retry_pause_s
         if now < self._retry_at:
             return None
@@ -241,8 +253,8 @@ class Assignment(Generic[P]):
     def _continue_restore(self, attempt: Generator[Mapping[int, P], None, None], *, refuse_foreign_store: bool) -> None:
         """Do one step of an attempt, and begin to read the partitions that the step has restored.
 
-        A step may restore nothing, only so that the loop can poll. If a step fails, the failure is reported. With
-        `refuse_foreign_store`, `ForeignStoreError` is raised instead.
+        A step may restore nothing: it only lets the loop poll in between. If a step fails, the failure is reported.
+        With `refuse_foreign_store`, `ForeignStoreError` is raised instead.
         """
         self._restore_attempt = None  # set again below if the attempt has further steps
         try:
@@ -256,7 +268,8 @@ class Assignment(Generic[P]):
             return
         self._restore_attempt = attempt
         if restored:
-            # The store is the group's own. If it looks foreign later, it ends the member only after another minute.
+            # A restored partition shows that the store is the group's own. So the minute stops after which a store that
+            # looks like another group's ends the member.
             self._refuse_foreign_store_at = None
             self._to_restore -= restored.keys()
             self._start_reading(restored)

@@ -76,10 +76,10 @@ class OutputShape(NamedTuple):
 
 
 def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastRecord | None) -> str:
-    """Return the metadata that a member of transform commits with an offset.
+    """Return the metadata that a member of transform commits with an offset, such as "k=3 d=10 topic=AbC last=41@2".
 
-    `shape` is None if no output is known, `topic_id` is "" if brokers give topics no ids, and `last` is None if the
-    record before the offset is not known.
+    `shape` is None if no output is known: the text then begins with a space. `topic_id` is "" if brokers give topics no
+    ids, and `last` is None if the record before the offset is not known.
     """
     text = "" if shape is None else str(shape)
     if topic_id:
@@ -90,9 +90,12 @@ def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastR
 
 
 def read_shape(metadata: str) -> OutputShape | None:
-    """Return the shape of the outputs of the member that has committed; None if another tool has committed."""
+    """Return the shape of outputs that metadata such as "k=3 d=10 version=5 topic=AbC" name; None if they name none.
+
+    `version` is the fixed version of the model; None if outputs follow the newest model.
+    """
     shape = _SHAPE.search(metadata)
-    if shape is None:
+    if shape is None:  # another tool has committed
         return None
     version = _VERSION.search(metadata)
     return OutputShape(

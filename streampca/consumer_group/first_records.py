@@ -86,8 +86,8 @@ class FirstRecords:
         start = self._starts.get(batch.partition)
         if start is None:  # case 1
             return True
-        self._compare(start, batch)
-        if start.is_held_back:  # case 2
+        self._compare(start, batch)  # also in case 2: the records of a batch that must wait count among the 100
+        if start.is_held_back:  # case 2, until `take_due` ends it and the records are read again
             return False
         if start.has_enough:  # case 3
             self.forget([batch.partition])
@@ -100,8 +100,8 @@ class FirstRecords:
     def take_due(self, now: float) -> list[int]:
         """Return the partitions whose held-back records must be read again now, and hold them back no longer.
 
-        A partition is due when 100 of its records were compared, or when a minute is over. The minute begins with the
-        first call after its records were held back. `now` is in monotonic seconds.
+        A partition is due when 100 of its records were compared with the configured type of numbers, or when a minute
+        is over. The minute begins with the first call after its records were held back. `now` is in monotonic seconds.
         """
         due = []
         for partition, start in self._starts.items():
@@ -109,6 +109,7 @@ class FirstRecords:
                 continue
             if start.minute_ends_at is None:
                 start.minute_ends_at = now + _LONGEST_HOLD_S
+            # When the minute is over, `may_handle` accepts fewer than 100 compared records.
             start.is_minute_over = now >= start.minute_ends_at
             if start.is_minute_over or start.has_enough:
                 start.is_held_back = False
@@ -131,7 +132,7 @@ class FirstRecords:
         start.compared += len(records)
         start.next_to_compare = max(start.next_to_compare, batch.next)
         start.samples += self._comparison.sample_untyped(records)  # leaves out records that name their number type
-        why_wrong_type = self._comparison.explain_wrong_type(start.samples)  # "": the type may be right
+        why_wrong_type = self._comparison.explain_wrong_type(start.samples)  # "" while no number contradicts the type
         if why_wrong_type:
             raise RejectLimitError(
                 f"partition {batch.partition} of {self._topic}: the first records are not what was sent: "

@@ -44,7 +44,9 @@ def why_not_ready(state: MemberState, now: float) -> Failure | None:
         return None
     no_place = "no place in the consumer group yet"
     connection = state.connection
-    if connection is None or (connection.connected and not connection.cause):  # nothing is wrong with the connection
+    # Nothing is wrong with the connection, or nothing is known of it yet (None). A connected member has a cause, too,
+    # if an error keeps it from joining the group.
+    if connection is None or (connection.connected and not connection.cause):
         return Failure("group", no_place)
     cause = connection.cause or NO_ANSWER
     kind = "certificate" if "certificate" in cause else "broker"

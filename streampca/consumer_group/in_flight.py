@@ -60,11 +60,12 @@ class InFlight(Generic[R]):
         check_threads: Callable[[], None] = lambda: None,
         new_future: Callable[[], Future[Any]] = Future,
     ) -> None:
-        """At most `limit_bytes` of records and vectors are in flight; the records of one poll may exceed it.
+        """A task decodes records, or works on decoded records; tasks of one partition run one at a time, in order.
 
-        `decode` may return only the first of the records, if their vectors are large. If a thread of the process has
-        died, `check_threads` raises its error, which ends the loop. `new_future` creates the result of a task; only the
-        simulation gives another one than the default.
+        At most `limit_bytes` of records and vectors are in flight; the records of one poll may exceed it. `decode` may
+        return only the first of the records, if their vectors are large. `check_threads` raises the error of a thread
+        of the process that has died, which ends the loop. `new_future` creates the result of a task; only the
+        simulation in the tests replaces the default.
         """
         self._executor = executor
         self._decode_records = decode
@@ -72,15 +73,15 @@ class InFlight(Generic[R]):
         self._check_threads = check_threads
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # in the order of their submission
-        self._queues: dict[int, PartitionQueue] = {}  # by partition, the functions of its tasks
+        self._queues: dict[int, PartitionQueue] = {}  # by partition, runs the functions of its tasks
         self._decodings: dict[int, deque[_Decoding]] = {}  # by partition; a task in `_tasks` decodes each of them
-        # By partition, the result of the work that was submitted last. Work is a task that does not decode.
+        # By partition, the result of the last task that works on decoded records.
         self._newest_work: dict[int, Future[R]] = {}
         self._nbytes = 0  # of all tasks and all records in decoding
 
     def next_events(self, source: Source, timeout_s: float) -> Sequence[Event]:
         """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
-        self._check_threads()
+        self._check_threads()  # raises if a thread of the process has died
         is_full = self._count_batches() >= _MOST_BATCHES or self._nbytes >= self._limit_bytes
         if self._tasks and is_full:
             oldest = self._tasks[0].result
@@ -89,9 +90,9 @@ class InFlight(Generic[R]):
             return []
         # While tasks are in flight, the poll is short, so that the loop handles their results soon.
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # The loop handles `OutOfRange` last, when all records of this poll are in flight. On this event, the loop waits
-        # for results, and one of them may drop a partition's records in flight, to read them again later. Records of
-        # this poll that came in flight only afterwards would be handled twice.
+        # `OutOfRange` comes last. To handle it, the loop waits for results, and a result may drop the records in flight
+        # of a partition, to read them again later. If more records of this partition followed in the same poll, they
+        # would be handled now, and once more when they are read again.
         out_of_range = [event for event in events if isinstance(event, OutOfRange)]
         others = [event for event in events if not isinstance(event, OutOfRange)]
         return others + out_of_range
@@ -109,9 +110,9 @@ class InFlight(Generic[R]):
         """Call a function in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop.
 
         The function is called with the result of the partition's last work, or with None if this result was handled
-        already.
+        before `work` was called: then the caller has it.
         """
-        last_work = self._newest_work.get(partition)  # None: its result was handled
+        last_work = self._newest_work.get(partition)  # None: its result was handled, which has removed it
 
         def continue_last_work() -> R:
             # The last work has ended: tasks of a partition run one at a time. If it has failed, this raises its error.
@@ -148,6 +149,7 @@ class InFlight(Generic[R]):
         """Drop the records of these partitions that are in decoding. Work on decoded records continues."""
         self._drop_tasks(partitions, only_decodings=True)
         for partition in partitions:
+            # The bytes of records in decoding are counted here: `_drop_tasks` has taken off none for these tasks.
             dropped = self._decodings.pop(partition, ())
             self._nbytes -= sum(decoding.nbytes for decoding in dropped)
 
@@ -195,10 +197,14 @@ class InFlight(Generic[R]):
         oldest.handle(decoded)
 
     def _decode_rest(self, decoding: _Decoding, decoded_count: int) -> None:
-        """Decode the records behind the first `decoded_count` ones, before all later records of the partition."""
+        """Decode the remaining records of a decoding, before all later records of the partition.
+
+        If vectors are large, a decoding stops early, after its first `decoded_count` records.
+        """
         records = decoding.records
         rest = replace(records, records=records.records[decoded_count:])
-        decoding_of_rest = _Decoding(rest, rest.nbytes, decoding.handle)
+        decoding_of_rest = _Decoding(rest, rest.nbytes, handle=decoding.handle)
+        # `_drop_tasks` and `_submit_decoding` do not change `_nbytes`: tasks that decode have no bytes themselves.
         self._nbytes += decoding_of_rest.nbytes
         decodings = self._decodings[records.partition]
         decodings.appendleft(decoding_of_rest)
@@ -218,7 +224,8 @@ class InFlight(Generic[R]):
                 self.drop_decodings([task.partition])
                 self.finish(task.partition)
             raise
-        if self._newest_work.get(task.partition) is task.result:  # no later work needs the result
+        # If no later work of the partition was submitted, the next work begins without a result: the loop has this one.
+        if self._newest_work.get(task.partition) is task.result:
             del self._newest_work[task.partition]
         task.handle(result)
 

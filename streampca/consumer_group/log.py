@@ -79,7 +79,7 @@ class MemberLog(Observer):
             case LoopTicked(status):
                 self._log_restoring(change.after, change.now.monotonic_s)
                 self._on_tick(change.after, status, change.now.monotonic_s)
-            case RestoreBegun():
+            case RestoreBegun():  # `_log_restoring` logs a line after this pause, and doubles the pause with each line
                 self._restoring_pause_s = _RESTORING_PAUSE_S
                 self._next_restoring_line_at = change.now.monotonic_s + _RESTORING_PAUSE_S
             case RecordRejected():
@@ -92,9 +92,9 @@ class MemberLog(Observer):
                 log.warning("elements change their places", message=message)
             case NamesUnseen(message):
                 log.warning("names without numbers", message=message)
-            case OffsetsSkipped(partition, position, to, truncated):
+            case OffsetsSkipped(partition, lost_from, to, truncated):
                 happened = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
-                log.error(happened, partition=partition, position=position, to=to)
+                log.error(happened, partition=partition, position=lost_from, to=to)
             case PartitionsAssigned(positions):
                 read_from = {str(p): "earliest" if at < 0 else at for p, at in sorted(positions.items())}
                 log.info("partitions assigned", read_from=read_from)

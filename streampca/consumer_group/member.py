@@ -40,10 +40,11 @@ class Member:
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        """If the member's own client gets no answers, `could_save` asks with a new client; it may take seconds.
+        """`could_save(waits_for)` is called if saves have stopped, since the member's own client gets no answers.
 
-        Its argument names what a save waits for, such as "topic". It returns whether the new client was answered.
-        `clock` returns monotonic seconds, and `unix_clock` seconds since 1970.
+        It returns whether brokers answer a new client and would accept a save, which may take seconds; it saves
+        nothing. `waits_for` names what a save waits for, such as "topic". `clock` returns monotonic seconds, and
+        `unix_clock` seconds since 1970.
         """
         self._observers = observers
         self._could_save = could_save
@@ -51,6 +52,7 @@ class Member:
         self._unix_clock = unix_clock
         now = self.now()
         saving = Saving(save_due_after_s)
+        # The start counts as a turn of the loop, so that probes measure from now on for how long the loop has not run.
         self.state = MemberState(started=now, last_turn_at=now, saving=saving, membership_since=now.monotonic_s)
 
     def now(self) -> Moment:
@@ -68,6 +70,7 @@ class Member:
         saving = new_state.saving
         if isinstance(event, LoopTicked) and saving.must_try_new_client(now.monotonic_s):
             # Saves have stopped, since brokers do not answer the member's client. Do they answer a new client?
+            # `unanswered` is what saves wait for, such as "topic"; `_could_save` asks for it, and saves nothing.
             is_answered = self._could_save(saving.unanswered)
             new_state = new_state._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
         self.state = new_state

@@ -40,7 +40,7 @@ class MemberLoop(ABC):
             while self._stop_cause is None:
                 watchdog.tick()
                 self._turn(clock)
-                if self._first_names.may_be_unseen:
+                if self._first_names.may_be_unseen:  # names in the setting `field` at which no record has had a number
                     self._report_unseen_names(clock())
                 self._notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:
@@ -59,7 +59,7 @@ class MemberLoop(ABC):
         self._in_flight.handle_ended()
 
     def _report_unseen_names(self, now: float) -> None:
-        """Once the first records are over, report the names for which no first record had a number."""
+        """Once enough records were read, report the names in `field` at which none of them had a number."""
         message = self._first_names.find_unseen(now)
         if message:
             self._notify(events.NamesUnseen(message))

@@ -101,7 +101,12 @@ class MemberState(NamedTuple):
         return problem.cause if problem and self.start_waits_for == "model" else None
 
     def after(self, event: MemberEvent, now: Moment) -> "MemberState":
-        """Return the state after an event."""
+        """Return the state after an event.
+
+        Each poll sets `is_member`: whether the group counts this process as a member. `has_joined` is set when it has
+        got its first partitions, or is known to get none.
+        """
+        # Saves and problems depend on the partitions after the event, such as on how long records are unsaved.
         partitions = self.partitions.after(event, now.monotonic_s)
         saving = self.saving.after(event, partitions, now.monotonic_s)
         state = self._replace(partitions=partitions, saving=saving)
@@ -109,8 +114,8 @@ class MemberState(NamedTuple):
         match event:
             case StartDelayed():
                 return state._after_start_delay(event, now)
-            case LoopTicked(status):
-                return state._replace(last_turn_at=now, has_run=True)._after_poll(status, now.monotonic_s)
+            case LoopTicked(source_status):
+                return state._replace(last_turn_at=now, has_run=True)._after_poll(source_status, now.monotonic_s)
             case RestoreBegun(partitions=count):
                 return state._replace(left_to_restore=count)
             case PartitionsAssigned(positions):
@@ -150,8 +155,8 @@ class MemberState(NamedTuple):
         if status.member != self.is_member:
             return state._replace(is_member=status.member, membership_since=now)
         if now - self.membership_since >= _STANDBY_AFTER_S:
-            # No rebalance is under way, since `is_member` has been the same for ten seconds. So a member has joined, as
-            # a standby if it has no partitions. A process that is not a member any more has not joined.
+            # `is_member` has been the same for ten seconds, so no rebalance is under way. If this process is a member
+            # now, it has joined, even without partitions (a standby); if not, it is out of the group.
             return state._replace(has_joined=self.is_member)
         return state
 
@@ -179,13 +184,18 @@ class MemberState(NamedTuple):
         return problems
 
     def _find_ended_problems(self, event: MemberEvent, changed: "MemberState") -> Collection[type]:
-        """Return the keys of problems that an event ends, if the member has them. `changed` is the state after it."""
+        """Return the keys of problems that an event ends, if the member has them.
+
+        The key of a problem is the type of the event that reports it: `LoopTicked` is the key of a lost connection. The
+        key of saves that have stopped is the type `Saving`. `changed` is the state after the event.
+        """
         ended = set(_ENDS_PROBLEMS.get(type(event), ()))  # every event of this type ends these
         if PartitionStalled in self.problems and not changed.partitions.are_stalled:
             ended.add(PartitionStalled)
         match event:
             case TransactionEnded(outcome="committed"):
                 ended.add(TransactionEnded)
+            # All partitions whose saves had failed are saved now, not only the partition of this event.
             case CheckpointSaved() if self._are_failed_saves_done(changed):
                 ended.add(CheckpointPostponed)
             case LoopTicked(status=status):
@@ -213,7 +223,8 @@ class MemberState(NamedTuple):
                 causes: dict[type, str] = {}
                 if self.was_assigned and not status.connected:
                     causes[LoopTicked] = _describe_no_answer(status)
-                if saving.has_stopped and Saving not in self.problems:  # the first cause stays until saving works again
+                # A problem that is not returned again keeps its first cause, until `_find_ended_problems` ends it.
+                if saving.has_stopped and Saving not in self.problems:
                     causes[Saving] = saving.cause
                 return causes
         return {}
@@ -223,10 +234,11 @@ class MemberState(NamedTuple):
 
         A save of one partition does not mean that: the save of another partition may have failed again.
         """
-        failure = self.problems.get(CheckpointPostponed)
+        failure = self.problems.get(CheckpointPostponed)  # the problem that this event has reported; None: none is left
         if failure is None:
             return False
         oldest_unsaved_since = changed.partitions.unsaved_since  # None: all records are saved
+        # If all unsaved records were read after the failure, the records from before it are saved.
         return oldest_unsaved_since is None or oldest_unsaved_since >= failure.since
 
 

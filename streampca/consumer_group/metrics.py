@@ -45,7 +45,7 @@ class MemberMetrics(Observer):
 
     def observe(self, change: Change) -> None:
         match change.event:
-            case StartDelayed():
+            case StartDelayed():  # a start that waits does not hang, so an alert on the last tick must not fire
                 self._record(loop_last_tick_timestamp_seconds=change.now.unix_s)
             case LoopTicked(status):
                 self._record(

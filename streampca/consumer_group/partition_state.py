@@ -38,6 +38,7 @@ class PartitionState(NamedTuple):
         """Return the state after an event of this partition; `now` is in monotonic seconds."""
         match event:
             case PartitionStalled(lag=lag):
+                # Only records that were read behind the saved position wait for a save. Without any, the time is None.
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
@@ -63,7 +64,8 @@ class PartitionState(NamedTuple):
         """Return `unsaved_since` if records behind the saved position were read; otherwise None.
 
         After a failed transaction, the position is the saved one, and `unsaved_since` is kept, since the transaction's
-        records are usually read again at once. This method is called when they cannot be read: they do not wait then.
+        records are usually read again at once. The callers have found that these records cannot be read, so that none
+        of them waits for a save.
         """
         is_none_read = self.position == self.saved_up_to
         return None if is_none_read else self.unsaved_since
@@ -79,9 +81,10 @@ class _Chunk(dict[int, PartitionState]):
 
     @cached_property
     def unsaved_since(self) -> float | None:
-        """When the oldest unsaved record of these partitions was read; None if no record waits for a save.
+        """When the oldest unsaved record of the chunk's partitions was read; None if no record waits for a save.
 
-        An optimisation: it is computed once for a chunk, though the loop asks several times a second.
+        An optimisation: the time is computed once for a chunk, though the loop asks several times a second. A chunk
+        does not change: a new one replaces it when the state of one of its partitions changes.
         """
         return _find_earliest(state.unsaved_since for state in self.values())
 
@@ -121,7 +124,7 @@ class PartitionStates(Mapping[int, PartitionState]):
         for partition, position in positions.items():
             state = self.get(partition, PartitionState())
             assigned[partition] = state._replace(position=position, lag=None, saved_up_to=position)
-        return self | assigned
+        return self | assigned  # a copy, in which these partitions have their states in `assigned`
 
     def _after_commit(self) -> "PartitionStates":
         """Return the states after a transaction was committed: all records that were read are saved."""

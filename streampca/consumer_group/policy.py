@@ -84,11 +84,11 @@ class MemberPolicy:
         Raises `OffsetGapError` if the member must stop.
         """
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
-        truncated_at = event.diverged
+        truncated_at = event.diverged  # an offset whose record is not the one that was read; None: not truncated
         if truncated_at is not None:
             return self._resume_in_truncated_log(event, truncated_at, where)
-        # A position out of range is before the log's first record, or was beyond its end when the broker was asked. The
-        # log may have grown since then, so the position is only compared with the first record.
+        # If the position is not before the first record, it was beyond the log's end when the broker was asked. The end
+        # itself does not tell that, since the log may have grown since then.
         was_beyond_end = event.position >= event.earliest
         if was_beyond_end:
             raise OffsetGapError(
@@ -103,15 +103,18 @@ class MemberPolicy:
         return event.earliest if self.on_offset_gap == "earliest" else event.latest
 
     def _resume_in_truncated_log(self, event: OutOfRange, truncated_at: int, where: str) -> int:
-        """Return the offset to resume at in a log that was truncated and has grown again, or raise `OffsetGapError`."""
+        """Return the offset to resume at in a log that was truncated and has grown again, or raise `OffsetGapError`.
+
+        `where` names the member's next record in the error, such as "partition 3 of orders: offset 7".
+        """
         if self.on_offset_gap == "fail":
             raise OffsetGapError(
                 f"{where} follows records that are not in the log any more: it was cut at offset {truncated_at} "
                 "or before and has grown again, so records that were read are gone and others were not read; start "
                 f"over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest to continue"
             )
-        # Before the member's position, `event.position`, the log now has other records than the member has read. They
-        # are left out, since their offsets would count twice: "earliest" resumes at the position.
+        # At offsets before the position, the log now has new records. They are not read, since the member has handled
+        # records with the same offsets: no offset may count twice. So "earliest" resumes at the position.
         return event.position if self.on_offset_gap == "earliest" else event.latest
 
 

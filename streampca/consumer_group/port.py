@@ -31,13 +31,13 @@ def member_port(
     tokens: BearerTokens | None = None,
 ) -> Iterator[str]:
     """Serve on `port` (0: any free one) in a thread, and yield the URL of the metrics. Raises `SettingsError`."""
-    listening = listen(host, port, "metrics_port")
+    listening = listen(host, port, port_setting="metrics_port")  # a `SettingsError` names this setting
     url = f"{'https' if context else 'http'}://{format_address(listening)}/metrics"
     server = create_server(
         MemberApp(registry, member, tokens),
         context,
         MOST_CONNECTIONS,
-        http=ShortConnection,
+        http=ShortConnection,  # ends each connection after some seconds, so that idle ones do not fill the limit
         lifespan="off",
         log_level="error",  # a port scan would fill the log with warnings
         headers=[("connection", "close")],  # idle connections would count towards the limit

@@ -80,12 +80,14 @@ def member_process(
 ) -> Iterator[Process]:
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
-    The first line of the log has the `log_fields`. For `could_save` see `Member`. A record should be saved
-    `save_after_s` after it was read. Only members of transform have an output topic. An error in a thread is raised
-    when the `with` block ends, or before.
+    The first line of the log has the `log_fields`. If saves have stopped, `could_save` tells whether brokers would
+    accept a save from a new client; its argument names what saves wait for. A record should be saved `save_after_s`
+    after it was read. Only members of transform have an output topic. An error in a thread is raised when the `with`
+    block ends, or before.
     """
     tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
+    # `prepare_process` sets up signals, memory and BLAS, and gives the tracer if traces are wanted.
     with watchdog.watch_threads(), prepare_process() as prepared:
         status = StatusReports(
             ProcessStatuses(store, settings.topic), process_name(), output_topic, group=settings.group
@@ -108,7 +110,7 @@ def member_process(
                 metrics=url,
                 **log_fields,
             )
-            status.begin(member.state)
+            status.begin(member.state)  # the first report; later ones come with the member's events
             with member:
                 yield Process(member=member, prepared=prepared, spans=spans)
 

@@ -48,8 +48,8 @@ class Saving(NamedTuple):
         match event:
             case CheckpointSaved() | TransactionEnded("committed"):
                 return self._replace(failures={})
-            # A failed transaction leaves its records unsaved, and a failed restore keeps them unsaved: they are read
-            # again only after the restore. So both count as failures of the transaction.
+            # The records of a failed or aborted transaction are read again, and saved, only after the partitions are
+            # restored. So a failed restore is one more failure of the transaction.
             case TransactionEnded(cause=cause) | RestoreFailed(cause):
                 return self._with_failure("transaction", cause)
             case CheckpointPostponed(cause, waits_for):
@@ -83,8 +83,8 @@ class Saving(NamedTuple):
 
         The oldest unsaved record was read at `unsaved_since`; None: all records are saved.
         """
-        # While a save is running, the store is listed as a failure, since it may hang. This failure is renewed at each
-        # tick: the one of the last tick is left out here, and added below if a save is running now.
+        # A running save is noted as a failure of the store for as long as it runs: if it hangs, nothing else tells why
+        # nothing is saved. The note of the last tick is left out here, and added below if a save is running now.
         failures = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
         overdue_s = 0.0
         if unsaved_since is not None:
@@ -92,12 +92,15 @@ class Saving(NamedTuple):
         saving = self._replace(failures=failures, overdue_s=overdue_s)
         if is_saving:
             saving = saving._with_failure("store", _NO_ANSWER_YET)
-        return saving._replace(unanswered=saving._find_unanswered())
+        unanswered = saving._find_unanswered()  # what saves wait for, such as "topic"; "" unless they have stopped
+        return saving._replace(unanswered=unanswered)
 
     def _find_unanswered(self) -> str:
-        """Return what a stopped save waits for, if the newest failure is a missing answer; otherwise "".
+        """If no save has succeeded for long and the newest failure is a missing answer, return what saves wait for.
 
-        For example, the result is "topic" if brokers do not answer the question for the topic's id.
+        Otherwise, return "".
+
+        The result is, for example, "topic" if brokers do not answer the question for the topic's id.
         """
         if not self.has_stopped or not self.failures:
             return ""

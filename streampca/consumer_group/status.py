@@ -97,6 +97,7 @@ class StatusReports(Observer):
             # like a store without a model.
             if self._reports.store_exists():
                 self._reports.write(report)
+                # A worker without partitions saves nothing, so it shares the store with no other group yet.
                 if report.partitions and self._must_look_for_groups:
                     self._warn_of_other_group(report)
         except StoreError as error:  # a full disk is logged when a checkpoint fails
@@ -132,10 +133,10 @@ def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    problems = dict(state.problems)
-    problems.pop(Saving, None)  # metrics and health say that saving has stopped
+    problems = dict(state.problems)  # by the type of the event that reports a problem
+    problems.pop(Saving, None)  # left out: metrics and health say that saving has stopped
     if state.why_no_model:
-        problems.pop(StartDelayed, None)  # `TransformStatus.awaits` says it
+        problems.pop(StartDelayed, None)  # the start waits for a model: the report says so in `TransformStatus.awaits`
     causes = [problem.cause for problem in problems.values()]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(
@@ -178,10 +179,12 @@ def _make_partition_status(partition: PartitionState) -> PartitionStatus:
 
 def _make_transform_status(state: MemberState, output_topic: str) -> TransformStatus:
     """Return what only members of transform report."""
+    # Before the member uses a model, the version that the configuration fixes is reported, if it fixes one.
+    version_in_use = state.model_version
     return TransformStatus(
         output_topic=output_topic,
-        model_version=state.fixed_version if state.model_version is None else state.model_version,
-        awaits=state.why_no_model,
+        model_version=state.fixed_version if version_in_use is None else version_in_use,
+        awaits=state.why_no_model,  # None unless the start waits for a model
         written=state.committed.get("written", 0),
         rejected=state.committed.get("rejected", 0),
         committed_at=state.committed_at,

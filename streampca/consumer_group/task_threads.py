@@ -46,7 +46,7 @@ class PartitionQueue:
         """
         with self._lock:
             self._calls.append(_Call(function, result))
-            is_first = len(self._calls) == 1
+            is_first = len(self._calls) == 1  # a running call stays in `_calls`, and submits the next one at its end
         if is_first:
             self._executor.submit(self._run_first)
 
@@ -59,13 +59,13 @@ class PartitionQueue:
     def _run_first(self) -> None:
         """Run the first function in this thread, and submit the next one. Functions of a partition never overlap."""
         function, result = self._calls[0]  # it stays there while it runs, so that `add` starts no other one
-        watchdog.tick()
+        watchdog.tick()  # from now on, the process ends if the function does not end in time
         try:
             result.set_result(function())
         except BaseException as error:  # the loop raises it when it handles the result
             result.set_exception(error)
         finally:
-            watchdog.forget()  # a thread without a task need not tick
+            watchdog.forget()  # until its next function, this thread is idle: it must not be taken for a hung one
         with self._lock:
             self._calls.popleft()
             has_next = bool(self._calls)

@@ -93,7 +93,10 @@ class Settings(BaseModel):
 
     @classmethod
     def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[EffectiveSetting], list[str]]:
-        """Return every setting with its effective value, in the order of `sort_key`, and every mistake."""
+        """Return every setting with its effective value, and every mistake.
+
+        Required settings come first, then common ones, then the remaining ones by name.
+        """
         reading = cls._read(config, options)
         effective = dict(reading.given)
         # If all settings are valid, their validated values are listed. These include defaults that depend on others.
@@ -107,6 +110,7 @@ class Settings(BaseModel):
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
         """Read and validate the settings, and find every mistake: wrong values, and broken rules between settings."""
+        # The settings of all commands: in a file that commands share, the name of another command's is not a mistake.
         known_names = collect_fields(Settings)
         given, mistakes = find_given_values(cls.model_fields, known_names, options, find_config_file(config))
         values = {name: given_value.value for name, given_value in given.items()}
@@ -172,7 +176,7 @@ def _describe_mistake(kind: type[Settings], given: Mapping[str, GivenValue], det
     text = str(details["msg"]).removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = details["input"]
-    shown_value = MASK if _is_secret(kind.model_fields[name]) else _mask(repr(value))
+    shown_value = MASK if _is_secret(kind.model_fields[name]) else _mask_secrets_in_urls(repr(value))
     origin = given[name].origin if name in given else _DEFAULT
     if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which nobody has set on purpose
         origin += _NO_SERVICE_LINKS
@@ -193,11 +197,11 @@ def _describe_setting(name: str, field: FieldInfo, effective: GivenValue | None)
     elif _is_secret(field):
         text = MASK
     else:
-        text = _mask(str(effective.value))
+        text = _mask_secrets_in_urls(str(effective.value))
     return EffectiveSetting(name=name, value=text, origin=effective.origin)
 
 
-def _mask(text: str) -> str:
+def _mask_secrets_in_urls(text: str) -> str:
     """Replace each secret part of a URL in the text by a mask."""
     text = _LOGIN.sub(f"//{MASK}@", text)
     return _QUERY.sub(rf"\g<1>{MASK}", text)

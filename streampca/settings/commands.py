@@ -42,7 +42,7 @@ def parse_iso_time_ms(text: str) -> int:
     """Parse a time in ISO 8601 to milliseconds since 1970. Raises `ValueError` that says what to write instead.
 
     A time without a zone is refused, since it would mean another moment on a machine in another zone. A zone with a
-    fraction of a second is refused as well: there is none, and `fromisoformat` may read it as UTC.
+    fraction of a second is refused as well: no such zone exists, and `fromisoformat` may read it as UTC.
     """
     try:
         time = datetime.fromisoformat(text)

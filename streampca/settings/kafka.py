@@ -192,11 +192,13 @@ class FormatSettings(Settings):
     @field_validator("format")
     @classmethod
     def _check_format(cls, name: str) -> str:
+        """Refuse a name that is neither a built-in format, nor a NumPy type of a raw format, nor a plug-in's."""
         dtype = _find_numpy_type(name)
         is_raw = dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8
         # The names of all NumPy types are reserved, even of those that are not a raw format, such as complex128.
         is_reserved_name = name in BUILT_IN_FORMATS or dtype is not None
-        plug_in = load_format(name, is_built_in=is_reserved_name)  # raises if a package offers a reserved name
+        # None for a reserved name: if a package offers one, this raises.
+        plug_in = load_format(name, is_built_in=is_reserved_name)
         is_plug_in = plug_in is not None
         if name not in BUILT_IN_FORMATS and not is_raw and not is_plug_in:
             raise ValueError(

@@ -17,7 +17,7 @@ def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
     text = value if isinstance(value, str) else ""
     if value is None or text == "latest":
         return None
-    if re.fullmatch(PIN_NAME, text):
+    if re.fullmatch(PIN_NAME, text):  # begins with a letter, so no number matches
         return text
     number = value
     is_json = info.context is not None  # only bodies are validated with a context

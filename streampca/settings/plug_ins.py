@@ -33,10 +33,10 @@ def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
 
 
 def load_format(name: str, *, is_built_in: bool = False) -> Any:
-    """Import the module of a format as `load_plug_in` does.
+    """Return the module of a format that an installed package offers; None if no package does.
 
-    The module must have a reader and a writer, such as `TextReader` and `TextWriter` for the format text; otherwise
-    raises `ValueError`, too.
+    Raises `ValueError` if the module lacks its reader or writer, such as `TextReader` and `TextWriter` for the format
+    text; if it cannot be imported; or if a package offers a format that streampca has itself (`is_built_in`).
     """
     module = load_plug_in("format", name, is_built_in=is_built_in)
     for role in ("Reader", "Writer"):

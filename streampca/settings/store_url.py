@@ -38,7 +38,7 @@ def validate_location(location: str) -> str:
         return location
     # The schemes http and https are reserved, since commands take such a URL for the address of a sidecar.
     is_reserved_scheme = scheme in CREDENTIALS or scheme in _SIDECAR_SCHEMES
-    # Raises if a package offers a reserved scheme.
+    # None if no installed package offers the scheme. Raises if a package offers a reserved one.
     plug_in = load_plug_in("store", scheme, is_built_in=is_reserved_scheme)
     if plug_in is not None:
         return location

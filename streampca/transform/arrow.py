@@ -37,16 +37,18 @@ class ArrowPacker:
         headers = _make_headers_column(projected.headers)
         record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), indices of records
         bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
+        # A row repeats key and headers of its record, and has `_ROW_BYTES` for the columns of a fixed size.
         bytes_of_row = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
         # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}, which names the record of the first row.
         template = make_origin_template(projected)
-        # If the topic takes only smaller records, rows get a share of the largest one: schema and header need the rest.
+        # The rows of a message have at most `_message_bytes`. If the topic takes only smaller messages, rows fill only
+        # `_ROWS_SHARE` of a message: the Arrow schema and the header `ORIGIN` need the rest.
         max_bytes_of_rows = int(min(self._message_bytes, max_record_bytes * _ROWS_SHARE))
         for rows in _split_rows(bytes_of_row, max_bytes_of_rows):
             records = record_of_row[rows]
             offsets = projected.offsets[records]
             timestamps = projected.timestamps[records]
-            # A timestamp of -1 is unknown, and becomes null.
+            # A timestamp of -1 is unknown, and becomes null. If all are, the client sets the message's time.
             columns = {
                 "key": keys.take(pa.array(records)),
                 "timestamp": pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC")),
@@ -117,7 +119,7 @@ def _measure_fields(fields: Fields) -> NDArray[np.int64]:
 
 
 def _measure_objects(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many bytes each row of texts or of bytes has, with four for the length of each item."""
+    """Return how many bytes each row takes: its texts or bytes, with four for the length of each; None takes none."""
     sizes = []
     for row in values.reshape(len(values), -1).tolist():  # a row is one item or several
         sizes.append(sum([4 + len(as_bytes(item)) for item in row if item is not None]))
@@ -134,9 +136,10 @@ def _measure_headers(headers: Column) -> NDArray[np.int64]:
     pairs = headers.values  # of all records, one after the other
     names = pairs.field(0)
     values = pairs.field(1)
+    # Besides name and value, a header has `_HEADER_BYTES`: their lengths, and the bits that mark nulls.
     pair_sizes = _HEADER_BYTES + _measure_binaries(names) + _measure_binaries(values)
     bytes_before_pair = np.concatenate([[0], np.cumsum(pair_sizes)])
-    # The pairs of record i are those from first_pairs[i] to before first_pairs[i + 1], so their bytes are
+    # Record i has the pairs first_pairs[i] : first_pairs[i + 1], so its headers have this many bytes:
     # bytes_before_pair[first_pairs[i + 1]] - bytes_before_pair[first_pairs[i]].
     first_pairs = headers.offsets.to_numpy()
     return np.asarray(np.diff(bytes_before_pair[first_pairs]), np.int64)

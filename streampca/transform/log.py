@@ -26,7 +26,7 @@ class TransformLog(MemberLog):
         if state.has_caught_up and not before.has_caught_up:
             log.info("caught up", partitions=len(state.partitions), read=state.messages)
         match change.event:
-            case ModelFixed(version, []):
+            case ModelFixed(version, pins=[]):  # no pin keeps the store from deleting the version that is in use
                 log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
             case ModelFixed(version, pins):
                 log.info("model version fixed", version=version, pins=pins)

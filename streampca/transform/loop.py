@@ -57,11 +57,11 @@ class Transformer(MemberLoop):
         start_finder: StartFinder,
         notify: Notify,
     ) -> None:
-        """The `transactions` commit offsets for the same member of the group that reads the `source`."""
-        super().__init__(source, in_flight, notify, outputs.codec.seen_names)
+        """`transactions` must commit offsets as the member of the group that `source` has joined."""
+        super().__init__(source, in_flight, notify, seen_names=outputs.codec.seen_names)
         self._config = config
         self._transactions = transactions
-        self._outputs = outputs  # with the topic's id as of the last restore
+        self._outputs = outputs  # each restore of partitions replaces the id of the input topic in it
         self._start_finder = start_finder
         self._model = outputs.model
         self._output_limit = OutputLimit()
@@ -74,9 +74,10 @@ class Transformer(MemberLoop):
         self._has_accepted_vector = False  # the group has committed a record, or this member has projected a vector
         # The open transaction.
         self._uncommitted: dict[int, Position] = {}  # by partition, the position after its records
-        self._counts = Counter[str]()  # of its records, by outcome, and of all
-        self._began_at = 0.0
-        self._check_topic_at = 0.0
+        self._counts = Counter[str]()  # how many of its records were written, rejected, …; "all": of all its records
+        self._transaction_began_at = 0.0  # monotonic seconds
+        # Monotonic seconds. The input topic may have been deleted and created again since the last check.
+        self._next_topic_check_at = 0.0
 
     def _leave(self) -> None:
         """Abort the open transaction, and leave the group. The next owners read its records again."""
@@ -94,18 +95,19 @@ class Transformer(MemberLoop):
         try:
             self._model.refresh()
             if not self._uncommitted:  # no transaction is open: the events of this turn may open one
-                self._began_at = clock()
+                self._transaction_began_at = clock()
             self._handle_events_or_stop()
-            record_count = self._counts["all"]  # of the open transaction
-            is_due = clock() - self._began_at >= TRANSACTION_S or record_count >= TRANSACTION_RECORDS
+            record_count = self._counts["all"]  # all records of the open transaction, whatever became of them
+            is_due = clock() - self._transaction_began_at >= TRANSACTION_S or record_count >= TRANSACTION_RECORDS
             if self._uncommitted and is_due:
-                if clock() >= self._check_topic_at:
+                if clock() >= self._next_topic_check_at:
                     self._abort_if_topic_replaced()  # a deleted topic's offsets must not be committed for a new one
-                    self._check_topic_at = clock() + CHECK_TOPIC_S
+                    self._next_topic_check_at = clock() + CHECK_TOPIC_S
                 self._commit()
             self._assignment.retry_when_due(clock())
         except RecordRefusedError as error:
-            self._prepare_retry(error)  # from now on, smaller outputs are sent, or more timestamps are replaced
+            # From now on, outputs must be smaller, or the time of sending replaces more timestamps.
+            self._prepare_retry(error)
             self._start_over("aborted", str(error))
         except TransactionFailedError as error:  # for another cause: the same records may be sent again as they are
             self._start_over("failed", str(error))
@@ -148,12 +150,14 @@ class Transformer(MemberLoop):
                 self._release(partitions, lost=True)
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # write the records that were read before the lost ones
-                self._abort_if_topic_replaced()  # then nothing is skipped: all records are read again
+                # Raises if the topic was deleted and created again: all records are read again, and none is skipped.
+                self._abort_if_topic_replaced()
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        self._first_names.add(batch)  # to warn about names in `field` without a number in any record
+        # Notes at which names in `field` the batch has numbers: the loop warns about names at which no record has one.
+        self._first_names.add(batch)
         # The thread must not read these three attributes, since the loop may replace them before the thread projects.
         model = self._model.published
         limit = self._output_limit
@@ -169,8 +173,8 @@ class Transformer(MemberLoop):
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
         batch = transformed.batch
         partition = batch.partition
-        # Raises if so many records are rejected before the first vector that a setting must be wrong. This comes first,
-        # since nothing may be sent then.
+        # Raises if no vector was accepted before, and this batch begins with 100 rejected records: then a setting is
+        # wrong. This comes first, since nothing may be sent then.
         rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
         message_count = len(batch.timestamps)  # records that hold vectors; some of them may get no output
         if message_count:
@@ -183,11 +187,12 @@ class Transformer(MemberLoop):
         self._positions[partition] = position
         self._uncommitted[partition] = position
         replaced = self._send(transformed, rejects)
+        # Now a vector of this batch counts as accepted, too.
         for event in report_rejected_and_skipped(batch, accepted_any=self._has_accepted_vector):
             self._notify(event)
         self._counts.update(
             all=transformed.record_count,  # every record of the batch
-            read=batch.count,  # all, except records whose value is a valid batch of no vectors
+            read=batch.count,  # without the records whose value is an empty list of vectors
             written=transformed.written,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
@@ -207,6 +212,8 @@ class Transformer(MemberLoop):
     def _send(self, transformed: TransformedBatch, rejects: Sequence[Reject]) -> int:
         """Send outputs and the dead letters of `rejects`; return how many timestamps of outputs were replaced."""
         batch = transformed.batch
+        # The time of sending replaces timestamps that the topic would refuse or soon delete. Outputs have timestamps of
+        # the batch: if none of these must be replaced, `replace` need not look at the outputs.
         outputs, replaced = self._timestamps.replace(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if rejects:
@@ -214,6 +221,7 @@ class Transformer(MemberLoop):
                 self._outputs.make_dead_letter(batch.partition, batch.records[reject.index], reject)
                 for reject in rejects
             ]
+            # Dead letters have the time of sending already. Only the last of several tries gives them another time.
             sendable_letters, _ = self._timestamps.replace(dead_letters)
             self._transactions.send(sendable_letters)
         return replaced
@@ -225,17 +233,18 @@ class Transformer(MemberLoop):
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         shape = self._model.shape  # numbers of components and dimensions: a later member must write the same
         topic_id = self._outputs.source_topic_id
+        # The metadata of an offset name shape and topic id: the next member refuses to continue with another one.
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
         self._transactions.commit(offsets)
-        self._end_retry_if_committed()
+        self._end_retry_if_committed()  # this may have been a retry of a transaction that brokers refused
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_retry_if_committed(self) -> None:
-        """Once all records of refused transactions are committed, replace again only timestamps that the topic forbids.
+        """Once all records of refused transactions are committed, return to the rule of the first try.
 
-        After a broker has refused a timestamp, timestamps that the options of the topic allow are replaced, too, until
-        the refused record is committed, perhaps some transactions later. A partition that was released is another
-        member's, so this member no longer waits for its records.
+        In the first try, only timestamps that the topic forbids are replaced. After a broker has refused a timestamp,
+        each further try replaces more, until the refused record is committed, perhaps some transactions later. A
+        partition that was released is another member's, so this member no longer waits for its records.
         """
         for partition, end in list(self._refused_up_to.items()):
             is_ours = partition in self._positions
@@ -243,7 +252,7 @@ class Transformer(MemberLoop):
             if is_committed or not is_ours:
                 del self._refused_up_to[partition]
         if not self._refused_up_to:
-            self._timestamps.forget_failed_tries()  # each failed try has replaced more timestamps
+            self._timestamps.forget_failed_tries()  # the next transaction is a first try
 
     def _abort_if_topic_replaced(self) -> None:
         """If the topic was replaced, abort the transaction and raise `TransactionFailedError`.
@@ -291,6 +300,7 @@ class Transformer(MemberLoop):
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
         """Yield the positions at which partitions continue. Partitions that the output topic lacks are left out.
 
+        All positions come in one item; the type is a generator since `Assignment` also takes partitions one by one.
         Raises `TimeoutError` if a retry can help. The requests may take long, so it is also raised between two of them
         if the member is to stop.
         """
@@ -304,7 +314,7 @@ class Transformer(MemberLoop):
         is_reading_others = bool(self._positions)
         if is_reading_others:
             self._abort_if_topic_replaced()  # otherwise, positions of the old topic would be committed for the new one
-        else:  # this may be a new topic of the same name: find out again whether the settings fit its records
+        else:  # this may be a new topic of the same name: many rejected records before its first vector stop the member
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 
@@ -315,13 +325,14 @@ class Transformer(MemberLoop):
         need not find this again.
         """
         starts = self._start_finder.find(partitions)
-        # The group has committed records, so the settings are taken to be right.
+        # An earlier member has handled records with these settings. So rejected records do not show that a setting is
+        # wrong, and many in a row do not stop this member.
         if any(committed.offset > 0 for committed in starts.committed.values()):
             self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
-        for partition, position in starts.uncommitted.items():
-            if position.position >= 0:  # -1, the earliest record, cannot be committed
-                self._uncommitted[partition] = position
+        for partition, start in starts.uncommitted.items():
+            if start.position >= 0:  # -1, the earliest record, cannot be committed
+                self._uncommitted[partition] = start  # the next transaction commits it
         transform_start = self._start_finder.transform_start
         if starts.uncommitted and transform_start is not None:
             log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts.uncommitted))

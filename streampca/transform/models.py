@@ -34,8 +34,9 @@ class CurrentModel:
         """`version` is the version to use, or the name of one of the `pins`. If it is None, the newest one is used.
 
         `output` is the topic of the outputs, for errors. With a limit `p_below`, a model must have past scores, from
-        which p-values are computed; None: p-values are not needed. If the paths in `field` name the dimensions, a model
-        must have the same names. `pins` is called once.
+        which p-values are computed; None: p-values are not needed. If the setting `field` has a path for each
+        dimension, these name the dimensions, and a model whose dimensions have other names is refused. `pins` returns
+        name → version; only the first `refresh` calls it.
         """
         self._cache = cache
         self._output = output
@@ -66,7 +67,7 @@ class CurrentModel:
         if the model was learned from dimensions with other names than those in `field`.
         """
         uses_fixed_version = self._model is not None and self.version is not None
-        if uses_fixed_version:  # it is never replaced
+        if uses_fixed_version:  # never replaced, not even if a pin that gave this version is moved
             return ""
         try:
             if self._pin_name and self.version is None:
@@ -85,15 +86,19 @@ class CurrentModel:
             return "" if self._model else _NO_PAST_SCORES
         self._refuse_other_dimensions(model)
         if self._model is None:
-            self._warn_if_no_p_can_be_below(model)
-        self._model = model  # after all checks: `published` must never be a model that is refused
+            self._warn_if_no_p_can_be_below(model)  # with few past scores, no p-value can be as low as the limit
+        self._model = model  # after all checks: records are projected with `_model`, so it must not be a refused model
         return ""
 
     def _refuse_other_dimensions(self, model: PublishedModel) -> None:
-        """Raise if a new model has another shape than the model in use, or other names of dimensions than `field`."""
+        """Raise if a new model has another shape than the model in use, or not the names of dimensions in `field`.
+
+        The setting `field` may list a path for each dimension: "temp,hum" gives the names temp and hum.
+        """
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
         names = dimension_names(self._field, model.model.dimensions)
+        # Raises if both names are known and differ.
         agree_on_names(names, model.names, "`field`", f"model version {model.version}")
 
     def _warn_if_no_p_can_be_below(self, model: PublishedModel) -> None:
@@ -103,12 +108,12 @@ class CurrentModel:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)
 
     def require_shape(self, committed: str) -> None:
-        """Raise `InputError` unless the model has the shape and the version that were committed with offsets."""
+        """Raise `InputError` unless the model has the shape and the version in the metadata of a committed offset."""
         written = read_shape(committed)
         if written is None:  # another tool has committed
             return
         self._refuse_other_shape(self.published, written)
-        if written.version is not None:  # outputs of a fixed version
+        if written.version is not None:  # a version is committed only if the settings fix one
             self._refuse_other_version(written.version)
 
     def _refuse_other_version(self, written: int) -> None:

@@ -70,12 +70,12 @@ class OutputFields:
         that the fields of a record always have the same bits, the row of a vector in its tile depends on the record
         alone:
 
-        - If `have_own_tiles` (m,) is true for a record, the record may have several vectors, `counts` (m,). They are in
-          tiles without other records, from row 0 on.
+        - If `have_own_tiles` (m,) is true for a record, its `counts` (m,) vectors fill tiles of its own from row 0 on.
         - Any other record has one vector, in row offset % GEMM_ROWS. Records of near offsets share a tile.
         """
         are_consecutive = offsets[-1] - offsets[0] == len(offsets) - 1
         if are_consecutive and not have_own_tiles.any():
+            # An optimisation: the vectors are in consecutive rows, so those that fill whole tiles need not be copied.
             return self._project_consecutive(published, vectors, int(offsets[0]))
         return self._project_at(published, vectors, _find_rows_in_tiles(offsets, counts, have_own_tiles))
 
@@ -93,19 +93,22 @@ class OutputFields:
         rows_to_next_tile = -row_of_first % GEMM_ROWS  # 2
         rows_in_last_tile = (row_of_first + n) % GEMM_ROWS  # 1; 0 if the last tile is full
         whole_start = min(rows_to_next_tile, n)  # 2, the index of offset 8
-        # 10, the index of offset 16. If the vectors do not reach the next tile, all of them are in the first part.
+        # 10, the index of offset 16. If the vectors do not reach the next tile, n - rows_in_last_tile is no index, and
+        # `max` makes the second and third part empty.
         whole_stop = max(whole_start, n - rows_in_last_tile)
         runs = []
         for start, stop in pairwise([0, whole_start, whole_stop, n]):
             if start < stop:
-                runs.append(self._project_run(published, vectors[start:stop], (row_of_first + start) % GEMM_ROWS))
+                row_of_start = (row_of_first + start) % GEMM_ROWS
+                runs.append(self._project_run(published, vectors[start:stop], row_of_start))
         return _join(runs)
 
     def _project_run(self, published: PublishedModel, vectors: Array, row: int) -> Fields:
         """Return the fields of vectors that are in consecutive rows, the first at this row of a tile."""
         are_whole_tiles = row == 0 and len(vectors) % GEMM_ROWS == 0
-        if are_whole_tiles:
+        if are_whole_tiles:  # each vector is in its row already
             return self._compute(published, vectors)
+        # Copies the vectors into their rows of tiles, whose remaining rows are padding.
         return self._project_at(published, vectors, np.arange(row, row + len(vectors)))
 
     def _project_at(self, published: PublishedModel, vectors: Array, rows: NDArray[np.int64]) -> Fields:
@@ -132,7 +135,7 @@ class OutputFields:
         """Return the values of the field with this name. Without past scores, all p are NaN."""
         match name:
             case "coordinates":
-                return projected.in_basis(self.basis)
+                return projected.in_basis(self.basis)  # if it is "whitened", divided by their standard deviations
             case "residual":
                 return projected.residual
             case "score":
@@ -141,6 +144,7 @@ class OutputFields:
                 return np.full(len(projected.vectors), np.nan) if projected.p is None else projected.p
             case "reconstruction":
                 model = projected.model
+                # In tiles, so that the row of a vector is rounded the same in every batch.
                 return model.uncentre(multiply_in_tiles(projected.coordinates, model.components))
         raise ValueError(f"outputs have no field {name}")
 
@@ -155,7 +159,9 @@ class OutputFields:
             # A model without names gets the numbers as names, since the schema of the outputs needs some.
             names = np.array(published.names or [str(i) for i in range(d)], object)
         fields: dict[str, NDArray[Any]] = {}
-        (t2_dimensions, spe_dimensions), contributions = projected.contributions(min(limit, d))
+        # The dimensions (2, n, limit) are for T² and for SPE; contributions.t2 and contributions.spe have their order.
+        dimensions_by_score, contributions = projected.contributions(min(limit, d))
+        t2_dimensions, spe_dimensions = dimensions_by_score
         largest_by_score = {"t2": (t2_dimensions, contributions.t2), "spe": (spe_dimensions, contributions.spe)}
         for score, (dimensions, values) in largest_by_score.items():
             fields[f"{score}_dimensions"] = dimensions
@@ -168,9 +174,10 @@ class OutputFields:
 def _find_rows_in_tiles(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (n,) of each vector of m records, counted over all tiles of `GEMM_ROWS` rows.
+    """Return the row of each of n vectors, counted over all tiles of `GEMM_ROWS` rows.
 
-    The vectors of a record, of which there are `counts` (m,), are in consecutive rows.
+    `counts` (m,) are the numbers of vectors of m records; the vectors of a record are in consecutive rows. A record
+    for which `have_own_tiles` (m,) is true shares no tile with another record, since it may have several vectors.
     """
     rows_of_first_vectors = _find_first_rows(offsets, counts, have_own_tiles)  # (m,)
     vectors_before_record = np.cumsum(counts) - counts  # (m,)
@@ -184,13 +191,13 @@ def _find_first_rows(
     """Return the row (m,) of the first vector of each of m records, counted over all tiles of `GEMM_ROWS` rows.
 
     A record with tiles of its own begins at row 0 of a tile, and has `counts` vectors. Any other record has one vector,
-    at row offset % GEMM_ROWS of a tile, which it shares with the record before if that one belongs there, too. For
-    example, let a tile have 4 rows, and let the record at offset 8 have five vectors, in tiles of its own:
+    at row offset % GEMM_ROWS of a tile. Neighbours share this tile if offset // GEMM_ROWS is the same. For example,
+    let a tile have 4 rows, and let the record at offset 8 have five vectors, in tiles of its own:
 
         offsets          5   6   8   9
         row_in_tile      1   2   0   1
         heights          4   4   8   4   rows of all tiles of the record
-        begins_tile      T   F   T   T   F: in the same tile as the record before
+        begins_tile      T   F   T   T   false (F) for a record that shares the tile of the record before
         tile_ends        4   4  12  16
         tile_starts      0   0   4  12   row at which the tiles of the record begin
         result           1   2   4  13   tile_starts + row_in_tile
@@ -198,11 +205,12 @@ def _find_first_rows(
     row_in_tile = np.where(have_own_tiles, 0, offsets % GEMM_ROWS)
     own_tile_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up
     heights = GEMM_ROWS * np.where(have_own_tiles, own_tile_count, 1)
-    # Two records share a tile if the same offset belongs to row 0 of their tile. No offset belongs to row 0 of a tile
-    # that is a record's own. The first record always begins a tile.
+    # Neighbours share a tile if the same offset belongs to row 0 of their tile. If a record has tiles of its own, no
+    # offset belongs to row 0. The first record always begins a tile.
     no_offset = -1
     offset_of_row_0 = np.where(have_own_tiles, no_offset, offsets - row_in_tile)
     is_other_tile = np.diff(offset_of_row_0, prepend=no_offset) != 0
+    # After a record with tiles of its own, `is_other_tile` misses a second one, since both have `no_offset`.
     begins_tile = have_own_tiles | is_other_tile
     tile_ends = np.cumsum(heights * begins_tile)  # a record in the tile of the record before adds no rows
     tile_starts = tile_ends - heights  # records that share a tile have the same end and the same height

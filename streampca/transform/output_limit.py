@@ -21,9 +21,10 @@ class OutputLimit:
     has_refused: bool = False  # a broker has refused a record as too large
 
     def with_options(self, configs: Mapping[str, str]) -> "OutputLimit":
-        """Return the limit that the options of the topic set. Options that are not known change nothing.
+        """Return the limit that the options of the topic set. If the option could not be read, nothing changes.
 
-        A limit that was lowered after a refusal stays until the options change.
+        `max_record_bytes` is the limit in force. It may be lower than that of the options, since a broker has refused a
+        record; it then stays until the options change.
         """
         by_options = float(configs.get(_LIMIT_OPTION, self.max_record_bytes_by_options))
         if by_options == self.max_record_bytes_by_options:
@@ -39,10 +40,10 @@ class OutputLimit:
     def find_too_large(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
         """Return an error message for each output that is larger than the limit.
 
-        Its key is the offset of the input record that the output was made from, or of the first of several records.
+        The keys are offsets of input records; if an output was made from several records, of the first one.
         """
         errors: dict[int, str] = {}
-        if not self._can_be_exceeded(outputs):
+        if not self._can_be_exceeded(outputs):  # an optimisation: usually all values are much smaller
             return errors
         for fields in outputs:
             output = Outgoing(*fields)

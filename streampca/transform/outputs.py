@@ -65,10 +65,12 @@ class Outputs:
         # Offset of a record → why its message is too large. If several records are in that message, only the first of
         # them is rejected. All remaining records of the batch are packed into new messages.
         too_large = limit.find_too_large(self.topic, outputs)
-        if too_large:
+        if too_large:  # each of these calls rejects at least one more record, so they end
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
+        # The result waits until the loop handles it. To save memory, it keeps the records only if some are rejected,
+        # since these may become dead letters.
         kept = batch
-        if not batch.decoded.rejects:  # otherwise the records are needed for dead letters
+        if not batch.decoded.rejects:
             without_vectors = batch.decoded._replace(vectors=np.zeros((0, 0)))
             kept = replace(batch, decoded=without_vectors, records=())
         return TransformedBatch(
@@ -83,16 +85,17 @@ class Outputs:
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
         """Return the records of a batch that get outputs, with their fields; None if no record gets one.
 
-        The batch has n vectors, of m of its records: a record may have several vectors, or was rejected or skipped.
+        The batch has n vectors in m records: a record may have several vectors. Rejected and skipped ones have none.
         """
         indices = batch.decoded.indices  # (m,), in `batch.records`
         counts = batch.decoded.counts  # (m,), how many vectors a record has
         if not len(indices):
             return None
         offsets = offsets_of(batch.records)[indices]  # (m,)
-        timestamps = batch.timestamps  # (m,)
-        # The bits of a result depend on the vector's row in its tile of the matrix product. The row is the index of the
-        # vector in its record if the record could have several vectors, and otherwise comes from the record's offset.
+        timestamps = batch.timestamps  # (m,), already without the records that have no vectors
+        # Vectors are multiplied in tiles, matrices of a fixed number of rows, and the last bits of a result depend on
+        # the row. So a vector has the same row in every batch. If its record may have several vectors, the record has
+        # tiles of its own, and the row is the vector's index in the record. Otherwise, the row comes from the offset.
         have_own_tiles = (counts > 1) | self.codec.is_batch  # (m,)
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
         if self.only_p_below is not None:  # leave out the records without an unusual vector
@@ -106,6 +109,7 @@ class Outputs:
             timestamps = timestamps[has_output]
             if not len(indices):
                 return None
+        # Adds what is copied from the input records: their values, or their labels.
         fields = {**fields, **self._read_fields(batch, indices, counts)}
         return ProjectedRecords(
             topic_id=self.source_topic_id,
@@ -127,7 +131,7 @@ class Outputs:
         fields: dict[str, NDArray[Any]] = {}
         if "record" in self.output_fields.kinds:
             values = _select(values_of(batch.records), indices)
-            fields["record"] = _put_in_first_rows(values, counts)
+            fields["record"] = _put_in_first_rows(values, counts)  # the other rows of a record with several have None
         if "label" in self.output_fields.kinds:
             labels = self.codec.read_labels([batch.records[i] for i in indices.tolist()], counts)
             fields["label"] = np.array(labels, object)

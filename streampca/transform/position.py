@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 def read_position(committed: Committed) -> Position:
-    """Return the position at which a member resumes."""
+    """Return the offset at which a member resumes, with the last record before it if this record is known."""
     last = read_last_record(committed.metadata)
     if last is not None and last.offset >= committed.offset:
         last = None  # another tool has committed an earlier offset, and kept the metadata of a later one

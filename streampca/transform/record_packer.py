@@ -52,7 +52,11 @@ class RecordPacker:
         self._always_lists = always_lists
 
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterable[OutgoingFields]:
-        """Return a message for each record, whatever its size."""
+        """Return a message for each record.
+
+        `max_record_bytes` is only for packers that put several records into a message. Here, the caller rejects a
+        record whose message is too large.
+        """
         values = self.write_values(projected.fields, projected.counts)
         # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}, which names the record of the output.
         template = make_origin_template(projected)
@@ -65,13 +69,17 @@ class RecordPacker:
         return zip(repeat(topic), repeat(projected.partition), values, projected.keys, headers, timestamps)
 
     def write_values(self, fields: Fields, counts: NDArray[np.int64]) -> Sequence[bytes]:
-        """Return a value for each of m records; `counts` (m,) are their numbers of rows in the fields."""
+        """Return a value for each of m records; `counts` (m,) are their numbers of rows in the fields.
+
+        A value is a list of rows if the record has several rows or `_always_lists` is set, otherwise a single row.
+        """
         are_lists = (counts > 1) | self._always_lists
         if not are_lists.any():
-            return self._writer.write(fields)
+            return self._writer.write(fields)  # without counts: a value for each row
         if are_lists.all():
             return self._writer.write(fields, counts)
-        # The writer cannot mix both forms. So it is called once for each, and the values are put in order again.
+        # A call of the writer returns only lists, or only single rows. So it is called twice, and the values are put in
+        # the order of the records.
         is_row_of_list = np.repeat(are_lists, counts)
         fields_of_lists = {name: values[is_row_of_list] for name, values in fields.items()}
         fields_of_singles = {name: values[~is_row_of_list] for name, values in fields.items()}

@@ -75,9 +75,12 @@ class StartFinder:
             written = self._read_written(without_offset, topic_id)
             # While the outputs were read, another member may have written the first ones, and committed their offsets.
             committed = self._find_committed()
-            if set(partitions) - committed.keys() - without_offset:  # then the topic was perhaps replaced
+            # Partitions that had an offset before, and have none now: perhaps the topic was deleted and created again.
+            lost_offsets = set(partitions) - without_offset - committed.keys()
+            if lost_offsets:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
             without_offset -= committed.keys()
+        # Raises if the metadata of an offset name another topic id, or `require_shape` refuses the shape in them.
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))
 
@@ -86,7 +89,10 @@ class StartFinder:
         return self.source.committed(self.source.partitions())
 
     def _begin(self, partitions: Collection[int], written: Mapping[int, Written]) -> dict[int, Position]:
-        """Return where partitions without a committed offset begin, as the setting `transform_start` says."""
+        """Return where partitions without a committed offset begin, as the setting `transform_start` says.
+
+        If it is not set or "outputs", `written` has what each partition of the output topic tells of earlier outputs.
+        """
         if self.transform_start in (None, OUTPUTS):
             return {p: self._begin_behind_last_output(p, written[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
@@ -123,7 +129,9 @@ class StartFinder:
         written = {}
         try:
             with closing(self.open_outputs()) as reader:
-                require_output_partitions(self.output_topic, len(reader.log_bounds), self.topic, partitions)
+                # Raises `TimeoutError` if the output topic has too few partitions for these of the input topic.
+                output_partition_count = len(reader.log_bounds)
+                require_output_partitions(self.output_topic, output_partition_count, self.topic, partitions)
                 # Partition → its newest outputs. A partition that was read completely and has no output has []. A
                 # partition is absent if the search gave up before it found an output.
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
@@ -131,7 +139,7 @@ class StartFinder:
                     last = _find_last_record(newest_outputs.get(partition, []), topic_id)
                     has_search_ended = partition in newest_outputs
                     earliest_offset, _ = reader.log_bounds[partition]
-                    has_lost_no_record = earliest_offset == 0
+                    has_lost_no_record = earliest_offset == 0  # the output topic still has its first record
                     is_never_written = last is None and has_search_ended and has_lost_no_record
                     written[partition] = Written(last, is_never_written)
         except NoBrokerError as error:  # a retry can help
@@ -144,7 +152,10 @@ class StartFinder:
 
 
 def require_output_partitions(output_topic: str, count: int, topic: str, partitions: Collection[int]) -> None:
-    """Raise `TimeoutError` if the output topic lacks one of these partitions of a topic. It has `count` partitions."""
+    """Raise `TimeoutError` if the output topic, which has `count` partitions, has too few for these partitions.
+
+    They are partitions of the input topic, `topic`. On this error, the member waits and tries again.
+    """
     waiting = [str(partition) for partition in sorted(partitions) if partition >= count]
     if waiting:
         raise TimeoutError(
