@@ -142,14 +142,15 @@ class ConfluentConnection(ClientConnection):
     def source_error(self, error: KafkaError, *, has_key: bool = True) -> SourceError:
         """Return our error for an error of the client that waiting cannot fix.
 
-        `has_key` is False if a record without a key may be the cause.
+        `has_key` is False if the error refuses a record without a key.
         """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             try:
                 self._tokens.current()
             except SourceError as token_error:
                 return token_error  # it says more: librdkafka only knows that our callback has failed
-        return self.broker_errors.explain(protocol_code(error), one_line(error.str()), has_key=has_key)
+        code = protocol_code(error)  # if no broker has sent the error: librdkafka's own code, which is negative
+        return self.broker_errors.explain(code, one_line(error.str()), all_have_keys=has_key)
 
     def offsets_error(self, asked_for: str, error: KafkaError) -> Exception:
         """Return our error for a failed request for offsets; `asked_for` says which.

@@ -212,7 +212,8 @@ class KafkaPythonConnection(ClientConnection):
     def source_error(self, error: BaseException, *, has_key: bool = True) -> SourceError:
         """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
 
-        `has_key` is False if a record without a key may be the cause.
+        `no_broker_error` returns a `NoBrokerError` for a request without an answer, `unreachable_error` returns one for
+        a broker that cannot be reached. `has_key` is False if the error refuses a record without a key.
         """
         text = one_line(error)
         code = getattr(error, "errno", None)  # Kafka's code; only errors of brokers have one
@@ -228,7 +229,8 @@ class KafkaPythonConnection(ClientConnection):
                 )
             case errors.RetriableError() if code not in UNKNOWN_TOPIC_CODES:
                 return self.broker_errors.unreachable_error(text)
-        return self.broker_errors.explain(code, text, has_key=has_key)
+        # Waiting does not help here. For an unknown topic, kafka-python would retry, but the user has to create it.
+        return self.broker_errors.explain(code, text, all_have_keys=has_key)
 
 
 def format_topic_id(topic_id: uuid.UUID | None) -> str:
