@@ -95,8 +95,8 @@ class ClientProducer(DeadLetters, ABC):
     def flush(self, timeout_s: float) -> None:
         """Wait until brokers have acknowledged all records.
 
-        Raises `TimeoutError` after `timeout_s`. Raises `SourceError` if a record is refused, or if waiting is useless,
-        since the topic was deleted or the login is refused.
+        Raises `TimeoutError` after `timeout_s`. Raises `SourceError` if a record is refused, or if waiting is useless:
+        the topic was deleted, the login is refused, or only a new process can end an outage.
         """
         deadline = time.monotonic() + timeout_s
         is_time_over = False

@@ -85,7 +85,7 @@ class ClientSource(Source, ABC):
     def poll(self, timeout_s: float) -> Sequence[Event]:
         """Return the next event of a rebalance. If there is none, return the new records of all partitions.
 
-        They come after an `OutOfRange` for each position that the log does not hold.
+        They come after an `OutOfRange` for each partition that cannot be read on from its position.
         """
         fetched = {} if self._rebalances else self._fetch(timeout_s)
         self._connection.watch()

@@ -112,6 +112,7 @@ class ConfluentConnection(ClientConnection):
         self._replace_if_silent()  # an admin client that brokers have not answered for long
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         try:
+            # The timeout is short, as most callers are about to start.
             request = self._admin.describe_configs([resource], request_timeout=_START_S)[resource]
             configs = self._wait_for_answer(request)
         except KafkaException:

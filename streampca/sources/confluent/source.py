@@ -219,8 +219,8 @@ class ConfluentSource(ClientSource):
     def _assign_read_partitions(self) -> None:
         """Let the client fetch all partitions that are being read, each from its position, and no others."""
         if self._rebalances:
-            # A rebalance has begun: the group has revoked all partitions in `_positions`. The next poll returns the
-            # event, and then the caller handles it.
+            # A rebalance has begun, so the partitions in `_positions` are not to be read any more. The next poll
+            # returns its event.
             return
         tps = []
         for partition in self._positions.by_partition:
@@ -278,7 +278,7 @@ class ConfluentSource(ClientSource):
         consumer.assign([])  # so nothing is fetched before `seek`
         self._has_joined = True
         self._member_id = self._consumer.memberid()
-        # The group has just assigned. It needs time until each member reads, so do not ask yet if nobody reads.
+        # The group's leader has just assigned, so `_rejoin_if_nobody_reads` need not ask brokers for some seconds.
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
         if assigned:  # otherwise `_add_rebalance` adds no event, which would need a membership
             self._memberships.append(consumer.consumer_group_metadata())

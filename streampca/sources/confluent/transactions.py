@@ -46,13 +46,14 @@ class ConfluentTransactions(ClientTransactions):
     def _start_producer(self) -> None:
         """Create a producer, and let it end what earlier producers with its transactional id have left open."""
         limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))  # 2**31: no limit is known
+        # After a batch was too large, `_next_batch_bytes` is smaller than for the producer before.
         self.batch_bytes = min(self._next_batch_bytes, limit_of_topic)
         options = {
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
-            # After several batches that were too large, `batch_bytes` may be 0. librdkafka refuses 0; 1 byte is never
-            # enough for two records, either.
+            # After several batches that were too large, `batch_bytes` is 0, so that each record is a batch. librdkafka
+            # refuses 0, but with 1 byte, too, each record is a batch.
             "batch.size": max(self.batch_bytes, 1),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
