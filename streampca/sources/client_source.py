@@ -213,8 +213,8 @@ class ClientSource(Source, ABC):
                 self.seek({partition: position}, last=last)
             else:
                 self._positions.stop(partition)
-                # If the log holds the position, the log holds another record before it than was read, or this record is
-                # not known. Both count as a cut: after a cut, reading on would skip the records that were added since.
+                # If the position is in the log, the record before it is not the record that was read, or the latter is
+                # unknown. Both count as a cut: after a cut, reading on would skip the records that were added since.
                 diverged = position - 1 if is_position_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
