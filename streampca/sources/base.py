@@ -114,9 +114,10 @@ class DeadLetters:
     """
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """Send one rejected record; `reason` is a short name for the kind of error, `message` describes it.
+        """In a subclass, send one rejected record. The base class has no dead-letter topic: nobody calls its `send`.
 
-        Raises `SourceError` if the record cannot be kept until the brokers have acknowledged it.
+        `reason` is a short name for the kind of error, `message` describes it. A subclass raises `SourceError` if it
+        cannot keep the record until the brokers have acknowledged it.
         """
         raise NotImplementedError("there is no dead-letter topic")
 

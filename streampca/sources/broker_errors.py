@@ -35,55 +35,55 @@ class BrokerErrors:
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._topic = topic
         self._servers = settings.bootstrap_servers
-        self._at = f"at {self._servers}"
+        self._where = f"at {self._servers}"
         self._protocol = settings.security_protocol
 
-    def explain(self, code: int | None, text: str, *, has_key: bool = True) -> SourceError:
+    def explain(self, code: int | None, text: str, *, all_have_keys: bool = True) -> SourceError:
         """Return the error for a code of Kafka's protocol, with a remedy. `text` is what the client says.
 
-        If the code is None or has no explanation here, the error has only the text. `has_key` is False if a record
-        without a key may be the cause.
+        If the code is None or has no explanation here, the error has only the text. `all_have_keys` is False if a
+        record without a key was among the refused records.
         """
         if code in UNKNOWN_TOPIC_CODES:
             remedy = "create it (streampca create-topics), or correct the name"
-            return TopicError(f"there is no topic {self._topic} {self._at}; {remedy}")
+            return TopicError(f"there is no topic {self._topic} {self._where}; {remedy}")
         if code in TOO_LARGE_CODES:
             remedy = f"raise max.message.bytes of {self._topic}"
-            return SourceError(f"a record is too large for topic {self._topic} {self._at}; {remedy}")
-        if code == NO_KEY and not has_key:  # the cause is the missing key or a wrong timestamp: one code means both
+            return SourceError(f"a record is too large for topic {self._topic} {self._where}; {remedy}")
+        if code == NO_KEY and not all_have_keys:  # this code means a missing key or a wrong timestamp
             return SourceError(
-                f"a record without a key is refused by topic {self._topic} {self._at} ({text}); if the topic is "
+                f"a record without a key is refused by topic {self._topic} {self._where} ({text}); if the topic is "
                 "compacted, set its cleanup.policy=delete or give records keys; if not, compare the clocks"
             )
         if code in INVALID_RECORD_CODES:
             remedy = "compare the clock of this machine with the brokers', and message.timestamp.* of the topic"
             return SourceError(
-                f"the timestamp of a record is refused by topic {self._topic} {self._at} ({text}); {remedy}"
+                f"the timestamp of a record is refused by topic {self._topic} {self._where} ({text}); {remedy}"
             )
         if code == INVALID_SESSION_TIMEOUT:
             limits = "group.min.session.timeout.ms to group.max.session.timeout.ms of the brokers"
             return SourceError(
-                f"the broker {self._at} refuses session_timeout_s ({text}): it must lie within {limits} (6 s to 30 "
+                f"the broker {self._where} refuses session_timeout_s ({text}): it must lie within {limits} (6 s to 30 "
                 "minutes by default)"
             )
         if code in NOT_ALLOWED_CODES:
             return self.authorization_error(text)
         if code in LOGIN_REFUSED_CODES:
-            return SourceError(f"the broker {self._at} refuses the login: {text}; check the sasl_ settings")
+            return SourceError(f"the broker {self._where} refuses the login: {text}; check the sasl_ settings")
         if code == UNSUPPORTED_VERSION:
-            return SourceError(f"the brokers {self._at} are too old: {text}; transform needs Kafka 2.5")
+            return SourceError(f"the brokers {self._where} are too old: {text}; transform needs Kafka 2.5")
         if code == INVALID_TRANSACTION_TIMEOUT:
             cause = "session_timeout_s is above transaction.max.timeout.ms of the brokers (15 minutes by default)"
-            return SourceError(f"the broker {self._at} refuses the transaction: {cause}; lower it, or raise theirs")
+            return SourceError(f"the broker {self._where} refuses the transaction: {cause}; lower it, or raise theirs")
         if code == FENCED_MEMBER:
             # The message names two causes. The second: the connection of this worker's own request to join was cut, and
             # the request has arrived after the worker's next request.
             return SourceError(
-                f"the group of topic {self._topic} {self._at} has given this worker's place to another member "
+                f"the group of topic {self._topic} {self._where} has given this worker's place to another member "
                 "with its group_instance_id; give each worker a group_instance_id of its own, or, if each has one, "
                 "start this worker again: a request of its own to join was cut, and arrived late"
             )
-        return SourceError(f"topic {self._topic} {self._at}: {text}")
+        return SourceError(f"topic {self._topic} {self._where}: {text}")
 
     def creation_error(self, code: int, text: str) -> SourceError:
         """Return the error of a topic that cannot be created."""
@@ -93,27 +93,28 @@ class BrokerErrors:
 
     def authorization_error(self, text: str) -> SourceError:
         """Return the error of a user without the right to do what `text` describes."""
-        return TopicError(f"the broker {self._at} does not allow this user: {text}; grant it the right")
+        return TopicError(f"the broker {self._where} does not allow this user: {text}; grant it the right")
 
     def not_acknowledged_error(self, waited_s: float) -> SourceError:
         """Return the error if brokers answer, but do not acknowledge the records in the client's full queue."""
         return SourceError(
-            f"topic {self._topic} {self._at}: brokers answer, but have not acknowledged earlier records within "
+            f"topic {self._topic} {self._where}: brokers answer, but have not acknowledged earlier records within "
             f"{waited_s:.0f} s; check that each partition has a leader, that enough of its replicas are in sync "
             "(min.insync.replicas), and that this user's quota is not used up"
         )
 
     def unreachable_error(self, cause: str) -> SourceError:
         """Return the error if a broker that is needed cannot be reached. `cause` says why, and may name the broker."""
+        to_check = self._suggest_check(cause)
         return NoBrokerError(
-            f"topic {self._topic} {self._at}: a broker cannot be reached ({cause}); check {self._suggest_check(cause)}"
+            f"topic {self._topic} {self._where}: a broker cannot be reached ({cause}); check {to_check}"
         )
 
     def no_broker_error(self, cause: str) -> SourceError:
         """Return the error if no broker answers. `cause` is the last error of a connection, "" if there was none."""
         error_type = CertificateError if "certificate" in cause.lower() else NoBrokerError
         because = f" ({cause})" if cause else ""
-        return error_type(f"{NO_ANSWER} {self._at}{because}; check {self._suggest_check(cause)}")
+        return error_type(f"{NO_ANSWER} {self._where}{because}; check {self._suggest_check(cause)}")
 
     def _suggest_check(self, cause: str) -> str:
         """Return what to check if a connection fails with this cause."""

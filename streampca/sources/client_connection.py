@@ -36,16 +36,18 @@ class ClientConnection(ABC):
         self._settings = settings
         self._servers = settings.bootstrap_servers
         self._topic = topic
+        # The topic, as a broker has described it last; without id and partitions before the first answer.
         self._last_description = TopicDescription(id="", in_sync={})
         self._away_since: float | None = None  # by time.monotonic; None while a broker answers
         # Cause of the outage as last logged; None if no outage is logged. Digits are left out, so that causes that
         # differ only in a duration count as equal.
         self._logged_cause: str | None = None
         self._logged_at = 0.0  # by time.monotonic
-        # The client reads these files only at its start. If one is replaced, only a new process will read it again.
+        # The files that this process reads only at its start.
         files_read_once = [settings.config_file]
         if not self.reads_certificates_again:
             files_read_once += [settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile]
+        # Compared during an outage: if one of these files was replaced, the process must be started again to read it.
         self._versions_at_start = {path: read_file_version(path) for path in files_read_once if path}
 
     @property
@@ -87,9 +89,10 @@ class ClientConnection(ABC):
         raise TimeoutError(str(self._explain_timeout()))
 
     def require_topic(self, timeout_s: float = 6.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """Ask the brokers for the topic, like `describe`, but raise `NoBrokerError` if no broker answers.
+        """Ask the brokers for the topic; while it is missing, ask again, since a broker may not know a new topic yet.
 
-        That error names the cause and a remedy.
+        Raises `SourceError` if the topic is still missing after `missing_s`. If no broker answers within `timeout_s`,
+        raises `NoBrokerError`, with the cause and a remedy.
         """
         try:
             return self.describe(timeout_s, missing_s)
@@ -116,9 +119,10 @@ class ClientConnection(ABC):
             self._refuse_replaced_files()
 
     def _end_outage(self, now: float) -> None:
-        """If an outage was logged, log its end."""
+        """A broker answers: forget the outage, after logging the end of an outage whose beginning was logged."""
         if self._logged_cause is not None and self._away_since is not None:
             log.info("broker is back", bootstrap_servers=self._servers, away_s=round(now - self._away_since, 1))
+            # Not cleared at each call: while this broker answers, a connection to another broker may just have failed.
             self.last_failure = ""
         self._away_since = None
         self._logged_cause = None
@@ -134,9 +138,9 @@ class ClientConnection(ABC):
             self._logged_at = now
 
     def _refuse_replaced_files(self) -> None:
-        """During an outage, raise `SourceError` if a file that only a new process reads again was replaced.
+        """Raise `SourceError` if a file was replaced that this process has read only once, at its start.
 
-        The new file may end the outage, for example if a certificate has expired.
+        Called during an outage: the new file may end it, for example if a certificate has expired.
         """
         for path, version_at_start in self._versions_at_start.items():
             version = read_file_version(path)

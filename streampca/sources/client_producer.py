@@ -95,14 +95,16 @@ class ClientProducer(DeadLetters, ABC):
     def flush(self, timeout_s: float) -> None:
         """Wait until brokers have acknowledged all records.
 
-        Raises `TimeoutError` after `timeout_s`, and `SourceError` if a record is refused.
+        Raises `TimeoutError` after `timeout_s`. Raises `SourceError` if a record is refused, or if waiting is useless:
+        the topic was deleted, the login is refused, or only a new process can end an outage.
         """
         deadline = time.monotonic() + timeout_s
         is_time_over = False
         while not is_time_over:
             left_s = max(deadline - time.monotonic(), 0)
             is_time_over = left_s == 0  # then this last turn does not wait, and only takes the answers that have come
-            unacknowledged_count = self._wait_for_acknowledgements(min(_WATCH_EVERY_S, left_s))
+            wait_s = min(_WATCH_EVERY_S, left_s)
+            unacknowledged_count = self._wait_for_acknowledgements(wait_s)  # raises `SourceError` for a refused record
             self._connection.watch()  # logs an outage; raises `SourceError` if only a new process can end it
             if unacknowledged_count == 0:
                 return

@@ -83,19 +83,25 @@ class ClientSource(Source, ABC):
         """Leave the group, and close the client."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Return the next event of a rebalance; if there is none, the new records of all partitions."""
+        """Return the next event of a rebalance. If there is none, return the new records of all partitions.
+
+        They come after an `OutOfRange` for each partition that cannot be read on from its position.
+        """
         fetched = {} if self._rebalances else self._fetch(timeout_s)
         self._connection.watch()
         if self._rebalances:  # from before, or `_fetch` has added them
             return [self._take_rebalance()]
-        records_events = self._take_records(fetched)
-        if not records_events:
+        records_events = self._make_records_events(fetched)
+        if not records_events:  # perhaps the open transaction of another producer blocks a partition
             is_connected = self._connection.connected
             self._standstills.update(self._positions.by_partition, time.time(), is_connected=is_connected)
         return [*self._check_out_of_range(), *records_events]
 
     def status(self) -> SourceStatus:
-        """Return whether brokers answer, and whether the group counts this consumer as a member."""
+        """Return whether brokers answer, whether the group counts this consumer as a member, and the last failure.
+
+        `blocked_since` tells since when an open transaction of another producer has blocked a partition.
+        """
         return SourceStatus(
             connected=self._connection.connected,
             member=self._is_member(),
@@ -145,14 +151,15 @@ class ClientSource(Source, ABC):
         if partitions:
             self._rebalances.append(event_type(frozenset(tp.partition for tp in partitions)))
 
-    def _take_records(self, fetched: Mapping[int, Sequence[Record]]) -> list[Records]:
+    def _make_records_events(self, fetched: Mapping[int, Sequence[Record]]) -> list[Records]:
         """Return an event for each partition that has new records, or whose next offset or end has moved.
 
         The next offset and the end may move without a new record, for example past the records of an aborted
         transaction.
         """
         records_events = []
-        for partition in list(self._positions.by_partition):  # a copy: `take_records` may remove its partition
+        # A copy, since `take_records` removes a partition from `by_partition` if its log was cut.
+        for partition in list(self._positions.by_partition):
             fetched_records = fetched.get(partition, ())
             reached = self._fetched_to(partition)  # the next offset that the client will fetch, and the end
             event = self._positions.take_records(partition, fetched_records, reached)
@@ -167,6 +174,8 @@ class ClientSource(Source, ABC):
         self._positions = ReadPositions()
         if isinstance(event, Assigned):
             self._assigned = event.partitions  # not added to earlier ones: a rebalance revokes all partitions first
+            # `_prepare_assigned` lets the client fetch nothing until `seek`. It returns this member's id and the
+            # generation of the group, with which a transaction commits offsets.
             self.membership = self._prepare_assigned(event.partitions)
         else:
             self._assigned = frozenset()
@@ -177,12 +186,13 @@ class ClientSource(Source, ABC):
         return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
-        """For each position that was out of range, seek to it once more if this helps; otherwise return `OutOfRange`.
+        """For each position from which the client could not read, seek to it once more, or return `OutOfRange`.
 
-        After the seek, the client fetches the last record before the position again. This record is compared with the
-        one that was read, since the log may have been cut and have grown again. The seek helps if the log holds the
-        position and the comparison is still to be made. Then the position may have been out of range only for a moment:
-        a replica had to catch up, or retention has removed the record with which the fetch began.
+        1. The position is the earliest record, which was deleted meanwhile: seek to the record that is earliest now.
+        2. The log holds the position, and the last record before it was not compared with the log yet: seek to the
+           position once more. The client then fetches this record again, and it is compared. The position may have been
+           out of range only for a moment, until a replica had caught up, or because retention has deleted the record.
+        3. In all other cases, return `OutOfRange`. If the log holds the position, `diverged` says that it was cut.
         """
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
@@ -193,15 +203,18 @@ class ClientSource(Source, ABC):
             is_position_in_log = earliest <= position <= end
             # The last record before the position, as it was read; None if it is compared already, or is not known.
             uncompared = self._positions.uncompared_records.get(partition)
-            if position == EARLIEST:  # the earliest record was deleted between the client's two requests
+            if position == EARLIEST:
+                # The client asks for the earliest offset, then fetches there. In between, the record was deleted.
                 self.seek({partition: None})
             elif is_position_in_log and uncompared is not None:
-                is_record_in_log = uncompared.offset >= earliest  # otherwise retention has removed the record
-                self.seek({partition: position}, last={partition: uncompared} if is_record_in_log else NO_RECORDS)
+                is_record_in_log = uncompared.offset >= earliest
+                # If retention has deleted the record, there is nothing to compare with: NO_RECORDS.
+                last = {partition: uncompared} if is_record_in_log else NO_RECORDS
+                self.seek({partition: position}, last=last)
             else:
                 self._positions.stop(partition)
-                # If the log holds the position, the record before it is another one than was read, or nothing can be
-                # compared. Then the log counts as cut: if it was, reading on would skip the records that it got since.
+                # If the position is in the log, the record before it is not the record that was read, or the latter is
+                # unknown. Both count as a cut: after a cut, reading on would skip the records that were added since.
                 diverged = position - 1 if is_position_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)

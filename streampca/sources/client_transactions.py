@@ -138,7 +138,10 @@ class ClientTransactions(Transactions, ABC):
         return self._configs
 
     def recover(self) -> None:
-        """If no producer is open, start one, which ends the transaction that an earlier producer has left open."""
+        """If no producer is open, start one, which ends the transaction that an earlier producer has left open.
+
+        Raises `TimeoutError` if a later call may succeed, otherwise `SourceError`.
+        """
         if self._producer is not None:
             return
         try:
@@ -147,21 +150,26 @@ class ClientTransactions(Transactions, ABC):
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
             self._drop_producer()
-            final_error = self._find_final_error(self._make_transaction_failure(error))
+            failure = self._make_transaction_failure(error)
+            final_error = self._find_final_error(failure)  # None if a later start may succeed
             if final_error is not None:
                 raise final_error from None
-            _, text = self._code_and_text(error)  # a later start may succeed
+            _, text = self._code_and_text(error)
             raise TimeoutError(f"no transaction can begin: {text}") from None
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
         self._send(self._begin_unless_open(), records)
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
-        """Commit the records that were sent, and these offsets of the source's group."""
-        producer = self._begin_unless_open()
+        """Commit the records that were sent, and these offsets of the source's group.
+
+        Raises `TransactionFailedError` if the transaction must be tried again, or `SourceError` if no retry helps.
+        """
+        producer = self._begin_unless_open()  # a transaction without records commits the offsets, too
         membership = None
         if self._source is not None:
-            membership = self._source.membership  # read once: another thread may lose it meanwhile
+            # Read once: if the group removes this member, another thread sets `membership` to None.
+            membership = self._source.membership
             if membership is None:
                 self._drop_producer()
                 raise TransactionFailedError("the group has given this member up")
@@ -195,7 +203,8 @@ class ClientTransactions(Transactions, ABC):
     def _begin_unless_open(self) -> Any:
         """Begin a transaction unless one is open, and return its producer.
 
-        Raises `TransactionFailedError` if no producer is open. If the client fails, `_give_up_and_raise` raises.
+        Raises `TransactionFailedError` if no producer is open or the client fails, and `SourceError` if the client
+        would fail again.
         """
         if self._producer is None:
             raise TransactionFailedError("the last transaction has failed")
@@ -203,9 +212,9 @@ class ClientTransactions(Transactions, ABC):
             try:
                 self._producer.begin_transaction()
             except self.client_error as error:
-                self._give_up_and_raise(self._make_transaction_failure(error))
+                self._give_up_and_raise(self._make_transaction_failure(error))  # always raises
             self._is_transaction_open = True
-            self._failures = []
+            self._failures = []  # failures of the records of this transaction
         return self._producer
 
     def _make_transaction_failure(self, error: Exception) -> Failure:
@@ -213,10 +222,10 @@ class ClientTransactions(Transactions, ABC):
         return Failure(error, self._output_topic)
 
     def _give_up_and_raise(self, failure: Failure) -> NoReturn:
-        """Give the producer up, and raise the error of the transaction.
+        """Give the producer up, and raise the first final error: the next transaction would meet it, too.
 
-        If a record of the transaction was refused before, the error of this record is raised: `failure` is perhaps only
-        a consequence.
+        Without a final error, raises `TransactionFailedError`, and the caller tries again. The failures of records,
+        which the client has reported before, come first: `failure` is perhaps only a consequence.
         """
         self._drop_producer()
         for possible_cause in [*self._failures, failure]:
@@ -227,7 +236,7 @@ class ClientTransactions(Transactions, ABC):
         raise TransactionFailedError(text) from None
 
     def _find_final_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise if the next transaction would fail, too; None if it may accept the same records.
+        """Return the error to raise; None if a next transaction with the same records may succeed.
 
         - The record is too large: see `_find_too_large_error`.
         - The record lacks the key that a compacted topic needs: a `SourceError`, since no retry helps.
@@ -236,11 +245,11 @@ class ClientTransactions(Transactions, ABC):
         - Any transaction would be refused: a `SourceError`.
         """
         code, text = self._code_and_text(failure.error)
-        # Brokers refuse a request as a whole. So if a record without a key is the cause, also the other records of its
-        # request fail, which may have keys.
+        # One record without a key lets its whole request fail, and `failure` may be of another record of this request.
+        # So we look for a key in all records that failed in the topic.
         failures_in_topic = [other for other in [*self._failures, failure] if other.topic == failure.topic]
         all_have_keys = all(other.has_key for other in failures_in_topic)
-        error = BrokerErrors(self._settings, failure.topic).explain(code, text, has_key=all_have_keys)
+        error = BrokerErrors(self._settings, failure.topic).explain(code, text, all_have_keys=all_have_keys)
         if code in TOO_LARGE_CODES | INVALID_RECORD_CODES:
             self._reread_configs_at = 0.0  # the topic's limits may have changed
         if code in TOO_LARGE_CODES:
@@ -256,8 +265,8 @@ class ClientTransactions(Transactions, ABC):
     ) -> SourceError | RecordRefusedError | None:
         """Return the error to raise for a record that was refused as too large.
 
-        Return None if the large record may be another one of the same batch. The next producer then sends smaller
-        batches.
+        Brokers refuse a whole batch, and the client then reports each of its records. If this record was perhaps not
+        alone in its batch, return None, and let the next producer send smaller batches.
         """
         # The producer fills a batch up to `batch_bytes`, and a larger record gets a batch of its own.
         is_larger_than_batches = failure.size > self.batch_bytes
@@ -270,7 +279,7 @@ class ClientTransactions(Transactions, ABC):
         is_size_known = failure.size > 0
         if is_output and is_size_known:
             return RecordRefusedError(str(error), code, failure.size)  # the caller can reject the record
-        return error  # a dead letter cannot be rejected in turn
+        return error  # a dead letter, or an output of unknown size: the caller cannot reject it
 
     def _is_compacted(self, topic: str) -> bool:
         """Return whether a topic is compacted; False if no broker tells."""

@@ -41,10 +41,13 @@ class ReplayProducer:
     """
 
     def __init__(self, topic: str, transactions: ClientTransactions) -> None:
-        """Give brokers more time than a member does, and end the open transaction of any other replay."""
-        transactions.begin_s = _REPLAY_TIMEOUT_S / 2
+        """Give brokers more time than a member does, and end the open transaction of any other replay.
+
+        `topic` is the topic to which the rejected records are sent again.
+        """
+        transactions.begin_s = _REPLAY_TIMEOUT_S / 2  # a member, too, has half as long to begin as to commit
         transactions.commit_s = _REPLAY_TIMEOUT_S
-        transactions.recover()
+        transactions.recover()  # starts a producer; then the brokers end the transaction of another replay
         self._transactions = transactions
         self._timestamps = TimestampReplacer(topic, transactions)
         self.replaced_timestamps = 0  # of records that were sent with the time of sending in place of their own time
@@ -164,8 +167,8 @@ def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     with closing(create_admin(settings, topic)) as admin:
         log_bounds = admin.log_bounds()
     fields = dict(settings) | {"topic": topic, "group_instance_id": None}  # an instance id would need a group
-    # The group is not one of these fields, but a property of the class: `ConsumerSettings` itself has no group, and its
-    # subclasses have one. `model_construct` does not check fields again.
+    # The settings of a member would join its group. But `group` is a property, "" in `ConsumerSettings` itself, so an
+    # object of this very class reads without a group. `model_construct` does not check the fields again.
     settings_without_group = ConsumerSettings.model_construct(**fields)
     return TopicReader(create_client(settings_without_group), topic, log_bounds)
 

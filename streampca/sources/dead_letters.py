@@ -109,8 +109,10 @@ class DeadLetter(NamedTuple):
     def to_replay(self, dead_letter_topic: str) -> Outgoing:
         """Return the rejected record as a replay sends it.
 
-        Two headers are added: how often the record was replayed, and where its dead letter lies. If it was replayed
-        before, they replace those of the last replay.
+        `self.record` is the dead letter, which has the key and the value of the rejected record. The rejected record's
+        own headers, its timestamp and its partition were read from the letter's headers: they are in `self.origin`. Two
+        headers are added: how often the record was replayed, and where its dead letter lies. They replace the headers
+        that an earlier replay has added.
         """
         origin = self.origin
         earlier_replays = 0
@@ -120,7 +122,7 @@ class DeadLetter(NamedTuple):
                 earlier_replays = int(value) if value and value.isdigit() else 0
             elif name != _LETTER_HEADER:
                 other_headers.append((name, value))
-        place = f"{dead_letter_topic}/{self.partition}/{self.offset}"
+        place = f"{dead_letter_topic}/{self.partition}/{self.offset}"  # of the dead letter
         return Outgoing(
             topic=origin.topic,
             partition=origin.partition,
@@ -139,7 +141,11 @@ class DeadLetterTopic:
     """All dead letters of a topic, as it is now."""
 
     def __init__(self, read: ReadTopic) -> None:
-        """Read the topic once, to find which letters were replayed. Raises `SourceError`."""
+        """Read the topic once, to find which letters were replayed. Raises `SourceError`.
+
+        A replay adds a record to the topic, the replay note: it lists the offsets of letters that were replayed, in the
+        partition of the note.
+        """
         self._read = read
         self.other_records = 0  # neither dead letters nor replay notes
         self._replayed: set[tuple[int, int]] = set()  # partition and offset of each replayed letter
@@ -151,7 +157,11 @@ class DeadLetterTopic:
                 self.other_records += 1
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield all letters; those of one partition come in order."""
+        """Yield all letters with their status. The letters of one partition come in order.
+
+        A letter is REPLAYED if a replay note lists it, as found when this object was created. It is REPEATED if an
+        earlier letter is of the same rejected record, otherwise WAITING.
+        """
         earlier_hashes: set[bytes] = set()  # of the rejected records of all letters so far
         for partition, record in self._read():
             origin = read_origin(record.headers)

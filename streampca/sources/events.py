@@ -100,8 +100,9 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
     Raises `SourceError` if the registry refuses access. Any thread may call this function.
     """
     records = event.records
+    offset_after_records = event.next  # `event.end` is the end of the partition
     try:
-        batch = codec.decode_batch(records, end=event.next, stop_after_bytes=LARGE_BATCH_BYTES)
+        batch = codec.decode_batch(records, end=offset_after_records, stop_after_bytes=LARGE_BATCH_BYTES)
     except TimeoutError as error:  # the registry is away
         return Undecoded(
             partition=event.partition,

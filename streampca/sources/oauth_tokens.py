@@ -74,12 +74,12 @@ class OAuthTokens:
         """
         with self._lock:
             if time.time() >= self._request_at:
-                self._renew(time.time())
+                self._renew(time.time())  # if the request fails, sets `_failure` and raises nothing
             if self._failure is not None:
                 left_s = self._expiry - time.time()
                 if left_s <= 0:
                     raise self._failure
-                if left_s < _TOO_SHORT_TO_USE_S:  # brokers whose clocks are ahead refuse it
+                if left_s < _TOO_SHORT_TO_USE_S:  # a broker whose clock is ahead would take the token for expired
                     raise NoBrokerError(str(self._failure))
             return self._token, self._expiry
 
@@ -110,7 +110,8 @@ class OAuthTokens:
 def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
     """Return the tokens of the login in the settings; None if the login needs no tokens.
 
-    Requests a token, unless there is one. Raises `NoBrokerError` or `SourceError` if there is none.
+    All clients of this process with the same login share one `OAuthTokens`. Raises `NoBrokerError` or `SourceError` if
+    there is no token.
     """
     secret = settings.sasl_password
     if settings.sasl_mechanism == "AWS_MSK_IAM":
@@ -120,7 +121,7 @@ def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
         tokens = _share_tokens(_request_token, *login)
     else:
         return None
-    tokens.current()
+    tokens.current()  # requests a token, unless there is one; raises if it gets none
     return tokens
 
 
@@ -160,7 +161,10 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
 
 
 def _sign_for_msk(region: str) -> tuple[str, float]:
-    """Sign a token with the credentials that AWS's own chain finds, and return it with its expiry."""
+    """Sign a token with the credentials that AWS's own chain finds, and return it with its expiry.
+
+    Raises `NoBrokerError`, after which the caller tries again: credentials may be found later.
+    """
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
     try:

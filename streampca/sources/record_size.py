@@ -11,9 +11,11 @@ _FIXED_FIELDS = 3  # bytes of a record: attributes, and the differences to the b
 def record_size(value: bytes | None, key: bytes | None, headers: Headers) -> int:
     """Return how many bytes a batch has that holds only this record, without compression.
 
-    The header in which `record_times` keeps the own time of a record is not counted: it may be added later.
+    The header in which `record_times` keeps the own time of a record is left out. So the size of a record stays the
+    same when this header is added.
     """
     counted_headers = [(name, content) for name, content in headers if name != OWN_TIME_HEADER]
+    # Kafka writes a length in 1 to 5 bytes: a small number takes fewer. `_field_size` counts a field with its length.
     record_bytes = _FIXED_FIELDS + _field_size(key) + _field_size(value) + _length_size(len(counted_headers))
     for name, content in counted_headers:
         record_bytes += _field_size(name.encode()) + _field_size(content)

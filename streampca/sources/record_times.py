@@ -51,7 +51,8 @@ def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     """Return which timestamps a topic with these options keeps. An option that is missing sets no limit."""
     if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps, and refuses none
         return _ALL_TIMES
-    # A limit of -1 means no limit. `isdecimal` leaves it out, so that `_NO_LIMIT_MS` takes its place.
+    # A limit of -1 means no limit. `isdecimal` leaves it out, so that `_NO_LIMIT_MS` takes its place: 2**63 - 1, with
+    # which Kafka itself says that there is no limit.
     numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
     before = numbers.get("message.timestamp.before.max.ms", _NO_LIMIT_MS)
     after = numbers.get("message.timestamp.after.max.ms", _NO_LIMIT_MS)
@@ -64,7 +65,8 @@ def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
         retention = numbers.get("retention.ms", _NO_LIMIT_MS)
-        # A record that would be deleted soon counts as deleted: soon = min(5 minutes, half of the retention).
+        # A timestamp is also not kept if brokers would delete the record soon, so that no record is deleted at once:
+        # soon = min(5 minutes, half of the retention).
         soon = min(_DELETED_SOON_MS, retention // 2)
         before = min(before, retention - soon)
     return KeptTimes(before_ms=before, after_ms=after)
@@ -94,18 +96,18 @@ class TimestampReplacer:
         - First try: timestamps that the topic does not keep, by its options.
         - Second try: also timestamps outside the last hour.
         - Third try: all timestamps.
-        - Last try: none, since the time of sending was refused: this machine's clock is wrong. A dead letter, which has
-          the time of sending, gets the time of its rejected record.
+        - Last try: none, since the time of sending was refused: this machine's clock is wrong. Each dead letter, which
+          had the time of sending until now, gets the timestamp of its rejected record.
 
-        `timestamps` is an optimisation: an array with the timestamps of all records, and perhaps further ones. If
-        none of them must be replaced, the records are not looked at.
+        `timestamps` is an optimisation: an array with the timestamps of all records, which may also hold timestamps of
+        records that are not sent. If none of them must be replaced, the records are not looked at.
         """
         is_last_try = self._failed_tries == len(_KEPT_IN_TRY)
         if is_last_try:
             return [_restore_own_time(record) for record in records], 0
         now_ms = int(self._clock() * 1000)
         kept_by_topic = read_kept_times(self._transactions.topic_configs())
-        kept_in_try = _KEPT_IN_TRY[self._failed_tries]
+        kept_in_try = _KEPT_IN_TRY[self._failed_tries]  # how far from now a timestamp may be to be kept in this try
         earliest_ms = now_ms - min(kept_by_topic.before_ms, kept_in_try.before_ms)
         latest_ms = now_ms + min(kept_by_topic.after_ms, kept_in_try.after_ms)
         if timestamps is not None:
@@ -147,8 +149,10 @@ class TimestampReplacer:
         Raises `SourceError` if the record was not refused for its timestamp, or the last try has failed.
         """
         self._failed_tries += 1
-        if error.code not in INVALID_RECORD_CODES or self._failed_tries > len(_KEPT_IN_TRY):
-            raise SourceError(str(error)) from None
+        is_for_timestamp = error.code in INVALID_RECORD_CODES  # with these codes, brokers refuse timestamps
+        was_last_try = self._failed_tries > len(_KEPT_IN_TRY)  # after a try for each entry comes the last try
+        if not is_for_timestamp or was_last_try:
+            raise SourceError(str(error)) from None  # the caller is handling `error`, whose text is all there is to say
 
 
 def _restore_own_time(record: OutgoingFields) -> OutgoingFields:

@@ -39,8 +39,9 @@ def create_writer(
 ) -> Writer:
     """Create the writer of a topic's values. If the format has schemas, register the values' schema as `<topic>-value`.
 
-    If `registers` is False, only ask the registry whether it would accept the schema. Raises `SettingsError` if a
-    package is not installed, `NoBrokerError` while the registry is away, and `SourceError` if it refuses the schema.
+    If `registers` is False, only ask the registry whether it would accept the schema. The values of the writer then do
+    not name their schema, so they must not be sent. Raises `SettingsError` if a package is not installed,
+    `NoBrokerError` while the registry is away, and `SourceError` if it refuses the schema.
     """
     frame = b""  # the bytes before each value, which hold the id of its schema; none without a registered schema
     schema = schema_of(format, layout)
@@ -56,13 +57,11 @@ def create_writer(
                 if registers:
                     schema_id = registry.register(subject, schema)
                     frame = frame_of(schema_id)
-        # Both mean that the registry does not accept the request: KeyError stands for its status 404, "not found". This
-        # branch comes first, since `_BadRequestError` is a `TimeoutError`, too.
-        except (_BadRequestError, KeyError) as error:
+        except (_BadRequestError, KeyError) as error:  # the registry refuses the request; KeyError: "not found" (404)
             raise SourceError(str(error)) from None
-        except TimeoutError as error:
+        except TimeoutError as error:  # after its subclass `_BadRequestError`
             raise NoBrokerError(str(error)) from None
-    # `around`: the names of nested objects, the outermost first. The fields are in the innermost object.
+    # The fields of a value are inside nested objects, which `around` names from the outermost to the innermost.
     return writer_of(format, around=layout.around, frame=frame)
 
 
@@ -96,7 +95,12 @@ class SchemaRegistry:
             raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
     def get(self, schema_id: int | str) -> WriterSchema:
-        """Ask the registry for a schema, with the schemas that it refers to. `schema_id` is an id or a GUID."""
+        """Ask the registry for a schema, with the schemas that it refers to. `schema_id` is an id or a GUID.
+
+        Raises `KeyError` if the registry does not know the schema, or does not answer for it for five minutes while it
+        answers other requests. Raises `SourceError` if the registry refuses access, and `TimeoutError` if a later
+        request may succeed.
+        """
         get_schema = self._client.get_schema if isinstance(schema_id, int) else self._client.get_schema_by_guid
         references: dict[str, str] = {}
         try:
@@ -104,7 +108,7 @@ class SchemaRegistry:
             self._add_references(schema, references)
         except (SourceError, TimeoutError) as error:
             raise self._find_error_to_raise(schema_id, error) from None
-        self._failing_since.pop(schema_id, None)
+        self._failing_since.pop(schema_id, None)  # the five minutes begin anew with the next failure
         return WriterSchema(kind=schema.schema_type, text=schema.schema_str, references=references)
 
     def _find_error_to_raise(self, schema_id: int | str, error: SourceError | TimeoutError) -> Exception:
@@ -113,7 +117,8 @@ class SchemaRegistry:
         - `SourceError`, which ends the process: the registry refuses access also to a request that needs no schema.
         - `KeyError`, so that the schema counts as unknown: the registry answers other requests, but calls the request
           for this schema a bad request, or has not answered it for five minutes.
-        - `TimeoutError`, so that the partition waits and the caller asks again: in all other cases.
+        - `TimeoutError`, so that the partition waits and the caller asks again: in all other cases, for example if the
+          registry refuses access only to this schema.
         """
         if isinstance(error, SourceError):  # access is refused
             return TimeoutError(str(error)) if self._answers() else error
@@ -123,20 +128,21 @@ class SchemaRegistry:
         may_be_unknown = fails_for_long or isinstance(error, _BadRequestError)
         if may_be_unknown and self._answers():
             return KeyError(schema_id)
-        return error  # a `TimeoutError`, as a `_BadRequestError` is, too
+        return error  # a `TimeoutError`; `_BadRequestError` is a subclass
 
     def _answers(self) -> bool:
         """Return whether the registry answers a request that needs no schema. A refused login is not an answer."""
         try:
             self._client.get_schema_types()
-        except Exception:  # as in `_call`
+        except Exception:  # errors of the client, and of its HTTP library, whose classes change with its versions
             return False
         return True
 
     def register(self, subject: str, schema: WriterSchema) -> int:
         """Register a schema under the subject, unless it is registered there, and return its id.
 
-        Raises what `_call` raises.
+        Raises `SourceError` if the registry refuses access, `_BadRequestError` or `KeyError` if it refuses the request,
+        and `TimeoutError` if it does not answer.
         """
         return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 

@@ -17,14 +17,19 @@ class _Standstill(NamedTuple):
 
 
 class StandstillSearch:
-    """Remembers since when positions have not changed. All times are in seconds since 1970."""
+    """Remembers standstills: positions before the end of their partition that do not change.
+
+    All times are in seconds since 1970.
+    """
 
     def __init__(self, committed_ends: Callable[[Collection[int]], Mapping[int, int]]) -> None:
         """`committed_ends` asks brokers where the committed records of partitions end. It may raise `TimeoutError`."""
         self._committed_ends = committed_ends
-        self._standstills: dict[int, _Standstill] = {}  # of each partition that was not read to its end
-        self._ask_at = 0.0
-        self.blocked_since: float | None = None  # since when an open transaction has blocked a partition
+        # For each partition that was not read to its end, its position, and since when the position has not changed.
+        self._standstills: dict[int, _Standstill] = {}
+        self._ask_brokers_at = 0.0  # seconds since 1970 at which to ask for committed ends again
+        # Seconds since 1970 from when on an open transaction has blocked a partition.
+        self.blocked_since: float | None = None
 
     def update(self, positions: Mapping[int, Reached], now: float, *, is_connected: bool) -> None:
         """Note which positions have not changed. If one stays for 20 seconds, ask whether a transaction blocks it."""
@@ -39,8 +44,8 @@ class StandstillSearch:
         suspects = {p: standstill for p, standstill in standstills.items() if now - standstill.since >= STANDSTILL_S}
         if not suspects:
             self.blocked_since = None
-        elif is_connected and now >= self._ask_at:
-            self._ask_at = now + STANDSTILL_S
+        elif is_connected and now >= self._ask_brokers_at:
+            self._ask_brokers_at = now + STANDSTILL_S
             with suppress(TimeoutError):
                 self.blocked_since = self._find_blocked_since(suspects)
 

@@ -33,8 +33,8 @@ class TopicReader:
     def __init__(self, source: Source, topic: str, log_bounds: Mapping[int, tuple[int, int]]) -> None:
         """`source` has no group. `log_bounds` holds each partition's earliest offset and its high watermark.
 
-        If a transaction is open, committed records end before the high watermark. The reader waits for the end of the
-        transaction: in a dead-letter topic, it may be a replay, which notes the letters that it has sent again.
+        If a transaction is open, committed records end before the high watermark. The reader waits until the
+        transaction ends: it may be a replay, which writes into a dead-letter topic which letters it has sent again.
         """
         self._source = source
         self._topic = topic
@@ -90,8 +90,8 @@ class TopicReader:
 
         The last offsets of a partition may hold no wanted record: aborted records and markers of transactions have
         offsets, too. So the reader steps back from the end until it has found a wanted record, or read the whole
-        partition. A partition whose last 546,100 offsets hold none is left out. Raises `NoBrokerError` while a
-        transaction is open in one of the partitions.
+        partition. If all steps of `_STEPS`, together 546,100 offsets, hold no wanted record, the partition is left out.
+        While a transaction is open in one of the partitions, raises `NoBrokerError`, so that the caller tries again.
         """
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
@@ -103,11 +103,12 @@ class TopicReader:
         # The partitions that are still searched, each with the end of the offsets to search next. A partition leaves
         # them when a wanted record was found, or when no earlier offsets are left.
         still_searched = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
-        for step in _STEPS:
+        for step in _STEPS:  # how many offsets to search next: first few, then more and more
             starts = {partition: max(end - step, earliest[partition]) for partition, end in still_searched.items()}
             for partition, record in self._read_to(still_searched, starts, _SHORT_RECORD_TIMEOUT_S):
                 if is_wanted(record):
                     found[partition].append(record)
+            # The next step of a partition ends where this step has started.
             still_searched = {
                 partition: start
                 for partition, start in starts.items()
@@ -129,10 +130,12 @@ class TopicReader:
     ) -> Iterator[Records]:
         """Yield the events with the records of partitions from `starts` on, until each has reached its end in `ends`.
 
-        The last event of a partition may hold records behind its end. Raises `_StalledError` if no new record comes for
+        A start of None means the earliest record. The last event of a partition may hold records behind its end. Raises
+        `SourceError` if the record at a start was deleted, and its subclass `_StalledError` if no new record comes for
         `record_timeout_s`.
         """
-        unfinished = {partition for partition, end in ends.items() if end > 0}  # others are empty
+        # Nothing was ever written to a partition whose end is 0.
+        unfinished = {partition for partition, end in ends.items() if end > 0}
         self._source.seek({partition: starts[partition] for partition in unfinished})
         deadline = time.monotonic() + record_timeout_s
         while unfinished:

@@ -43,7 +43,10 @@ def is_from_broker(error: KafkaError) -> bool:
 
 
 def is_final(error: KafkaError) -> bool:
-    """Return whether waiting cannot fix an error."""
+    """Return whether waiting cannot fix an error.
+
+    An unknown error of a broker counts as final, an unknown error of librdkafka itself as temporary.
+    """
     code = error.code()
     if is_from_broker(error):
         return code not in _TEMPORARY

@@ -54,10 +54,12 @@ class ConfluentConnection(ClientConnection):
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
         super().__init__(settings, topic)
         self._tokens = create_tokens(settings)
-        self._errors: deque[KafkaError] = deque(maxlen=100)  # that the admin client has reported; not handled yet
+        # Errors that the admin client has reported since `_handle_errors` was called last.
+        self._errors: deque[KafkaError] = deque(maxlen=100)
         self._options = connection_options(settings) | {"error_cb": self._errors.append}
-        self._open()
-        self._next_request_at = 0.0  # monotonic time of the next request in the background
+        self._open()  # creates the admin client
+        # When `watch` asks for the topic next, without waiting for the answer; by time.monotonic.
+        self._next_request_at = 0.0
 
     def start(self) -> Self:
         """Wait for the first answer. Raises `SourceError`, also if the topic is missing."""
@@ -107,9 +109,10 @@ class ConfluentConnection(ClientConnection):
 
     def topic_configs(self) -> dict[str, str]:
         """Ask for the topic's options, also those with default values; {} if a broker does not tell them."""
-        self._replace_if_silent()
+        self._replace_if_silent()  # an admin client that brokers have not answered for long
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         try:
+            # The timeout is short, as most callers are about to start.
             request = self._admin.describe_configs([resource], request_timeout=_START_S)[resource]
             configs = self._wait_for_answer(request)
         except KafkaException:
@@ -130,8 +133,8 @@ class ConfluentConnection(ClientConnection):
     def must_raise(self, error: KafkaError) -> bool:
         """Return whether to raise an error of the client, since waiting cannot fix it.
 
-        A refused login with a token is not raised if the token may have expired, or if it was the second login within a
-        second: the client logs in again.
+        A refused login with a token is not raised in two cases, since the client logs in again: the token may have
+        expired, or a broker refuses two logins within a second, whatever their tokens.
         """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             next_login_may_succeed = self._tokens.may_be_expired or SECOND_LOGIN_TOO_SOON in error.str()
@@ -142,14 +145,16 @@ class ConfluentConnection(ClientConnection):
     def source_error(self, error: KafkaError, *, has_key: bool = True) -> SourceError:
         """Return our error for an error of the client that waiting cannot fix.
 
-        `has_key` is False if a record without a key may be the cause.
+        `has_key` is False if the error refuses a record without a key.
         """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             try:
                 self._tokens.current()
             except SourceError as token_error:
                 return token_error  # it says more: librdkafka only knows that our callback has failed
-        return self.broker_errors.explain(protocol_code(error), one_line(error.str()), has_key=has_key)
+        # Kafka's code of the error. If Kafka has none for it, this is librdkafka's own code, which is negative.
+        code = protocol_code(error)
+        return self.broker_errors.explain(code, one_line(error.str()), all_have_keys=has_key)
 
     def offsets_error(self, asked_for: str, error: KafkaError) -> Exception:
         """Return our error for a failed request for offsets; `asked_for` says which.
@@ -170,16 +175,19 @@ class ConfluentConnection(ClientConnection):
         return requests[self._topic]
 
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
-        """Ask a broker for the topic. If the client meanwhile reports an error that waiting cannot fix, raise it."""
-        self._replace_if_silent()
-        # The broker that gets the request may be away. So the request ends before `timeout_s`, and the caller has time
-        # to ask again.
+        """Ask a broker for the topic. If the client meanwhile reports an error that waiting cannot fix, raise it.
+
+        Raises `TimeoutError` if the request ends without an answer: the caller may ask again.
+        """
+        self._replace_if_silent()  # an admin client that brokers have not answered for long
+        # The broker that gets the request may be away. So the request takes only a part of `timeout_s`, and the caller
+        # has time to ask again.
         request_timeout_s = max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S)
         request = self._request_topic(request_timeout_s)
-        is_answered = False
-        while not is_answered:
-            is_answered = bool(wait([request], _CHECK_S).done)
-            final_error = self._handle_errors()
+        has_ended = False
+        while not has_ended:  # librdkafka ends the request after `request_timeout_s`
+            has_ended = bool(wait([request], _CHECK_S).done)
+            final_error = self._handle_errors()  # of the errors reported so far: the last that waiting cannot fix
             if final_error is not None:  # if the login is refused, no answer will come
                 raise self.source_error(final_error)
         try:

@@ -61,7 +61,9 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "group.id": settings.group or "streampca",  # librdkafka demands one, also of a reader without a group
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
+        # If a position is out of range, the client reports this, and does not jump to another offset. Our `poll` then
+        # returns an event.
+        "auto.offset.reset": "error",
         # The client reports when it has read a partition to its end. Otherwise no position would move past the offsets
         # of transaction markers and aborted records, which have no record.
         "enable.partition.eof": True,
@@ -74,8 +76,8 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "partition.assignment.strategy": "range",
         "max.partition.fetch.bytes": FETCH_BYTES,
         "fetch.max.bytes": FETCH_BYTES_OF_ALL,
-        # Limit of the queue with the fetched records of all partitions, which one more fetch may exceed. The other half
-        # of the limit is for decoded records.
+        # librdkafka fetches while its queue of fetched records is below this limit, so the last fetch may exceed it.
+        # The queue gets one half of `IN_FLIGHT_MIB`; records that we have taken from it get the other half.
         "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,
         "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default, fetching pauses for a second
     }

@@ -46,9 +46,10 @@ class ConfluentSource(ClientSource):
 
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings.topic)
-        self._max_records = base.MAX_POLL_RECORDS
+        self._max_records = base.MAX_POLL_RECORDS  # that one poll returns
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        # The group's metadata, once for each event `Assigned` in `_rebalances`, which `poll` has not returned yet.
+        # `_rebalances` holds events that `poll` has not returned yet. For each `Assigned` among them, this deque holds
+        # the member's id and the generation of the group, as the client gives them.
         self._memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
         self._has_joined = False
@@ -57,9 +58,10 @@ class ConfluentSource(ClientSource):
             self._assigned = self._connection.partitions()
         self._is_revoking = False  # whether the group waits until the worker has handled a revocation
         self._member_id = ""  # at the last assignment
-        self._check_member_at = 0.0  # by time.monotonic
-        self._check_group_at = 0.0  # by time.monotonic
-        self._errors: list[KafkaError] = []  # of the client, not handled yet
+        # When to ask next, by time.monotonic: the client for the member's id, brokers whether anybody reads the topic.
+        self._next_member_check_at = 0.0
+        self._next_group_check_at = 0.0
+        self._errors: list[KafkaError] = []  # that the client has reported since the last call of `_raise_final_errors`
         self._ends_reached: dict[int, int] = {}  # partition → its end, if the last fetch has reached the end
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
         self._consumer = create(Consumer, consumer_options(settings) | callbacks)
@@ -71,7 +73,7 @@ class ConfluentSource(ClientSource):
         if has_no_partition:
             self._rejoin_if_nobody_reads()
         if self._group and not self._has_subscribed:
-            # We join only in the first poll, since librdkafka joins at once, and then the group waits for our polls.
+            # `subscribe` joins the group at once, and then a rebalance waits until we poll. So we subscribe only now.
             self._subscribe()
             self._has_subscribed = True
         if self._is_revoking:  # the caller polls again, so it has handled the revocation
@@ -85,7 +87,7 @@ class ConfluentSource(ClientSource):
         if error_messages:
             messages = [message for message in messages if not message.error()]
         self._ends_reached = self._note_errors_and_find_ends(error_messages)
-        self._raise_final_errors()
+        self._raise_final_errors()  # raises `SourceError` if waiting cannot fix an error that the client has reported
         return _group_by_partition(messages)
 
     def _rejoin_if_nobody_reads(self) -> None:
@@ -95,14 +97,17 @@ class ConfluentSource(ClientSource):
         anybody, and does not assign again. We ask the brokers every ten seconds.
         """
         now = time.monotonic()
-        if now < self._check_group_at:
+        if now < self._next_group_check_at:
             return
-        self._check_group_at = now + _CHECK_GROUP_EVERY_S
+        self._next_group_check_at = now + _CHECK_GROUP_EVERY_S
         if self._connection.is_unassigned(self._group) and self._may_read():
             self._subscribe()
 
     def _may_read(self) -> bool:
-        """Return whether this user may read the topic. The answer also tells the client of the topic's partitions."""
+        """Ask a broker whether this user may read the topic.
+
+        The answer also tells the client the topic's partitions, which it must know to assign them after a new join.
+        """
         try:
             topics = self._consumer.list_topics(self._topic, timeout=_OFFSETS_TIMEOUT_S).topics
         except KafkaException:
@@ -125,8 +130,8 @@ class ConfluentSource(ClientSource):
         # If the group removes a member that has no partitions, librdkafka does not call `_on_lost`. But the client
         # joins again and gets another member id, by which we notice it.
         now = time.monotonic()
-        if self._has_joined and now >= self._check_member_at:
-            self._check_member_at = now + _CHECK_MEMBER_EVERY_S
+        if self._has_joined and now >= self._next_member_check_at:
+            self._next_member_check_at = now + _CHECK_MEMBER_EVERY_S
             self._has_joined = self._consumer.memberid() == self._member_id
         return self._has_joined
 
@@ -139,7 +144,10 @@ class ConfluentSource(ClientSource):
         return [TopicPartition(self._topic, partition, *committed) for partition, committed in offsets.items()]
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Ask for the group's committed offsets of these partitions; a partition without one is left out."""
+        """Ask for the group's committed offsets of these partitions; a partition without one is left out.
+
+        Raises `TimeoutError` if a later request may succeed, otherwise `SourceError`.
+        """
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
         try:
             answer = self._consumer.committed(tps, timeout=_OFFSETS_TIMEOUT_S) if tps else []
@@ -211,7 +219,9 @@ class ConfluentSource(ClientSource):
     def _assign_read_partitions(self) -> None:
         """Let the client fetch all partitions that are being read, each from its position, and no others."""
         if self._rebalances:
-            return  # the next poll returns the event of a rebalance, after which none of these is read
+            # A rebalance has begun, so the partitions in `_positions` are not to be read any more. The next poll
+            # returns its event.
+            return
         tps = []
         for partition in self._positions.by_partition:
             tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
@@ -268,8 +278,9 @@ class ConfluentSource(ClientSource):
         consumer.assign([])  # so nothing is fetched before `seek`
         self._has_joined = True
         self._member_id = self._consumer.memberid()
-        self._check_group_at = time.monotonic() + _CHECK_GROUP_EVERY_S
-        if assigned:
+        # The group's leader has just assigned, so `_rejoin_if_nobody_reads` need not ask brokers for some seconds.
+        self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
+        if assigned:  # otherwise `_add_rebalance` adds no event, which would need a membership
             self._memberships.append(consumer.consumer_group_metadata())
         self._add_rebalance(Assigned, assigned)
 
@@ -277,19 +288,22 @@ class ConfluentSource(ClientSource):
         """Let the next `poll` return `Revoked`. The client calls this when the group revokes partitions."""
         self._has_joined = False
         if not self._closed:
-            # If we did not call `assign`, librdkafka would call `unassign` now, and the group would not wait until the
-            # revocation is handled.
+            # Fetch nothing more, but do not end the revocation: the group waits until `unassign` is called. `_fetch`
+            # calls it when the worker has handled the event. If this callback called neither `assign` nor `unassign`,
+            # librdkafka would call `unassign` now.
             consumer.assign([])
             self._is_revoking = True
             self._add_rebalance(Revoked, revoked)
 
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
-        """Let the next `poll` return `Lost`. The client calls this when the group has removed this member."""
+        """If the partitions have no event `Revoked` yet, let the next `poll` return `Lost`.
+
+        The client calls this when the group has removed this member.
+        """
         self._has_joined = False
-        # Partitions that are being revoked have an event `Revoked` already, which the worker may be handling.
-        if not self._is_revoking:
+        if not self._is_revoking:  # otherwise the worker may be handling the event `Revoked`
             self._add_rebalance(Lost, lost)
-        self._is_revoking = False
+        self._is_revoking = False  # the group does not wait for this member any more
 
 
 def _read_metadata(partition: TopicPartition) -> str:

@@ -46,17 +46,21 @@ class ConfluentTransactions(ClientTransactions):
     def _start_producer(self) -> None:
         """Create a producer, and let it end what earlier producers with its transactional id have left open."""
         limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))  # 2**31: no limit is known
+        # After a batch was too large, `_next_batch_bytes` is smaller than for the producer before.
         self.batch_bytes = min(self._next_batch_bytes, limit_of_topic)
         options = {
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
+            # After several batches that were too large, `batch_bytes` is 0, so that each record is a batch. librdkafka
+            # refuses 0, but with 1 byte, too, each record is a batch.
             "batch.size": max(self.batch_bytes, 1),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
             "on_delivery": self._on_delivery,
             "delivery.report.only.error": True,
-            # Else, after an outage, offsets are sent to a broker that the client has given up: docs/kafka.md.
+            # With librdkafka's default, a commit may never end after an outage: it waits for a broker that the client
+            # has given up (docs/kafka.md).
             "metadata.recovery.strategy": "none",
         }
         self._producer = create(Producer, connection_options(self._settings) | options)
@@ -74,8 +78,9 @@ class ConfluentTransactions(ClientTransactions):
             else:
                 time_ms = timestamp
             on_delivery = None  # then the client calls the producer's option `on_delivery`
-            # Once a batch was too large, a failure must tell the size of its record, by which `_find_too_large_error`
-            # knows whether this record is too large. Before, sizes would only cost time.
+            # After a batch was too large, `_has_smaller_batches` is true. From then on, a failure tells the size of its
+            # record, so that `_find_too_large_error` finds a record that is too large by itself. Before, measuring each
+            # record would only cost time.
             if self._has_smaller_batches:
                 on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
             try:
@@ -103,8 +108,8 @@ class ConfluentTransactions(ClientTransactions):
         """Throw away the records that are not sent, after noting which records of an open transaction were refused."""
         if self._is_transaction_open:
             with contextlib.suppress(KafkaException):  # raised if another producer has fenced this one
-                # `poll` calls `_on_delivery` for each record that was not delivered. Among the failures that it notes,
-                # `_give_up_and_raise` looks for the cause.
+                # `poll` calls `_on_delivery`, which notes each record that was refused. In these notes,
+                # `_give_up_and_raise` looks for the cause of the failed transaction.
                 producer.poll(0)
         producer.purge()
 
@@ -142,7 +147,8 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, _Record] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        # Dead letters that were refused for the time of sending: number, and own time of the rejected record.
+        # Dead letters that brokers refused because their timestamp was the time of sending. Each is noted by its number
+        # in `_unacknowledged`, with the timestamp of the rejected record.
         self._to_resend: list[tuple[int, int]] = []
         self._silent_s = SILENT_S  # a producer without an acknowledgement for this long is replaced
         self._connection = ConfluentConnection(self._settings, self._topic).start()
@@ -150,8 +156,8 @@ class ConfluentProducer(ClientProducer):
         self._options = connection_options(self._settings) | {
             "message.timeout.ms": 0,  # waits for an absent broker without limit
             "message.max.bytes": REQUEST_BYTES,
-            "batch.size": min(max(limit_of_topic, 1), _BATCH_BYTES),
-            _QUEUE_LIMIT: _QUEUE_KIB,
+            "batch.size": min(max(limit_of_topic, 1), _BATCH_BYTES),  # librdkafka refuses 0
+            _QUEUE_LIMIT: _QUEUE_KIB,  # of the records that wait in the client
             "enable.idempotence": self._is_idempotent,
             # One request at a time keeps the order. Without idempotence a retry may write a dead letter twice: its
             # readers recognise the second one by the offset in its headers.
@@ -167,7 +173,9 @@ class ConfluentProducer(ClientProducer):
         self._answered_at = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
             self._enqueue(number, record)
-        self._to_resend.clear()  # these records have just been enqueued as well
+        # The records in `_to_resend` were unacknowledged, so they have just been enqueued, with the time of sending. If
+        # it is refused again, `_on_delivery` adds them to `_to_resend` again.
+        self._to_resend.clear()
 
     def produce(
         self,
@@ -260,7 +268,10 @@ class ConfluentProducer(ClientProducer):
         return len(self._unacknowledged)
 
     def _resend_with_own_times(self) -> None:
-        """Send each dead letter that was refused for the time of sending once more, with its record's own time."""
+        """Send the dead letters in `_to_resend` again, each with the timestamp of its rejected record.
+
+        Brokers have refused them because their timestamp was the time of sending.
+        """
         while self._to_resend:
             number, time_ms = self._to_resend.pop()
             record = self._unacknowledged[number]._replace(time_ms=time_ms)
@@ -283,11 +294,12 @@ class ConfluentProducer(ClientProducer):
             self._silent_s = SILENT_S
             return
         record = self._unacknowledged[number]
+        # The timestamp of the rejected record; None if the refusal is not about the timestamp, or no header holds it.
         own_time_ms = self._find_own_time_to_send(error.code(), record.headers)
         was_sent_twice = record.time_ms != _TIME_OF_SENDING  # only the second try sets the own time
         if was_sent_twice or own_time_ms is None:
             raise self._connection.source_error(error, has_key=record.key is not None)
-        if own_time_ms == _TIME_OF_SENDING:  # the own time is 0, which librdkafka would take for the time of sending
+        if own_time_ms == 0:  # librdkafka would take 0 for `_TIME_OF_SENDING`
             own_time_ms = _JUST_AFTER_1970
         self._to_resend.append((number, own_time_ms))
 

@@ -64,6 +64,8 @@ def next_fetch_offset(consumer: KafkaConsumer, partition: TopicPartition) -> int
 def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> None:
     """Drop the records of a partition that were fetched before it was paused.
 
+    The caller has sought the offset from which the client will fetch now, so no record is lost.
+
     Fault of kafka-python: if a resumed partition has such records, the client fetches no other resumed partition until
     they are consumed.
     """
@@ -78,6 +80,7 @@ def close_producer(producer: KafkaProducer, timeout_s: float) -> None:
     """
     producer._sender.force_close()
     with contextlib.suppress(errors.KafkaTimeoutError):  # its thread did not end in time; it will end by itself
+        # `close` waits for `timeout` until the records are gone, and once more until the thread has ended.
         producer.close(timeout=timeout_s)
 
 

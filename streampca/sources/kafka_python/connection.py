@@ -70,9 +70,10 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl_cafile": settings.ssl_cafile,
         "ssl_certfile": settings.ssl_certfile,
         "ssl_keyfile": settings.ssl_keyfile,
-        "ssl_password": key_password(settings),
+        "ssl_password": key_password(settings),  # "" without a password: with None, OpenSSL would ask the user for it
         "ssl_check_hostname": True,
-        "api_version": api_version,  # None: the client asks the brokers for the version of their protocol
+        # A variable of this module, which only the demo sets. None: the client asks brokers for their version.
+        "api_version": api_version,
         "client_id": settings.client_id,
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
@@ -142,6 +143,8 @@ class KafkaPythonConnection(ClientConnection):
     def _read_description(self, topic: Any) -> TopicDescription:
         """Return the topic in a broker's answer. Raises `SourceError`."""
         topic_error = errors.for_code(topic.error_code)
+        # The topic is unknown, or this user may not see it. Other errors do not matter here: the lack of a leader, for
+        # example, shows in the partitions.
         if issubclass(topic_error, _TOPIC_ERRORS):
             raise self.source_error(topic_error(self._topic))
         operations = topic.authorized_operations  # empty if the broker does not tell them
@@ -212,7 +215,8 @@ class KafkaPythonConnection(ClientConnection):
     def source_error(self, error: BaseException, *, has_key: bool = True) -> SourceError:
         """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
 
-        `has_key` is False if a record without a key may be the cause.
+        `no_broker_error` returns a `NoBrokerError` for a request without an answer, `unreachable_error` returns one for
+        a broker that cannot be reached. `has_key` is False if the error refuses a record without a key.
         """
         text = one_line(error)
         code = getattr(error, "errno", None)  # Kafka's code; only errors of brokers have one
@@ -228,7 +232,8 @@ class KafkaPythonConnection(ClientConnection):
                 )
             case errors.RetriableError() if code not in UNKNOWN_TOPIC_CODES:
                 return self.broker_errors.unreachable_error(text)
-        return self.broker_errors.explain(code, text, has_key=has_key)
+        # Waiting does not help here. For an unknown topic, kafka-python would retry, but the user has to create it.
+        return self.broker_errors.explain(code, text, all_have_keys=has_key)
 
 
 def format_topic_id(topic_id: uuid.UUID | None) -> str:

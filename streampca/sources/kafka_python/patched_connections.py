@@ -65,14 +65,15 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
     """The connections of one client."""
 
     def __init__(self, net: NetworkSelector, owner: ClientConnection, **configs: Any) -> None:
-        """If a connection fails, `owner.last_failure` says why.
+        """When a connection fails, the methods of this class note the cause in `owner.last_failure`.
 
         Fault of kafka-python: the option `allow_auto_create_topics` is not passed on, so a deleted topic is created
         again.
         """
         super().__init__(net, **configs)
         self._owner = owner
-        # When a broker of the cluster's metadata was last seen connected. A bootstrap server does not count.
+        # When a broker of the cluster's metadata was last seen connected. A bootstrap server does not count. If no such
+        # broker is connected for some seconds from now on, `least_loaded_node` asks the bootstrap servers again.
         self._known_connected_at = time.monotonic()
         self.cluster.config["allow_auto_create_topics"] = False
 
@@ -102,11 +103,11 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         return transport
 
     async def _connect(self, node: Any, conn: Any, reset_backoff_on_connect: bool = True, **timeout: Any) -> None:
-        """Connect to a broker. If that fails, note why, and pause longer before the next attempt.
+        """Connect to a broker. If this fails, note the cause for the status, and pause longer before the next attempt.
 
         Fault of kafka-python: the pause is reset after a failed login, too, so the client logs in again and again
-        without a pause. Also, the client remembers only some kinds of refused logins. We remember all, so that the next
-        request to this broker raises the refusal (`maybe_raise_auth_failure`).
+        without a pause. Also, the client remembers only some kinds of refused logins. We remember all: before the next
+        request to this broker, the client calls `maybe_raise_auth_failure`, which raises the refusal.
         """
         await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)
         login = conn.init_future  # the result of connecting, including the login
@@ -114,12 +115,13 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             return
         if login.failed():
             error = login.exception
+            # `_owner` is our connection, whose status and log tell this cause.
             self._owner.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
             if isinstance(error, _LOGIN_REFUSALS):
                 self._auth_failures[node.node_id] = error
             # If no connection was made, the client has set a longer pause already. After a failed login it has not.
-            has_set_pause = bool(self.connection_delay(node.node_id))
-            if not has_set_pause:
+            pause_s = self.connection_delay(node.node_id)
+            if pause_s == 0:
                 self.update_backoff(node.node_id)
         elif reset_backoff_on_connect:
             self.reset_backoff(node.node_id)
@@ -142,8 +144,8 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         brokers have come back at other addresses, it waits for ever. If no known broker was connected for long, we ask
         the bootstrap servers, too.
         """
-        # The group's coordinator is not among them: the client connects to it once more, under another id. Rightly so,
-        # since the client never asks the coordinator for the other brokers.
+        # The connection to the group's coordinator does not count: its id is not one of these, even if the coordinator
+        # is one of these brokers. The client never asks the coordinator for the addresses of brokers.
         known_ids = [broker.node_id for broker in self.cluster.brokers()]
         if self._is_any_connected(known_ids):
             self._known_connected_at = time.monotonic()
@@ -190,11 +192,11 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
     def maybe_connect(self, node_id: Any, **options_of_producer: Any) -> None:
         """Connect to a broker, unless it is too early. In a consumer, raise the refusal of the last login.
 
-        Fault of kafka-python: a producer's thread does not pause after a refusal, and so spins. We do not raise the
-        refusal there. Only the thread of a producer passes options, by which we recognise it. kafka-python's own method
-        ignores them.
+        Fault of kafka-python: a producer's thread that meets this error tries again at once, without a pause. So we
+        suppress the error there. Only the thread of a producer passes options, by which we recognise it.
+        kafka-python's own method ignores them.
         """
         is_producer = bool(options_of_producer)
         suppressed_errors = _LOGIN_REFUSALS if is_producer else ()
         with contextlib.suppress(*suppressed_errors):
-            super().maybe_connect(node_id)
+            super().maybe_connect(node_id)  # calls `maybe_raise_auth_failure`, which raises the refusal

@@ -53,8 +53,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings.topic)
         self._connection = KafkaPythonConnection(settings, settings.topic)
+        # Creates the client, and asks brokers for the topic until one answers, for some seconds.
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._revoked: set[TopicPartition] = set()  # in this rebalance; they have an event `Revoked`
+        # The partitions that the current rebalance has revoked, and for which an event `Revoked` was added.
+        self._revoked: set[TopicPartition] = set()
         self._is_static_member = settings.group_instance_id is not None
         self._partitions_before: frozenset[int] = frozenset()  # the topic's, at the last poll
         # Our listener raises to suspend a rebalance, and the client would log that as an error with a traceback.
@@ -65,13 +67,14 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         else:
             self._assigned = self._connection.partitions()
             self._consumer.assign([TopicPartition(self._topic, partition) for partition in self._assigned])
-            self._prepare_assigned(self._assigned)
+            self._prepare_assigned(self._assigned)  # pauses them until `seek`
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
         """Return new records by partition; none if a rebalance begins.
 
-        Our rebalance listener then adds an event to `_rebalances` and raises `_SuspendError` within the client's poll.
-        This suspends the rebalance until the next call, and the client's poll raises a `KafkaError`.
+        When a rebalance begins, the client's poll calls our listener, which adds an event to `_rebalances` and raises
+        `_SuspendError`. The client's poll then raises a `KafkaError` in its place; the next call continues the
+        rebalance.
         """
         self._rejoin_if_partitions_were_added()
         fetched: Mapping[TopicPartition, list[Record]] = {}
@@ -80,11 +83,12 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             client_internals.raise_if_fenced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
             is_truncated = isinstance(error, LogTruncationError)
-            # Both errors hold the partitions, each with an offset; only the partitions are used.
+            # Both errors hold the partitions, each with an offset, but in different places. Only the partitions are
+            # used.
             offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
             self._consumer.pause(*offsets_by_tp)  # until `seek`: otherwise the client would fetch the offsets again
             for tp in offsets_by_tp:
-                if is_truncated:
+                if is_truncated:  # the log was cut before our position, and has other records there now
                     self._positions.mark_cut(tp.partition)
                 else:
                     self._positions.mark_out_of_range(tp.partition)
@@ -110,7 +114,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         return client_internals.is_member(self._consumer)
 
     def _start_fetching(self, partitions: Collection[int]) -> None:
-        """Let the client fetch these partitions, each from the offset that was sought."""
+        """Let the client fetch these partitions, each from its `ReadPositions.fetch_offset`."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             offset = self._positions.fetch_offset(partition)
@@ -118,6 +122,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 self._consumer.seek_to_beginning(tp)
             else:
                 self._consumer.seek(tp, offset)
+            # The client keeps the records that it had fetched before the pause. After the seek they are of no use, and
+            # while it keeps them, it fetches no other partition.
             client_internals.drop_paused_records(self._consumer, tp)
             self._consumer.resume(tp)
 
@@ -143,7 +149,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             return client_internals.read_committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        """Ask for the offset of each partition's first record at or after this time; the end if there is none."""
+        """Ask for the offset of each partition's first record at or after this time.
+
+        Return the end of a partition without such a record, and of all partitions if `time_ms` is None.
+        """
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
         first_records = {}
         with self._connection.translate_errors("the offsets"):
@@ -152,7 +161,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 first_records = self._consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
         offsets = {}
         for tp in tps:
-            first = first_records.get(tp)  # None: all records have earlier timestamps
+            first = first_records.get(tp)  # None: all records have earlier timestamps, or no time was given
             offsets[tp.partition] = ends[tp] if first is None else first.offset
         return offsets
 
@@ -217,10 +226,12 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         poll, so that the worker can save. In the next poll the client calls this again. Then no partition is newly
         revoked, and the rebalance proceeds.
         """
-        client_internals.rejoin_group(self._consumer)  # otherwise the client may forget the suspended rebalance
+        # The error will end the client's poll, after which the client may forget the rebalance. This makes the next
+        # poll begin it again.
+        client_internals.rejoin_group(self._consumer)
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked
-        self._suspend(Revoked, newly_revoked)
+        self._suspend(Revoked, newly_revoked)  # raises the error, unless no partition is newly revoked
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = set()
@@ -232,9 +243,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._suspend(Lost, not_revoked)
 
     def _suspend(self, event: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
-        """Add an event for our poll, and raise the error that makes the client suspend the rebalance.
+        """Add an event for our poll, and raise `_SuspendError`, which ends the client's poll amid the rebalance.
 
-        Without partitions there is no event, and the rebalance proceeds.
+        The next poll returns the event, and the poll after it continues the rebalance. Without partitions, or while we
+        close, no event is added, and the rebalance proceeds.
         """
         if partitions and not self._closed:
             self._add_rebalance(event, partitions)

@@ -103,14 +103,17 @@ class KafkaPythonProducer(ClientProducer):
     ) -> None:
         """Send a record without waiting for an answer, and keep it until it is acknowledged."""
         record = _Record(value=value, key=key, headers=headers, partition=partition)
-        self._unacknowledged.append(self._hand_over(record))
+        sent = self._hand_over(record)  # the record, with a future of the brokers' answer
+        self._unacknowledged.append(sent)
 
     def _hand_over(self, record: _Record, time_ms: int | None = None) -> _Sent:
         """Hand a record to the client. If `time_ms` is None, the record gets the time of sending."""
         with self._connection.translate_errors():
             future = self._producer.send(
                 self._topic,
-                (record.value,),  # a tuple is never None: the client refuses a record without key and value
+                # The client refuses a record whose key and value are None. A tuple is not None; our serializer
+                # `_TupleToValue` takes the value out of it.
+                (record.value,),
                 record.key,
                 headers=_replace_null_by_empty(record.headers),
                 partition=record.partition,
@@ -119,7 +122,7 @@ class KafkaPythonProducer(ClientProducer):
         return _Sent(answer=future, record=record, time_ms=time_ms)
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait for each record in turn, `timeout_s` at most, and return how many are not acknowledged yet.
+        """Wait for each record in turn, `timeout_s` at most for each, and return how many are not acknowledged yet.
 
         A dead letter that is refused for its timestamp is sent again with another timestamp. For any other refusal,
         raises `SourceError`.
@@ -129,12 +132,14 @@ class KafkaPythonProducer(ClientProducer):
             try:
                 oldest.answer.get(timeout_s)
             except KafkaError as error:
-                # If no answer has come in time, `get` raises an error of its own. It is not the exception in an answer.
+                # `get` raises the broker's refusal, which `answer.exception` holds, or, if no answer has come in time,
+                # an error of its own.
                 is_brokers_answer = oldest.answer.exception is error
                 if not is_brokers_answer:
                     break
-                self._unacknowledged.append(self._send_with_own_time(oldest, error))
-            self._unacknowledged.popleft()  # the oldest record: acknowledged, or replaced by the one that was appended
+                sent_again = self._send_with_own_time(oldest, error)  # raises `SourceError` if this does not help
+                self._unacknowledged.append(sent_again)
+            self._unacknowledged.popleft()  # the oldest record was acknowledged or sent again
         return len(self._unacknowledged)
 
     def _send_with_own_time(self, refused: _Sent, error: KafkaError) -> _Sent:
@@ -172,22 +177,26 @@ class KafkaPythonTransactions(ClientTransactions):
             linger_ms=5,
             # No record expires: the client would commit the transaction without an expired record.
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            # How long a call may wait for brokers, such as `init_transactions` below. `begin_s` limits the time until
+            # transactions can begin.
             max_block_ms=int(self.begin_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
         self._producer.init_transactions()
 
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
-        """Hand the records to the producer, which reports each that is not delivered to `_add_failure`."""
+        """Hand the records to the producer. It calls `_add_failure` for each record that it cannot deliver."""
         failures = self._failures  # each transaction has its own list, to which an error is added even if it comes late
         for topic, partition, value, key, headers, timestamp in records:
             time_ms = timestamp if timestamp >= 0 else None  # None: the time of sending
             try:
                 future = producer.send(
                     topic,
-                    (value,),  # a tuple is never None: the client refuses a record without key and value
+                    # The client refuses a record whose key and value are None. A tuple is not None; our serializer
+                    # `_TupleToValue` takes the value out of it.
+                    (value,),
                     key,
-                    headers=_replace_null_by_empty(headers),
+                    headers=_replace_null_by_empty(headers),  # the client cannot write a header that is None
                     partition=partition,
                     timestamp_ms=time_ms,
                 )
@@ -200,7 +209,9 @@ class KafkaPythonTransactions(ClientTransactions):
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
         if self._failures:  # the client would commit the transaction without these records
-            self._give_up_and_raise(self._failures[0])
+            first_failure = self._failures[0]
+            self._give_up_and_raise(first_failure)  # looks for the cause in all failures
+        # `call_transactional` calls the client's method with this name, and waits for the brokers' answer.
         if offsets:
             converted = self._source.convert_offsets(offsets)
             call_transactional(producer, "send_offsets_to_transaction", converted, membership, deadline=deadline)
