@@ -254,8 +254,8 @@ def _add_block_with_gaps(
 
     The rows of the block are in the units of the data times D: one over the standard deviations before the block or, if
     the stream is not standardised, 1. Returns the state after the block, with the next Σ packed and in the units of the
-    data, and the next Σ as a square (d, d) in the units of the next block, which has the next D. First the variances
-    are computed, because the next D follows from them; then Σ.
+    data, and the next Σ as a square (d, d) in the units of the next block, which has the next D. `step.apply` computes
+    Σ last, because it needs the next D, which follows from the variances.
     """
     D = prepared.D
     step = gap_pairs.compute_pair_step(gap_block, after.covariance, D)

@@ -72,8 +72,8 @@ class EntryStep(NamedTuple):
 def compute_entry_step(block: BlockWithGaps) -> EntryStep:
     """Compute how far the block moves the mean of each entry, and the weight for which it is known after the block.
 
-    The mean of an entry moves by the mean of the block about the mean before the block, times a share: by how much the
-    block replaces the past of the entry.
+    The mean of each entry moves by E μ. μ is the mean of the block, less the mean before the block. E is the share of
+    the past mean and variance of the entry that the block replaces (`replaced_share`).
     """
     d = len(block.before.mean)
     # `shown` is the weight of the messages that show each entry. q is the share of the block's messages that show each

@@ -69,7 +69,7 @@ def make_predictor(state: State, components: int) -> Predictor:
         state.C[:, :k],
         state.variance[:k],
         total_variance=total_variance,
-        seen=state.seen_dimensions,  # entries that some message has shown: their number gives the mean noise of each
+        seen=state.seen_dimensions,  # number of entries that some message has shown; the noise is spread over these
     )
 
 

@@ -57,8 +57,8 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
         y = np.where(missing, 0.0, centred[rows])  # so that Φᵀy is Φ_oᵀy_o
-        Phi_with_zeros = Phi * ~missing[:, :, None]  # for each of b rows, Φ with zeros for missing entries, (b, d, k)
-        Phi_Phi_o = Phi.T @ Phi_with_zeros  # Φ_oᵀΦ_o (b, k, k)
+        # Φ_oᵀΦ_o (b, k, k): the second factor is, for each of b rows, Φ with zeros for missing entries, (b, d, k).
+        Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])
         # For each row, Ψ = B diag(eigenvalues) Bᵀ, and σ²Ψ = B diag(sigma2_eigenvalues) Bᵀ.
         B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
         B_transposed = np.swapaxes(B, 1, 2)

@@ -37,10 +37,11 @@ class BlockResult(NamedTuple):
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
-    """Learn the messages V (n, d) one after the other: each moves the mean, and C (d, K), whose columns are orthogonal.
+    """Learn the messages V (n, d) one after the other: each moves the mean and C (d, K), by Algorithm 1.
 
-    K may be 0. Writes to Y (n, d) the rows √c·y, with c the weights and y the centred messages: YᵀY is the block's
-    share of the covariance. Also makes a sketch, random sums of these rows, from which new directions are found.
+    Before the block, the columns of C are orthogonal. K may be 0. Writes to Y (n, d) the rows √c·y, with c the weights
+    and y the centred messages: YᵀY is the block's share of the covariance. Also makes a sketch, random sums of these
+    rows, from which new directions are found.
 
     If `total_variance` is at most `smallest_variance`, the stream has no variance yet. Then messages are clipped by
     their distances from the median, unless the block has fewer than `centring.UNCLIPPED_MESSAGES` messages.
@@ -60,7 +61,7 @@ def learn(
     mean = mean.copy()
     sketch = np.zeros((SKETCH_SIZE, d), V.dtype)
     # For each message:
-    explained = np.zeros(n)  # the part of ‖y‖² that C explains before it learns the message
+    explained = np.zeros(n)  # the part of ‖y‖² that C explains before the message moves C
     norm = np.zeros(n)  # the squared distance from the mean
     kept = np.zeros(n)  # the share of the distance from the mean that clipping leaves; 1: not clipped
     S, next_total_variance = _learn(  # which also fills in the arrays above, and Y
@@ -146,7 +147,7 @@ def _learn(
     Fills in Y (n, d) with the rows √c·y, where c is the share of each message in the weight after the block; the sketch
     (SKETCH_SIZE, d) with the sums of these rows that `sums_of_rows` (n, 2) says; and for each message
 
-        explained     x·p, the part of ‖y‖² that C explains before the message
+        explained     x·p, the part of ‖y‖² that C explains before the message moves C
         norm          ‖v − m‖², the squared distance of the clipped message from the mean
         kept          the share of v − m that clipping has left
 
