@@ -227,7 +227,7 @@ def _restore_covariance(
     if continuation is None:
         U = model.components.T.astype(np.float64)
         # If the model has no variance, its `noise_variance` is the smallest positive number, so that scores do not
-        # divide by 0. Here it would become a variance of Σ, and learning would divide by the root of a variance.
+        # divide by 0. Here, that number would become a variance in Σ, and learning would divide by its root.
         noise = model.noise_variance if model.total_variance > 0 else 0.0
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:  # variances of standardised entries are known: 1, or 0 for a constant entry

@@ -51,8 +51,8 @@ class PairStep(NamedTuple):
 def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> PairStep:
     """Compute how the block changes Σ: by the pairs of entries that it shows, and by predictions for the other pairs.
 
-    The block has the share η of the weight. Of the past variance of entry j it takes the place of the share E_jj: η if
-    enough messages show the entry, 0 if none does. Let Δ be the change of Σ that the messages show. Let P be the change
+    The block has the share η of the weight, and replaces the share E_jj of the past variance of entry j: η if enough
+    messages show the entry, 0 if no message does. Let Δ be the change of Σ that the messages show. Let P be the change
     of Σ that is predicted from the other entries, for entries whose change is predicted, and 0 for all other entries.
     With the change δ of the mean, the variances become
 

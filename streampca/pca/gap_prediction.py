@@ -23,8 +23,8 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
     """Predict from the changes of ordinary entries how the other entries change.
 
-    The block has the share η of the weight. For each entry, the block takes the place of the share E of the entry's
-    past mean and variance (`step.replaced_share`). There are four kinds of entries:
+    The block has the share η of the weight, and replaces the share E of the past mean and variance of an entry
+    (`step.replaced_share`). There are four kinds of entries:
 
     - ordinary: 0 < E ≤ 1.5 η. The coordinates x of messages are fitted to these entries.
     - new: not ordinary, and not known before the block. Not predicted.

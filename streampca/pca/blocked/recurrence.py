@@ -60,7 +60,7 @@ def product(A: Array, B: Array, form: Any) -> Array:
         B.strides[0] // B.itemsize,  # numbers from one row of B to the next
         A.ctypes.data,
         A.strides[0] // A.itemsize,  # numbers from one row of A to the next
-        _ZERO.ctypes.data,  # β, 0 in both precisions: by it, the old content of `out` is multiplied before it is added
+        _ZERO.ctypes.data,  # β, a 0 in both precisions: the old content of `out` is not added to the product
         out.ctypes.data,
         n,  # stride of `out`
     )
