@@ -16,7 +16,7 @@ from streampca.pca.arrays import Array
 
 
 def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,) by Algorithm 1: return the next C (d, k), the next C† (k, d), and ‖r‖² before the step.
+    """Learn a message y (d,) by Algorithm 1 of docs/mathematics.md; return the next C (d, k) and C† (k, d), and ‖r‖².
 
     The step is C ← C − h r xᵀ with x = C†y, r = Cx − y and h = η/(1 + η‖x‖²). Meyer's formula updates C†.
     """
@@ -45,10 +45,11 @@ def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
     """Learn a message y (d,) with S = (CᵀC)⁻¹ instead of C†: return the next C and S, and ‖r‖² before the step.
 
-    The step of C is that of `meyer`. Since r ⟂ range(C), CᵀC grows by exactly g x xᵀ with g = h²‖r‖². So S becomes
+    x = C†y are the coordinates of y, and r = Cx − y. As in `meyer`, the step is C ← C − h r xᵀ with the step length
+    h = η/(1 + η‖x‖²), where η is `eta`. Since r ⟂ range(C), CᵀC grows by exactly g x xᵀ with g = h²‖r‖². So S becomes
     S − g/(1 + g x·u) u uᵀ with u = Sx, by the formula of Sherman and Morrison.
     """
-    x = S @ (C.T @ y)
+    x = S @ (C.T @ y)  # C†y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
     g = h**2 * (r @ r)

@@ -44,7 +44,7 @@ def fill_nulls(rows: Any) -> Any:
     """
     is_frame = hasattr(rows, "isna")  # of pandas
     if is_frame:
-        has_objects = object in list(rows.dtypes)
+        has_objects = object in list(rows.dtypes)  # pandas itself converts the NA of other types, such as Int64, to NaN
         return rows.mask(rows.isna()) if has_objects else rows  # `mask` puts NaN where an entry is null
     if isinstance(rows, list | tuple):
         rows = np.asarray(rows)

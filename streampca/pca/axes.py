@@ -15,12 +15,14 @@ _ROUNDING = 1e-5  # relative error of sums of numbers in single precision
 
 
 def decompose(state: State, columns: int) -> State:
-    """If a state keeps Σ, compute its columns from Σ: up to `columns` leading axes, to the last digit.
+    """If a state keeps Σ, compute its columns from Σ: up to `columns` leading axes, as exactly as float64 allows.
 
     Any other state is returned unchanged.
     """
     if state.covariance is None:
         return state
+    # Left out: axes with less than the share `rounding` of the largest variance, and standard deviations below
+    # `smallest`, whose squares would underflow.
     smallest = float(np.sqrt(np.finfo(np.float64).tiny))
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
     covariance = triangle.unpack(state.covariance, len(state.mean), state.scale)  # DΣD, in the units of C
@@ -30,11 +32,13 @@ def decompose(state: State, columns: int) -> State:
 def adapt_columns(state: State, config: LearningConfig) -> State:
     """If a state keeps Σ, compute from Σ the columns that `config` asks for. Return any other state unchanged.
 
-    If `config` does not keep Σ, the result keeps only the variances of the entries and how often each was known.
+    If `config` does not keep Σ, the result keeps how often each entry was known and, if the stream is standardised, the
+    variances of the entries.
     """
     if state.covariance is None:
         return state
     covariance = triangle.unpack(state.covariance, config.dimensions, state.scale)  # DΣD, in the units of C
+    # `config.limits`: how many columns there may be, and the smallest variance of a column.
     state = replace(state, C=ritz.decompose_covariance(covariance, config.limits).astype(config.dtype))
     if config.keeps_covariance:
         return state
@@ -95,11 +99,11 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
         rows = choose_signs(rows, reference)
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
-    # If no entry was ever missing, Σ cannot have negative eigenvalues. A state that was restored after a model has lost
-    # `missing`, but it still has `known`.
+    # If no entry was ever missing, Σ cannot have negative eigenvalues. A state that was restored from a model has no
+    # `missing`, but still has `known`.
     had_gaps = state.missing is not None or state.known is not None
     if had_gaps:
-        raised, total_variance = _raise_small_variances(state)
+        raised, total_variance = _raise_small_variances(state)  # raised to the estimated error of the eigenvalues of Σ
         count = min(len(raised), components)  # there may be more components than columns: then the rest has variance 0
         variance[:count] = raised[:count]
     return Model(
@@ -120,7 +124,10 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
 
 
 def _raise_small_variances(state: State) -> tuple[F64, float]:
-    """If Σ has negative eigenvalues, raise small variances of columns; return variances (n,) and the total variance.
+    """If Σ has negative eigenvalues, raise small variances; return the variances by falling size, and their total.
+
+    The variances are those of the columns or, if they were raised, of all seen dimensions. If they were not raised, the
+    total is the total variance of the state.
 
     The variances of the columns are the largest eigenvalues of Σ, and the total variance is the sum of all eigenvalues.
     If the columns have more variance than the total, the eigenvalues in the other directions are negative on average.
@@ -134,7 +141,7 @@ def _raise_small_variances(state: State) -> tuple[F64, float]:
     excess = float(variance.sum()) - total_variance
     if excess <= 0 or len(variance) == dimensions:
         return variance, total_variance
-    error = excess / (dimensions - len(variance))  # minus the mean eigenvalue of the other directions
+    error = excess / (dimensions - len(variance))  # the mean eigenvalue of the other directions is −error
     raised = np.full(dimensions, error)
     raised[: len(variance)] = np.maximum(variance, error)
     return raised, float(raised.sum())
@@ -164,22 +171,24 @@ def restore_state(
     or, if Σ is not kept, [C | F], divided by the root of this variance. `known` is the share of the weight for which
     each pair of entries was known; if Σ is not kept, each entry.
 
-    Both are None for a model that a worker has published. Then the covariance is that of the model's axes, to which the
-    model's noise in all other directions is added if Σ is kept. Every dimension that was ever seen counts as known.
+    A model that a worker has published has no continuation: `continuation` and `known` are None. Then the covariance is
+    made from the axes of the model and, if Σ is kept, from the model's noise in all other directions. Each dimension
+    that was ever seen counts as known for all of the weight.
     """
     d = model.dimensions
     seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
+    known_shares = known
     if continuation is None and model.seen is not None:
-        known = np.outer(seen, seen)[np.tril_indices(d)] if config.keeps_covariance else seen
+        known_shares = np.outer(seen, seen)[np.tril_indices(d)] if config.keeps_covariance else seen
     state = State(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),  # the sum of squared shares, as if all messages counted alike
+        concentration=1 / max(model.weight, 1.0),  # the sum of n squared shares 1/n², as if n messages counted alike
         scale=model.scale,
-        known=known,
+        known=known_shares,
     )
     if config.keeps_covariance:
         return _restore_covariance(state, model, continuation, seen, config)
@@ -199,6 +208,7 @@ def _restore_factor(state: State, model: Model, continuation: Array | None, conf
     C = np.ascontiguousarray(C[:, has_variance], config.dtype)
     variances = None
     if model.scale is not None:
+        # Standardised, an entry has the variance 1, or 0 if it is constant. Divided by D², this is in the data's units.
         variances = _find_standardised_variances(C, model.scale) / model.scale**2
     return replace(state, C=C, variances=variances)
 
@@ -208,16 +218,16 @@ def _restore_covariance(
 ) -> State:
     """If Σ is kept, return the state with Σ, and with the columns [C | F] from Σ.
 
-    `continuation` is DΣD, packed, divided by the total variance of the model, which `state` has, too. D is one over the
-    standard deviations if the stream is standardised, otherwise 1. If `continuation` is None, DΣD is taken from
-    probabilistic PCA: the explained variance along the axes, and the noise in all other directions. `seen` (d,) is 1
-    for each dimension that was seen, and 0 for the rest.
+    `state` was made from the model, and so has the total variance t of the model. `continuation` is a part of the
+    model's file: DΣD/t, packed. D is one over the standard deviations if the stream is standardised, otherwise 1. If
+    `continuation` is None, DΣD is taken from probabilistic PCA: the explained variance along the axes, and the noise in
+    all other directions. `seen` (d,) is 1 for each dimension that was seen, and 0 for the rest.
     """
     d = model.dimensions
     if continuation is None:
         U = model.components.T.astype(np.float64)
-        # Without variance, the noise variance of the model is only the smallest positive number, so that scores do not
-        # divide by 0. Learning would divide by its root.
+        # If the model has no variance, its `noise_variance` is the smallest positive number, so that scores do not
+        # divide by 0. Here, that number would become a variance in Σ, and learning would divide by its root.
         noise = model.noise_variance if model.total_variance > 0 else 0.0
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:  # variances of standardised entries are known: 1, or 0 for a constant entry
@@ -226,8 +236,9 @@ def _restore_covariance(
     else:
         covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())
-        # If DΣD has negative eigenvalues, `_raise_small_variances` has raised variances for the model. So the total
-        # variance of the model is larger than the trace of DΣD, which the state had instead.
+        # The state from which the model was made had the trace of DΣD as its total variance. The model has a larger
+        # total variance t if DΣD has negative eigenvalues, because `_raise_small_variances` has then raised variances.
+        # If no variance was raised, t and the trace differ only by rounding: `continuation` is in single precision.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
@@ -239,7 +250,8 @@ def _restore_covariance(
 def _find_standardised_variances(C: Array, scale: F64) -> F64:
     """Return the variance of each standardised entry, (d,): 0 for a constant entry, otherwise 1.
 
-    A constant entry is recognised by the scale 1 and by a row of C (d, r) without variance.
+    A constant entry has no standard deviation to divide by, so its scale is 1. An entry whose standard deviation
+    happens to be 1 also has the scale 1, but its row of C (d, r) is not 0.
     """
     has_variance = np.abs(C).max(axis=1, initial=0.0) > 1e-6  # smaller numbers are taken as rounding
     return np.asarray((scale != 1) | has_variance, np.float64)

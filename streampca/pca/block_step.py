@@ -57,19 +57,19 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     1 learns them one by one. Then the next axes are computed. If Σ is kept, the block is added to Σ, and the axes are
     those of Σ. If not, they are the axes of the rows of past and block.
     """
-    # If Σ is not kept, A holds the rows of the past above the rows of the block: AᵀA will be the covariance, except for
-    # the variance outside of the columns. If Σ is kept, A has only the rows of the block.
+    # If Σ is not kept, `rows` will hold one row for each column of [C | F], for the past, and below them the rows of
+    # the block. If Σ is kept, `rows` has only the rows of the block.
     past_row_count = 0 if config.keeps_covariance else state.rank
-    A = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
+    rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     # The memory for the rows √c·y of the block, which `block.learn` writes. Until then, it holds standardised messages.
-    block_rows = A[past_row_count:]
+    block_rows = rows[past_row_count:]
     prepared = _prepare(state, V, retention, config, memory=block_rows)
     weights = prepared.weights
-    learned = block.learn(
+    learned = block.learn(  # Algorithm 1 updates C and the mean message by message
         prepared.V,
         C=state.C[:, : config.components],
         mean=prepared.before.mean,
-        total_variance=state.total_variance,
+        total_variance=state.total_variance,  # in the units of `prepared.V`, as C is
         weights=weights,
         smallest_variance=config.smallest_value**2,
         Y=block_rows,
@@ -84,15 +84,16 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         concentration=weights.concentration,
         clipped=state.clipped + int((learned.kept < 1).sum()),
         missing=prepared.missing_shares,
-        pinv_error=learned.pinv_error,
+        pinv_error=learned.pinv_error,  # how far C† was from exact at the end of the block
     )
     gap_block = _find_gaps(prepared, learned, config)
     if config.keeps_covariance:
         return _update_covariance(after, prepared, learned, gap_block, config), losses
+    # The covariance of the past is past_rowsᵀ·past_rows, plus the variance `variance_outside` in all directions.
     past_rows, variance_outside = state.split_covariance()
-    A[:past_row_count] = np.sqrt(weights.past) * past_rows
+    rows[:past_row_count] = np.sqrt(weights.past) * past_rows
     outside = weights.past * variance_outside
-    return _update_factor(after, prepared, learned, gap_block, A, outside, config), losses
+    return _update_factor(after, prepared, learned, gap_block, A=rows, outside=outside, config=config), losses
 
 
 def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, memory: Array) -> PreparedBlock:
@@ -104,12 +105,13 @@ def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, mem
     d = config.dimensions
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
     shown_entries = ~np.isnan(V).all(axis=0) if has_gaps else np.full(d, True)
-    # A message is clipped at a distance that grows with the weight. An entry that has begun late was not known for the
-    # whole weight. So only the share of the weight counts for which all entries of this block were known.
+    # A message is clipped at a distance that grows with the weight before it. An entry that began late was known for
+    # only a share of this weight. The smallest of these shares, among the entries that this block shows, counts.
     known_share = state.find_least_known(np.asarray(shown_entries))
     weights = centring.compute_weights(state, retention, config.center, known_share=known_share)
-    if has_gaps or state.known is not None:
-        state, V = prepare_new_entries(state, V, config.center)
+    may_have_new_entries = has_gaps or state.known is not None  # `known` is None if all entries were always known
+    if may_have_new_entries:
+        state, V = prepare_new_entries(state, V, config.center)  # clips new entries, and gives the state their means
     missing_shares = _update_missing_shares(state.missing, np.isnan(V) if has_gaps else None, weights)
     origin = state.mean
     scale = scaling.choose_scale(state, V) if config.standardize else None
@@ -132,10 +134,11 @@ def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, mem
 
 
 def _update_missing_shares(before: F64 | None, missing: Array | None, weights: centring.Weights) -> F64 | None:
-    """Return the share of messages that lack each entry after a block, (d,): past · before + Σc missing.
+    """Return the share of messages that lack each entry after a block, (d,): past · before + Σ c · missing.
 
-    `missing` (n, d) is True where a message lacks an entry. None stands for no missing entries: in `before` for the
-    past, in `missing` for the block, and in the result for both.
+    `weights.past` is the share of the weight that all earlier messages keep, and `weights.c` (n,) the share of each
+    message of the block; together they are 1. `missing` (n, d) is True where a message lacks an entry. None stands for
+    no missing entries: in `before` for the past, in `missing` for the block, and in the result for both.
     """
     share_from_past = None if before is None else weights.past * before
     if missing is None:
@@ -148,10 +151,11 @@ def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Lo
     """Compute the losses of the messages of a block: what C did not explain of each message before it was learned.
 
     A message v moves the mean m by the share a of v − m, and is learned as the row y = √(1−a) (v − m). C explains
-    `learned.explained` of ‖y‖², so it explains `learned.explained`/(1−a) of ‖v − m‖² (`learned.norm`).
+    `learned.explained` of ‖y‖². So of ‖v − m‖², which is `learned.norm`, C explains `learned.explained`/(1−a).
     """
     explained = np.nan_to_num(learned.explained, nan=0.0)  # NaN if C has shrunk until (CᵀC)⁻¹ overflows
-    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)  # a is 1 if a message keeps nothing of the past
+    # a is 1 if the earlier messages have lost all of their weight: then the mean becomes the message.
+    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     residual = np.clip(learned.norm - explained, 0.0, learned.norm)
     return Losses(residual=residual, norm=learned.norm)
 
@@ -159,10 +163,15 @@ def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Lo
 def _find_gaps(
     prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
 ) -> gaps.BlockWithGaps | None:
-    """Return what gaps.py needs of the block; None if no entry is missing in it, and all were always known before."""
+    """Return what gaps.py needs of a block; None if every entry has a value in the block and in all earlier messages.
+
+    The result has the predictor of missing entries, even if the block has no gaps: then the predictor is used for the
+    moments of entries that began late.
+    """
     before = prepared.before
     filled = prepared.filled
-    if not filled and before.known is None:
+    always_known = before.known is None
+    if not filled and always_known:
         return None
     predictor = filled.predictor if filled else make_predictor(before, config.components)
     return gaps.BlockWithGaps(
@@ -173,8 +182,10 @@ def _find_gaps(
 def _move_mean(prepared: PreparedBlock, gap_block: gaps.BlockWithGaps, mean_change: F64, config: LearningConfig) -> F64:
     """Return the mean after a block with gaps, which moves the mean by `mean_change` (d,).
 
-    The mean is limited to the range of entries, because `mean_change` may be a prediction that is far off.
+    The mean is limited to ±`config.largest_value`, like the entries of messages, because `mean_change` may be a
+    prediction that is far off.
     """
+    # `predictor.mean` is the mean before the block or, in the first block of a stream, the mean that EM has found.
     mean = prepared.in_units_of_data(gap_block.predictor.mean + mean_change)
     return np.clip(mean, -config.largest_value, config.largest_value)
 
@@ -192,23 +203,24 @@ def _update_covariance(
     from before the block.
     """
     if gap_block:
-        after, covariance = _add_block_with_gaps(after, prepared, gap_block, config)
+        next_state, covariance = _add_block_with_gaps(after, prepared, gap_block, config)
     else:
-        after, covariance = _add_complete_block(after, prepared, learned)
+        next_state, covariance = _add_complete_block(after, prepared, learned)
     # The next columns are searched in the span of `start`: C after the block, F with the spare directions, and random
     # sums of the block's rows, which contain new directions. `update_on_covariance` turns the span towards the axes of
-    # Σ, so half as many sums are enough, and take half the time. Adding pairs keeps every row of the block in a sum.
+    # Σ, so half as many sums are enough, and take half the time. The sums are added in pairs, because without every
+    # second sum the rows in it would be lost.
     half_sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]
-    F = after.C[:, config.components :]
+    F = next_state.C[:, config.components :]  # `next_state` has the next Σ and D, but still the [C | F] from before
     start = np.hstack([learned.C, F, half_sketch])
-    if prepared.scale is not None and after.scale is not None:  # from the units of this block to those of the next
-        ratio = after.scale / prepared.scale
+    if prepared.scale is not None and next_state.scale is not None:  # from the units of this block to the next
+        ratio = next_state.scale / prepared.scale
         start = start * ratio[:, None].astype(config.dtype)
-    if after.rank:  # 0 in the first block, and if there was no variance before
+    if next_state.rank:  # 0 in the first block, and if there was no variance before
         CF = ritz.update_on_covariance(covariance, start, config.limits)
     else:
         CF = ritz.decompose_covariance(covariance, config.limits)
-    return replace(after, C=CF.astype(config.dtype, copy=False))
+    return replace(next_state, C=CF.astype(config.dtype, copy=False))
 
 
 def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.BlockResult) -> tuple[State, Array]:
@@ -221,13 +233,15 @@ def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.Bl
     d = len(after.mean)
     past = prepared.weights.past
     D = prepared.D
-    product = triangle.gram(learned.Y)  # YᵀY, in the units of this block
+    # The rows of Y are √c·y with the weights c, so YᵀY is the weighted moment Σ c yyᵀ, in the units of this block.
+    product = triangle.gram(learned.Y)
     covariance_before = np.zeros(d * (d + 1) // 2) if after.covariance is None else after.covariance
     next_D = D
     if prepared.scale is not None:
-        variances = past * covariance_before[find_packed_diagonal(d)] + product.diagonal() / D**2
-        after, next_D = scaling.rescale(after, variances)
-    covariance, square = triangle.add_block(
+        variance_before = covariance_before[find_packed_diagonal(d)]
+        variances = past * variance_before + product.diagonal() / D**2  # in the units of the data
+        after, next_D = scaling.rescale(after, variances)  # puts the D of the next block into the state
+    covariance, square = triangle.add_block(  # past · covariance_before + YᵀY, in both units
         covariance_before, past, product, to_units_of_triangle=1.0 / D, to_next_units=next_D
     )
     return replace(after, covariance=covariance), square
@@ -240,12 +254,13 @@ def _add_block_with_gaps(
 
     The rows of the block are in the units of the data times D: one over the standard deviations before the block or, if
     the stream is not standardised, 1. Returns the state after the block, with the next Σ packed and in the units of the
-    data, and the next Σ as a square (d, d) in the units of the next block, which has the next D.
+    data, and the next Σ as a square (d, d) in the units of the next block, which has the next D. `step.apply` computes
+    Σ last, because it needs the next D, which follows from the variances.
     """
     D = prepared.D
     step = gap_pairs.compute_pair_step(gap_block, after.covariance, D)
     mean = _move_mean(prepared, gap_block, step.mean_change, config)
-    variances_of_block = step.variance  # in the units of this block, as a state has its total variance
+    variances_of_block = step.variance  # in the units of this block, in which a state has its total variance, too
     after = replace(after, mean=mean, known=step.known, total_variance=float(variances_of_block.sum()))
     next_D = D
     if prepared.scale is not None:
@@ -266,8 +281,10 @@ def _update_factor(
 ) -> State:
     """If Σ is not kept, return the state with the next [C | F].
 
-    The covariance is AᵀA plus the variance `outside` in all directions. A holds the rows of the past above the rows of
-    the block, in the units of the block. `after` is the state after the block, but still has the [C | F] from before.
+    The covariance is AᵀA plus the variance `outside` in all directions: A holds rows R for the past above the rows of
+    the block, in the units of the block, and the covariance of the past is RᵀR plus `outside` in all directions. So the
+    axes of AᵀA are those of the covariance, whose variances are larger by `outside`. `after` is the state after the
+    block, but still has the [C | F] from before.
     """
     step = None
     if gap_block:
@@ -287,7 +304,8 @@ def _update_factor(
         units = D_ratio.astype(config.dtype)
         outside *= scaling.compute_variance_factor(D_ratio)
     is_small = after.count <= EXACT_UP_TO_MESSAGES or len(A) <= EXACT_UP_TO_ROWS
-    # If the block outweighs the past, or C has too few columns, `start` lacks most of the directions of the block.
+    # If the block outweighs the past, or C has too few columns, the span of `start` contains too few of the directions
+    # in which the block varies.
     start_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or after.rank < config.components
     if is_small or start_lacks_directions:
         CF = ritz.decompose_rows(A * units, config.limits)

@@ -20,9 +20,10 @@ def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], 
 
     `on_compile` is called once, when numba starts to compile. It is not called if all code is loaded from the cache.
     """
+    # `warm_up` is the size of the first block. So the messages are two blocks, a first block and a later one.
     small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
     if not config.keeps_covariance:
-        small = replace(small, factor=True)  # do not keep Σ, which would be kept with only 3 dimensions
+        small = replace(small, factor=True)  # `factor` forbids Σ: else, with 3 dimensions, the code for Σ would run
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
     retention = np.ones(_MESSAGES)
     if config.impute:

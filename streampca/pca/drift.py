@@ -47,15 +47,17 @@ class Drift(NamedTuple):
 @np.errstate(all="ignore")
 def measure_drift(earlier: Model, newest: Model) -> Drift:
     """Measure the drift between two models of the same dimensions, in the units of the newest."""
+    # D is one over the standard deviation of each entry if the stream is standardised, otherwise 1.
     units = newest.D / earlier.D  # converts entries from the earlier units to the newest
     U = np.asarray(newest.components.T, np.float64)
     Q = np.asarray(earlier.components.T, np.float64)
     if (units != 1).any():  # in other units, the earlier axes are no longer orthonormal
         Q = np.linalg.qr(Q * units[:, None])[0]
-    # Axes with less variance than rounding have arbitrary directions, so they are left out of the angles.
-    rounding_or_more = newest.floored_variance  # the explained variance, but at least rounding
-    is_above_rounding = newest.explained_variance >= rounding_or_more
+    # Axes with less variance than rounding have arbitrary directions, so they are left out of the angles. Along these
+    # axes, `floored_variance` is larger than the explained variance, because it is raised to rounding.
+    is_above_rounding = newest.explained_variance >= newest.floored_variance
     U_above_rounding = U[:, is_above_rounding]
+    # Both are variances of new messages. Learned messages have more variance along the axes that were fitted to them.
     variance_along_earlier = _compute_explained_variance(newest, U, Q)
     variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
@@ -70,16 +72,16 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
 def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """Compute the variance that new messages have along the orthonormal columns of Q (d, kₚ).
 
-    By the newest model, the stream has the variance σ²(1 + t_i) along true axis i, and σ² in all other directions. So Q
-    explains σ²(Σ t_i s_i + kₚ), where
+    By the newest model, the stream has the variance σ²(1 + t_i) along true axis i (t_i is `spikes.strength`), and σ² in
+    all other directions. The share s_i of true axis i lies in the span of Q. So Q explains σ²(Σ t_i s_i + kₚ).
 
-        s_i = min(1, ‖Qᵀu_i‖²/overlap_i)      estimates the share of true axis i in the span of Q
-        u_i                                   the learned axis, a column of U (d, k)
-        overlap_i                             the squared cosine between learned and true axis
+    A true axis is unknown. The learned axis u_i, a column of U (d, k), contains the share overlap_i of true axis i: the
+    squared cosine between the two axes. The span of Q contains the share ‖Qᵀu_i‖² of u_i. So s_i is estimated by
+    ‖Qᵀu_i‖²/overlap_i, but at most 1.
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # an axis without overlap only fits noise
-    # Axes beyond the number of seen dimensions are arbitrary, so `spikes` does not have them.
+    # `spikes` may have fewer axes than U, which has arbitrary axes beyond the number of seen dimensions.
     U_spikes = U[:, : len(is_spike)][:, is_spike]
     share_in_Q = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
     earlier_count = Q.shape[1]  # kₚ

@@ -28,9 +28,9 @@ class PairStep(NamedTuple):
     def apply(self, D: F64, next_D: F64, dtype: str) -> tuple[F64, Array]:
         """Compute Σ′, the covariances after the block: Σ, plus the shown and the predicted changes, less δδᵀ.
 
-        A block is in the units of the data times D (d,), which is one over the standard deviations before the block, or
-        1 if the stream is not standardised. `next_D` (d,) is the D of the next block. Returns Σ′ packed, in the units
-        of the data, and as a square (d, d) of type `dtype`, in the units of the next block.
+        The rows of a block are data times D (d,). D is one over the standard deviations before the block, or 1 if the
+        stream is not standardised. `next_D` (d,) is the D of the next block. Returns Σ′ packed, in the units of the
+        data, and as a square (d, d) of type `dtype`, in the units of the next block.
         """
         d = len(D)
         square = np.empty((d, d), dtype)
@@ -43,7 +43,7 @@ class PairStep(NamedTuple):
             eta=self.eta,
             D=D,
             next_D=next_D,
-            square=square,
+            square=square,  # is filled in
         )
         return covariance, square
 
@@ -51,10 +51,14 @@ class PairStep(NamedTuple):
 def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> PairStep:
     """Compute how the block changes Σ: by the pairs of entries that it shows, and by predictions for the other pairs.
 
-    The block has the share η of the weight, and replaces the share E_jj of the moments of entry j. With δ the change of
-    the mean, Δ the change of Σ that the messages show, and P the predicted change of Σ, the variances become
+    The block has the share η of the weight, and replaces the share E_jj of the past variance of entry j: η if enough
+    messages show the entry, 0 if no message does. Let Δ be the change of Σ that the messages show. Let P be the change
+    of Σ that is predicted from the other entries, for entries whose change is predicted, and 0 for all other entries.
+    With the change δ of the mean, the variances become
 
         Σ′_jj = Σ_jj + Δ_jj + (1 − E_jj/η) P_jj − δ_j²
+
+    δ itself is the shown change of the mean, plus 1 − E_jj/η times the predicted change of the mean.
 
     `covariance` is Σ before the block, packed and in the units of the data; None before the first block. The block is
     in the units of the data times D (d,).
@@ -69,11 +73,14 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> P
     predicted_changes = predict_changes(block, step, shown_changes.change, row_squares)
     # The predicted share 1 − E/η is 0 for most entries: E is η, because the block shows their whole change. It is 1 for
     # the entry of a dead sensor: E is 0, so the whole change is predicted.
-    predicted_share = (1 - step.replaced_share / block.eta) * predicted_changes.is_predicted
+    is_predicted = predicted_changes.is_predicted  # False for entries whose change the messages show
+    predicted_share = (1 - step.replaced_share / block.eta) * is_predicted
     mean_change = step.mean_change + predicted_share * predicted_changes.mean
     variance_before = covariance[find_packed_diagonal(d)] * D**2
     variance = variance_before + shown_changes.change.diagonal() - np.square(mean_change)
-    predicted_variance = np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)  # diagonal of P
+    # The diagonal of P. An entry is predicted as its row of C times the coordinates x of a message, so its variance
+    # changes by this row times the change of its covariances with x.
+    predicted_variance = np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)
     variance += predicted_share * predicted_variance
     return PairStep(
         mean_change=mean_change,
@@ -89,16 +96,17 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> P
 def _compute_shown_changes(
     block: BlockWithGaps, step: EntryStep, product: F64, covariance: F64, D: F64
 ) -> pairs.PairChanges:
-    """Compute how the messages of the block change the covariance of each pair of entries, without predictions.
+    """Compute how the messages of the block change the covariance of each pair of entries.
 
-    `product` (d, d) is the lower triangle of YᵀY, in the units of the data times D (d,). `covariance` is Σ before the
-    block, packed and in the units of the data.
+    A message shows an entry if the entry is not NaN. If messages of the block have NaN, `block.filled` holds the block
+    with values predicted by C in their place; otherwise it is None. `product` (d, d) is the lower triangle of YᵀY, in
+    the units of the data times D (d,). `covariance` is Σ before the block, packed and in the units of the data.
     """
     known = block.before.known  # share of the weight for which each pair is known
     if known is None:  # 1 for all pairs or, before the first message, 0
         known = np.full(len(covariance), float(block.before.count > 0))
-    past = block.weights.past
-    if not block.filled:
+    past = block.weights.past  # the share of the messages before the block in the weight after the block
+    if not block.filled:  # every message shows every pair
         return pairs.compute_changes_of_complete_block(
             product=product,
             change_of_row_mean=block.change_of_row_mean,
@@ -112,8 +120,8 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=block.change_of_row_mean,
-        fits=_compute_fits(block, block.filled),
-        entries=step.entries,
+        fits=_compute_fits(block, block.filled),  # moments of the part of each message that C predicts
+        entries=step.entries,  # the weight of the messages that show each entry
         shown=n_ij.astype(np.float64, copy=False),
         past=past,
         covariance=covariance,
@@ -123,12 +131,15 @@ def _compute_shown_changes(
 
 
 def _compute_fits(block: BlockWithGaps, filled: Filled) -> pairs.Fits:
-    """Compute the second moments of the fits f = Cx and the scaled residuals r/√q with x, by the weights c of messages.
+    """Compute the moments Σc f xᵀ of the fits f = Cx with x, and Σc (r/√q) xᵀ of the scaled residuals with x.
 
-    q is the share of the messages that show an entry. With m the mean, the filled messages are m + f + r/√q.
+    c are the weights of the messages. The residual r of an entry is 0 where the entry is missing. Only the share q of
+    the messages shows the entry, so r is divided by √q: then residuals vary as much as if all messages had the entry.
+    With the mean m, the filled messages are m + f + r/√q.
     """
     C = filled.predictor.C
-    # Clipping leaves the share `kept` of x and of f + r/√q. A product of the two has both factors, so it gets kept².
+    # A message too far from the mean was clipped to the share `kept` of its distance. x and f + r/√q both have this
+    # factor, so their products have the factor kept².
     weights = block.weights.c * np.square(block.learned.kept)
     weighted_x = filled.X * weights[:, None]
     rows = filled.V - filled.predictor.mean  # f + r/√q (n, d)

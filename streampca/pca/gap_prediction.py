@@ -23,13 +23,14 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
     """Predict from the changes of ordinary entries how the other entries change.
 
-    η is the block's share of the weight. There are four kinds of entries, by the share E of the moments of an entry
-    that the block replaces (`step.replaced_share`):
+    The block has the share η of the weight, and replaces the share E of the past mean and variance of an entry
+    (`step.replaced_share`). There are four kinds of entries:
 
-    - ordinary: 0 < E ≤ 1.5 η. The coordinates x are fitted to these entries.
-    - of a dead sensor: E = 0, because no message of the block shows the entry. Predicted as Cx.
-    - late: E > 1.5 η, because the entry has been known for a small share of the weight. Predicted as Cx.
-    - new: not known before the block. Not predicted.
+    - ordinary: 0 < E ≤ 1.5 η. The coordinates x of messages are fitted to these entries.
+    - new: not ordinary, and not known before the block. Not predicted.
+    - of a dead sensor: known before, but E = 0, because no message of the block shows the entry. Predicted as Cx.
+    - late: known before, but E > 1.5 η, because it was known for less than about two thirds of the weight. So the block
+      changes the entry by more than the ordinary entries. Predicted as Cx.
 
     The lower triangle of `change` (d, d) has the changes of Σ that the block shows. `row_squares` (d,) are the sums
     Σc y² over the rows of the block, in which missing entries are filled.
@@ -45,13 +46,14 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
     )
     covariances = x.covariances_with_x
     was_clipped = (block.learned.kept < 1).any()
-    if was_clipped:
+    if was_clipped:  # a prediction must not restore the outlier that was clipped
         is_dead = is_predicted & (step.replaced_share <= 0)
         covariances = _limit_dead_sensors(x.C, covariances, is_dead=is_dead, row_squares=row_squares)
     # If ordinary entries have hardly varied so far, a small change of them gives large coordinates x, and a prediction
     # that is far off. So ‖x‖², whose mean is the number of coordinates, is limited to 30 times this number.
     largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
     share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
+    # The mean grows with x, and covariances with the square of x: hence the root.
     share_of_mean = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
     return pairs.PredictedChanges(
         C=x.C,
@@ -62,7 +64,7 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
 
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
-    """Return predicted changes that are 0 for all d entries, with one column of zeros as C."""
+    """Return predicted changes that are 0 for all d entries, as if messages had one coordinate x along a C of zeros."""
     zeros = np.zeros((d, 1))
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
@@ -88,27 +90,30 @@ def _predict_coordinates(
 ) -> _CoordinateChanges:
     """Compute how the moments of the coordinates x change with the moments of the ordinary entries L.
 
-    The lower triangle of `change` (d, d) has the change Δ of the covariances, and `mean_change` (d,) is the change δ of
-    the means. With M = (C_LᵀC_L + diag(ridge))⁻¹, the coordinates are x = M C_Lᵀ y_L, and their moments change by:
+    An entry is known if some message before the block has shown it (`is_known`), and ordinary if the messages of the
+    block show its usual change (`is_ordinary`), (d,) each. The lower triangle of `change` (d, d) has the change Δ of
+    the covariances, and `mean_change` (d,) is the change δ of the means. With M = (C_LᵀC_L + diag(ridge))⁻¹, the
+    coordinates are x = M C_Lᵀ y_L, and their moments change by:
 
         cov(y_L, x): Δ_LL C_L M        cov(x, x): M C_Lᵀ Δ_LL C_L M        mean of x: M C_Lᵀ δ_L
 
-    A predicted entry is c·x with its row c of C, so its covariances with x change by cᵀ times the change of cov(x, x).
-    `is_known` and `is_ordinary` (d,) are masks of entries.
+    A known entry that is not ordinary is predicted as c·x, with its row c of C. So the change of its covariances with x
+    is cᵀ times the change of cov(x, x).
     """
-    # So that products do not overflow, C is divided by `unit`, and the ridge by its square. A scaled array is what the
-    # comment beside its line says; all other arrays are as in the formulas.
+    # So that products do not overflow, C is divided by a power of two, `unit`. The arrays scaled_… are
+    #     C/unit    C_L/unit    ridge/unit²    M·unit²    ΔC_L/unit²    Δ_LL C_L/unit²
+    # In the arrays without this prefix, the powers of `unit` have cancelled.
     unit = power_of_two(float(np.abs(predictor.C).max()))
-    scaled_C = predictor.C * is_known[:, None] / unit  # C/unit
-    scaled_ridge = predictor.ridge / unit / unit  # ridge/unit²
-    scaled_C_L = scaled_C * is_ordinary[:, None]  # C_L/unit
-    scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))  # M·unit²
-    Delta_C_L = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L/unit²: reads one triangle of Δ
-    scaled_Delta_C_L = is_ordinary[:, None] * Delta_C_L  # Δ_LL C_L/unit²
-    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # cov(y_L, x)
-    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # cov(x, x)
+    scaled_C = predictor.C * is_known[:, None] / unit
+    scaled_ridge = predictor.ridge / unit / unit
+    scaled_C_L = scaled_C * is_ordinary[:, None]
+    scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))
+    scaled_all_rows = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L; reads one triangle of Δ
+    scaled_Delta_C_L = is_ordinary[:, None] * scaled_all_rows  # the rows L: Δ_LL C_L
+    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # change of cov(y_L, x)
+    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # change of cov(x, x)
     mean = scaled_M @ (scaled_C_L.T @ mean_change) / unit
-    predicted_with_x = scaled_C @ second_moments * unit  # cov(c·x, x)
+    predicted_with_x = scaled_C @ second_moments * unit  # change of cov(c·x, x)
     covariances = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
     return _CoordinateChanges(
         C=scaled_C * unit, covariances_with_x=covariances, second_moments=second_moments, mean=mean
@@ -116,12 +121,14 @@ def _predict_coordinates(
 
 
 def _limit_dead_sensors(C: F64, covariances: F64, *, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
-    """Scale the predicted covariances between entries and coordinates (d, K), if dead sensors would vary too much.
+    """If the variances of dead sensors would grow too much, scale down the predicted changes of all covariances.
 
-    A dead sensor is an entry that no message of the block shows. Its variance is predicted to grow by its row of C,
-    times its covariances with the coordinates. The rows of the block have predictions in place of its entries, and
-    `row_squares` (d,) are Σc y² over these rows, after clipping. All dead sensors together may grow by these squares.
-    Otherwise a prediction could restore an outlier that was clipped.
+    `covariances` (d, K) are the predicted changes of the covariances of each entry with the coordinates x. Entry i is
+    of a dead sensor if no message of the block shows it (`is_dead`). Its variance then grows by row i of C, times row i
+    of `covariances`. The sum of this growth over the dead sensors is limited to the sum of their `row_squares` (d,):
+    Σc y² over the rows of the block, which have predictions in place of missing entries, and are clipped. Without this
+    limit, a prediction could restore an outlier that was clipped. All changes are scaled by one factor, so that they
+    still fit each other.
     """
     largest_growth = row_squares[is_dead].sum()
     growth = np.vecdot(C, covariances)[is_dead].clip(0).sum()

@@ -72,9 +72,12 @@ class EntryStep(NamedTuple):
 def compute_entry_step(block: BlockWithGaps) -> EntryStep:
     """Compute how far the block moves the mean of each entry, and the weight for which it is known after the block.
 
-    The mean moves by the block's mean about the mean before, times the share of the moments that the block replaces.
+    The mean of each entry moves by E μ. μ is the mean of the block, less the mean before the block. E is the share of
+    the past mean and variance of the entry that the block replaces (`replaced_share`).
     """
     d = len(block.before.mean)
+    # `shown` is the weight of the messages that show each entry. q is the share of the block's messages that show each
+    # entry: the block was learned with residuals divided by √q.
     if block.filled:
         shown = block.weights.c @ block.filled.shown
         root_q = block.filled.root_q
@@ -116,8 +119,8 @@ def _compute_block_mean(block: BlockWithGaps, entries: pairs.Entries) -> F64:
     the weight of the messages that show the entry.
     """
     sum_of_fits = _sum_fits(block)  # Σc f
-    # The rows that Algorithm 1 learns are f + r/√q, where q is the share of the messages that show the entry. So
-    # `change_of_row_mean` is Σc f + Σc r/√q.
+    # The block was learned with the rows f + r/√q about the mean before it, where q is the share of its messages that
+    # show the entry. So `change_of_row_mean`, by which these rows have moved the mean, is Σc f + Σc r/√q.
     sum_of_residuals = (block.change_of_row_mean - sum_of_fits) * entries.root_q  # Σc r
     mean_residuals = sum_of_residuals / np.where(entries.shown > 0, entries.shown, np.inf)  # 0 if none shows the entry
     return sum_of_fits / block.eta + mean_residuals
@@ -141,9 +144,10 @@ def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, 
 
     In the units of the block, which are those of the data times D (d,), σ² grows by E(B − σ²) − δ². B are the mean
     squares of the block about the mean before the block, E is the share that they replace, and δ is the change of the
-    mean. `squares` (d,) are Σc y² of the rows y, each of which was centred when its message was learned.
+    mean. `squares` (d,) are Σc y² of the rows y, with weights c whose sum is η, the block's share of the weight.
     """
-    # About the mean before the block, the squares are larger by the square of the change of the mean.
+    # Each row y was centred by the mean as it moved through the block. About the mean before the block, Σc y² is larger
+    # by the square of the whole move, as it is for any weighted sum of squares.
     B = (squares + np.square(block.change_of_row_mean)) / block.eta
     change = step.replaced_share * (B - variances_before * D**2) - np.square(step.mean_change)
     return np.maximum(variances_before + change / D**2, 0.0)

@@ -60,8 +60,9 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
 
 def _pool(groups: Sequence[State], columns: int) -> State:
     """Merge the groups into one state with up to `columns` columns."""
-    # Here a pool keeps all columns, up to `UNCUT_ROWS`. What is lost when it replaces columns by their leading axes
-    # differs from merge to merge, and would be taken for a sampling error.
+    # The caller merges all groups but one, each time without another group, and estimates sampling errors from the
+    # differences between the results. So up to `UNCUT_ROWS` columns are kept: replacing columns by their leading axes
+    # would cause differences of its own.
     pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
     for group in groups:
         pool.add(group)

@@ -61,12 +61,13 @@ def learn_whole_blocks(
 ) -> LearnedBlocks:
     """Learn the pending messages and then the new messages, as far as they fill whole blocks.
 
-    The rest remains pending until more messages come, so the sizes of batches change no bit.
+    The size of a block depends on the weight of the stream before the block. Messages that do not fill a block remain
+    pending until more messages come, so the sizes of batches change no bit. `before_block` is called before each block.
     """
     nothing_pending = pending.part(0, 0)
     losses: list[Losses] = []
     while True:
-        needed = config.next_block_size(state.weight) - len(pending.V)
+        needed = config.next_block_size(state.weight) - len(pending.V)  # messages until the block is full
         if needed > len(new.V):
             return LearnedBlocks(state=state, pending=pending.followed_by(new), losses=losses)
         messages = new.part(0, needed)

@@ -82,7 +82,8 @@ class LearningConfig:
 
         If all deviations of a stream are smaller, the stream counts as constant.
         """
-        return 16 * float(np.sqrt(np.finfo(self.dtype).tiny))
+        margin = 16  # so that even a 256th of a square does not underflow
+        return margin * float(np.sqrt(np.finfo(self.dtype).tiny))
 
     @property
     def min_observed(self) -> int:

@@ -38,7 +38,11 @@ class StateMerger:
             group.fade(share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state with this share of its weight. Nothing is added if the share or the weight is 0."""
+        """Add a state, with this share of its weight, to the next of the groups, which take turns.
+
+        The sampling error is later estimated from the differences between the groups. Nothing is added if the share or
+        the weight is 0.
+        """
         if state.weight * share > 0:
             group = self._groups[self._added_count % len(self._groups)]
             group.add(state, share)
@@ -50,6 +54,8 @@ class StateMerger:
 
     def state(self, columns: int, dtype: Any) -> State:
         """Return the merged state, with at most `columns` columns. The weight must not be 0."""
+        # The columns of the groups become rows of the pool. Only if there are more than `UNCUT_ROWS`, the pool replaces
+        # them by about `self._columns` leading axes.
         pool = PooledCovariance(self._columns, uncut_rows=UNCUT_ROWS)
         for group in self.groups():
             pool.add(group)

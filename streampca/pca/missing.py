@@ -64,16 +64,24 @@ def make_predictor(state: State, components: int) -> Predictor:
     k = min(components, state.rank)
     # Σ may have negative eigenvalues. Then the columns of the state may have more variance than the trace of Σ.
     total_variance = max(state.total_variance, float(state.variance.sum()))
-    return _build_predictor(state.mean, state.C[:, :k], state.variance[:k], total_variance, state.seen_dimensions)
+    return _build_predictor(
+        state.mean,
+        state.C[:, :k],
+        state.variance[:k],
+        total_variance=total_variance,
+        seen=state.seen_dimensions,  # number of entries that some message has shown; the noise is spread over these
+    )
 
 
 def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
     """Make a predictor of missing entries from the columns of C (d, k) that have more variance λ than the noise σ².
 
     For a message y, the predictor minimises ‖y − Cx‖² + Σ ridge_i x_i² over the observed entries. The ridge is σ²
-    divided by the variance of x_i. By probabilistic PCA, λ_i is the variance of column i times x_i, plus σ². The column
-    has the squared length λ_i, so the variance of x_i is 1 − σ²/λ_i.
-    `seen` is the number of entries that some message has shown; only these have noise.
+    divided by the variance of x_i. By probabilistic PCA, messages have along axis i the variance λ_i, of which σ² is
+    noise. The rest is λ_i var(x_i), because column i has the squared length λ_i. So var(x_i) is 1 − σ²/λ_i.
+
+    `seen` is the number of entries that some message has shown. Only these have noise, so σ² is the variance that the
+    columns do not have, divided by the number of directions that remain of `seen`.
     """
     noise = max(compute_noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
     has_signal = variance > noise
@@ -129,24 +137,25 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
     mean = _compute_observed_mean(V, missing) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
     for _ in range(EM_ITERATIONS):
-        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))  # 1: observed entries stay as they are
+        # `fill` divides residuals of observed entries by `root_q`: with 1, observed entries stay as they are.
+        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
-        limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
+        limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)  # no axis is too short
         C = ritz.decompose_rows(Y, limits)
         variance = np.vecdot(C.T, C.T)  # squared lengths of the columns
         total_variance = float(np.vdot(Y, Y))  # the sum of all squares
-        predictor = _build_predictor(mean, C, variance, total_variance, seen)
+        predictor = _build_predictor(mean, C, variance, total_variance=total_variance, seen=seen)
     return predictor
 
 
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    If each pair of entries is in some message, EM begins by filling entries with their means. From this beginning, EM
-    would end in a wrong local optimum for half of the streams in which some pair is in no message. For these streams,
-    EM begins with the axes of a covariance in which such pairs are computed from entries that link them.
+    If each pair of entries is in some message, EM begins by filling entries with their means. If some pair is in no
+    message, this start leads to a wrong local optimum in half of the streams that were tried. Then EM begins with the
+    axes of a covariance. For such a pair, the covariance is computed from third entries, which were shown with both.
     """
     shown = (~missing).astype(np.float64)
     counts = shown.T @ shown  # numbers of messages that show both entries of a pair, (d, d)
@@ -159,7 +168,7 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
     ascending_variance, axes = np.linalg.eigh(S)
     variance = np.maximum(ascending_variance[::-1][:components], 0.0)
     C = axes[:, ::-1][:, :components] * np.sqrt(variance)
-    return _build_predictor(mean, C, variance, float(np.trace(S)), len(seen))
+    return _build_predictor(mean, C, variance, total_variance=float(np.trace(S)), seen=len(seen))
 
 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
@@ -173,6 +182,7 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
         return S
     S = S.copy()
     # Entries with equal rows of `is_known` have the same linking entries L, so they are filled together, as a group.
+    # Within a group nothing is unknown: each entry was known with itself, and so with all entries of equal rows.
     _, group_indices = np.unique(is_known[seen], axis=0, return_inverse=True)
     groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
     for g, left in enumerate(groups):
@@ -180,7 +190,7 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
             # Either all pairs of a left and a right entry were known together, or none. So the first pair tells.
             were_together = is_known[left[0], right[0]]
             if not were_together:
-                linked = _link_groups(S, is_known, left, right)
+                linked = _link_groups(S, is_known, left, right)  # Σ_iL Σ_LL⁻¹ Σ_Lj
                 S[np.ix_(left, right)] = linked
                 S[np.ix_(right, left)] = linked.T
     return S
@@ -189,7 +199,8 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
 def _link_groups(S: F64, is_known: NDArray[np.bool_], left: NDArray[np.intp], right: NDArray[np.intp]) -> F64:
     """Compute the covariances between two groups of entries, which were never known together, from linking entries L.
 
-    `is_known` (d, d) says of each pair of entries whether it was known together.
+    `is_known` (d, d) says of each pair of entries whether it was known together. All entries of a group have the same
+    row in `is_known`, so the first entry stands for its group.
     """
     with_both = np.flatnonzero(is_known[left[0]] & is_known[right[0]])  # entries that were known with both groups
     L = with_both[is_known[np.ix_(with_both, with_both)].all(axis=1)]  # of these, those known with all the others

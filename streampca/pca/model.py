@@ -88,19 +88,24 @@ class Model:
 
     @cached_property
     def expected_scores(self) -> F64:
-        """The expected T², SPE and score of a message that is not learned yet, (3,).
+        """The expected T², SPE and score T² + SPE/σ² of a message that is not learned yet, (3,).
 
         New messages have less variance along the learned axes than learned messages, and more outside of the axes. But
         their scores divide by the variances of the model, which are those of learned messages.
         """
         d = self.seen_dimensions
+        # The variances along the axes, each at least that of rounding. A model may have more axes than seen dimensions.
         variance = self.floored_variance[:d]
         variance_of_new_messages = self.spikes.variance_of_new_messages
         noise_of_new_messages = spiked_covariance.compute_noise_variance(
-            variance_of_new_messages, d, self.total_variance, self.components.dtype
+            variance_of_new_messages, dimensions=d, total_variance=self.total_variance, dtype=self.components.dtype
         )
         t2 = spiked_covariance.expect_t2_of_new_messages(
-            variance, variance_of_new_messages, noise_of_new_messages, d, self.weight
+            variance=variance,
+            variance_of_new_messages=variance_of_new_messages,
+            sigma2=noise_of_new_messages,
+            dimensions=d,
+            weight=self.weight,
         )
         # At least 1, although no direction is outside if k = d: `relative_scores` divides SPE by this expected SPE.
         directions_outside = max(d - len(variance), 1)
@@ -189,7 +194,11 @@ class Projected:
 
     @cached_property
     def scores(self) -> Scores:
-        """T², SPE and score of each vector; expected values if entries were missing, infinity if float64 overflows."""
+        """T², SPE and score of each vector; infinity if float64 overflows.
+
+        If entries were missing, these are expected values. The part of T² that comes from the uncertainty of the
+        missing entries is `missing_t2`; the residual already contains its part.
+        """
         model = self.model
         return compute_scores(
             self.coordinates, self.residual, self.missing_t2, model.floored_variance, model.noise_variance
@@ -214,23 +223,27 @@ class Projected:
 
     @cached_property
     def log_likelihood(self) -> F64:
-        """The log-density of each vector by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2."""
+        """The log-density of each vector by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2.
+
+        The score is yᵀΣ⁻¹y, the squared Mahalanobis distance from the mean, where y = D(v − m) has the covariance Σ.
+        """
         model = self.model
         d = model.seen_dimensions
+        # The variances along the axes, each at least that of rounding. A model may have more axes than seen dimensions.
         variance = model.floored_variance[:d]
         log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
         if model.scale is not None:  # the scale of a dimension that was never seen is 1, which adds 0
             log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 
-    @np.errstate(all="ignore")
+    @np.errstate(all="ignore")  # a vector with huge numbers has contributions of infinity or NaN, without a warning
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
         """Find the dimensions that contribute most to T² and to SPE of each vector, `limit` for each of the two.
 
         Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
         """
         components = self.model.components
-        variance = self.model.floored_variance
+        variance = self.model.floored_variance  # along the axes, at least that of rounding, so that no division is by 0
         dimensions = []
         t2 = []
         spe = []

@@ -83,8 +83,9 @@ class PastScores:
     def p_values(self, scores: Scores) -> Scores:
         """Return the p-value of each of n scores: near 0 if the vector is unusual, 1 if there are no past scores."""
         p = []
+        # A histogram for each kind of score: T², SPE and score.
         for weights, weights_above, values in zip(self.weights, self._weights_above, scores, strict=True):
-            bins, part_above = _find_bins(values)
+            bins, part_above = _find_bins(values)  # `part_above`: the share of the bin's width that is above the value
             # The sums begin with 1, which is the new score itself.
             at_least_as_high = 1 + weights_above[bins] + part_above * weights[bins]
             all_scores = 1 + weights_above[0] + weights[0]  # the bin 0 and all bins above
@@ -100,14 +101,16 @@ class PastScores:
 def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     """Find the bin of each value, and the part of the bin that is above the value, 0 … 1.
 
-    The first and the last bin also hold the values beyond the histogram.
+    The first and the last bin also hold the values beyond the histogram. Such a value counts as the lower end of its
+    bin, so the part above is 1.
     """
     limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
     half_value, exponent = np.frexp(limited)  # limited = half_value · 2^exponent, with half_value in ½ … 1
     value = 2 * half_value  # within its octave, 1 … 2
     octave = exponent - 1 - _LOWEST
-    within_octave = np.searchsorted(_LOWER_ENDS, value, side="right") - 1  # which bin of the octave
-    # The upper limit of the histogram would begin a bin after the last, so it is put into the last bin.
+    # Which bin of the octave: `_LOWER_ENDS` are the lower ends of the bins between 1 and 2.
+    within_octave = np.searchsorted(_LOWER_ENDS, value, side="right") - 1
+    # The upper limit of the histogram would be the lower end of a bin after the last, so it is put into the last bin.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + within_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)  # 2 is the upper end of the last bin of an octave
     lower_end = edges[within_octave]

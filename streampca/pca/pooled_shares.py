@@ -29,15 +29,16 @@ def compute_added_share(before: State, added: State, past: float, new: float) ->
 def _compute_known_shares(state: State) -> F64 | None:
     """Compute the share of a state's weight that counts in a merge for each pair of entries, packed.
 
-    This is N_ij (`state.known`), the share of the weight for which both entries have been known, with two exceptions:
+    N_ij (`state.known`) is the share of the weight for which both entries have been known, and s_j is the share of the
+    messages that show entry j. An entry counts less if fewer than a tenth of the messages show it:
 
-    - N_ij is limited to min(e_i, e_j). Entry j counts by e_j = min(N_jj, (s_j/0.1)²), where s_j is the share of the
-      messages that show the entry. So an entry that few messages show counts less.
-    - If no message has shown both entries, N_ij is 0. Then 10⁻¹⁵ min(e_i, e_j) counts, or 0 if Σ_ij is 0, too.
+        entry j counts by e_j = min(N_jj, (s_j/0.1)²)
+        a pair counts by min(N_ij, e_i, e_j)
 
-    If Σ is not kept, the result is e (d,). Returns None if all of the weight counts everywhere.
+    If no message has shown both entries of a pair, N_ij is 0. Then the pair counts by 10⁻¹⁵ min(e_i, e_j), or by 0 if
+    Σ_ij is 0, too. If Σ is not kept, the result is e (d,). Returns None if all of the weight counts everywhere.
     """
-    entry_shares = state.known_entries  # N_jj
+    entry_shares = state.known_entries  # N_jj; 1 if each entry was always known
     if state.missing is not None:  # an entry is known from its first message on, however few messages show it later
         shown_share = 1 - state.missing
         entry_shares = np.minimum(entry_shares, np.square(shown_share / _RARELY_SHOWN_SHARE))  # e

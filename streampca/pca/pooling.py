@@ -46,12 +46,13 @@ class PooledCovariance:
         """Prepare to pool states of up to `columns` columns.
 
         If the states do not keep their covariance Σ, the pool collects their columns as the rows of a matrix R, and
-        replaces the rows by fewer when there are too many. `uncut_rows` rows are always kept.
+        replaces the rows by fewer when there are too many. Up to `uncut_rows` rows are never replaced.
         """
-        self._columns_kept = max(columns, SPARE_WITHOUT_COVARIANCE)  # largest number of leading axes that replace rows
+        # The largest number of leading axes that replace rows: no fewer than the spare columns that a state has.
+        self._columns_kept = max(columns, SPARE_WITHOUT_COVARIANCE)
         self._most_rows = max(2 * self._columns_kept, uncut_rows)
         self._pooled = State.empty(0)  # the moments of all states so far, without C and D
-        self._holds_several_states = False
+        self._holds_several_states = False  # a single state is returned as it was learned
         # If Σ is not kept, the pooled covariance is RᵀR plus `_variance_outside` in all directions.
         self._rows: list[_ScaledRows] = []  # R, in parts
         self._variance_outside = 0.0
@@ -70,8 +71,8 @@ class PooledCovariance:
     def add(self, state: State, share: float = 1.0) -> None:
         """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
-        `_pooled` gets the moments: mean, Σ and counts. If Σ is not kept, the columns of the state are collected in
-        `_rows`. When there are too many rows, they are replaced by their leading axes.
+        `_pooled` gets the moments: mean, Σ and counts. If Σ is not kept, each column of the state's factor C,
+        transposed, is added to `_rows`. When there are too many rows, they are replaced by their leading axes.
         """
         before = self._pooled
         added_weight = state.weight * share
@@ -80,13 +81,13 @@ class PooledCovariance:
         new = added_weight / weight
         if past:
             self._holds_several_states = True
-            moments = self._pool_moments_and_rows(state, past, new)
+            moments = self._pool_moments_and_rows(state, past, new)  # also adds the columns of the state to `_rows`
         else:  # the first state, or all states before have faded to the weight 0
-            self._replace_rows_by_columns(state)
+            self._replace_rows_by_columns(state)  # so `_rows` are only the columns of this state
             moments = state
         self._pooled = replace(
             moments,
-            C=before.C,  # empty: the columns are in `_rows`
+            C=before.C,  # empty: `_rows` are used instead
             scale=None,  # D is in `_scale`
             weight=weight,
             count=before.count + state.count,
@@ -97,7 +98,8 @@ class PooledCovariance:
         )
         row_count = sum(len(part.rows) for part in self._rows)
         if row_count > self._most_rows:
-            self._replace_rows_by_columns(self.pooled_state())
+            pooled = self.pooled_state()  # whose columns are the leading axes of all rows
+            self._replace_rows_by_columns(pooled)
 
     def _replace_rows_by_columns(self, state: State) -> None:
         """Replace the rows R by the columns of a state, so that RᵀR + `_variance_outside` · I is its covariance."""
@@ -120,18 +122,19 @@ class PooledCovariance:
         mean_step = state.mean - before.mean  # δ
         p: F64 | float = past  # of each entry
         n: F64 | float = new  # of each entry
-        # n of each pair of entries or, without Σ, of each entry. None: `new` everywhere.
+        # n of each pair of entries or, without Σ, of each entry. None: the share is `new` everywhere.
         own_shares = compute_added_share(before, state, past, new)
         if own_shares is not None:
             n = take_entries(own_shares, len(mean_step))
             p = 1 - n
-        weighted_step = np.sqrt(p * n) * mean_step  # √(pn) δ, so that its square is pn δδᵀ
+        weighted_step = np.sqrt(p * n) * mean_step  # √(pn) δ, whose outer product with itself is pn δδᵀ
         variances = None
         if before.variances is not None and state.variances is not None:
             variances = p * before.variances + n * state.variances + np.square(weighted_step)
-        known = pool_shares(before.known, past, state.known, new, if_none=1.0)
-        if known is not None and known.min() > _ALWAYS_KNOWN:
-            known = None  # which stands for 1 everywhere
+        known = pool_shares(before.known, past, state.known, new, if_none=1.0)  # None stands for 1 everywhere
+        always_known = known is not None and known.min() > _ALWAYS_KNOWN
+        if always_known:
+            known = None
         pooled = replace(
             before,
             mean=before.mean + n * mean_step,
@@ -140,7 +143,7 @@ class PooledCovariance:
             + float(weighted_step @ weighted_step),
             covariance=None,
             variances=variances,
-            missing=pool_shares(before.missing, past, state.missing, new, if_none=0.0),
+            missing=pool_shares(before.missing, past, state.missing, new, if_none=0.0),  # None stands for 0 everywhere
             known=known,
         )
         if before.covariance is None or state.covariance is None:
@@ -150,17 +153,20 @@ class PooledCovariance:
             covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(weighted_step)
             return replace(pooled, covariance=covariance)
         covariance = _pool_pair_by_pair(before.covariance, state.covariance, mean_step, pair_shares=own_shares)
-        # The sum of the variances of entries, of which each has its own share. The total variance above has one share.
+        # Above, the total variances were pooled by `past` and `new`. Here each entry has its own share, so the total
+        # variance is the sum of the pooled variances of the entries.
         total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
         return replace(pooled, covariance=covariance, total_variance=total_variance)
 
     def _add_rows(self, state: State, past: float, new: float, weighted_step: F64) -> None:
-        """Collect the columns of a state that does not keep Σ as rows, and one row for the step between the means.
+        """If Σ is not kept, add the columns of a state to the rows of R, and one more row for the step of the mean.
 
         The earlier rows have the share `past` of the weight, and the rows of the state have the share `new`.
         `weighted_step` (d,) is the row for the means, in the units of the data: its squares are the variances that the
         step adds to the entries.
         """
+        # `rows` are the columns of the state, transposed. The covariance of the state is rowsᵀrows, plus the variance
+        # `outside` in all directions.
         rows, outside = state.split_covariance()
         step_row = weighted_step
         if self._scale is not None and state.scale is not None:  # standardised: change to the units of `_rows`
@@ -175,31 +181,40 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0.
 
-        The covariance of two entries that no state has known together is computed from the entries that link them.
+        If no state has known two entries together, their covariance is computed from third entries, each of which was
+        known with both.
         """
         state = self._pooled
         if self._holds_several_states:  # the state of a single stream stays as it was learned
             state = _complete_covariance(state)
-        state = axes.decompose(self._with_columns(state, columns), columns)
+        # If Σ is not kept, the first call computes the columns from `_rows`, and the second changes nothing. If Σ is
+        # kept, the second call computes the columns from Σ.
+        state = self._with_columns(state, columns)
+        state = axes.decompose(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:
         """Return the pooled state, so that it can be added to another pool. The weight must not be 0.
 
-        If Σ is kept, the state has no columns: a pool takes only Σ.
+        If Σ is kept, the state has only Σ and no columns, because another pool would not read them.
         """
-        return self._with_columns(self._pooled, self._columns_kept)
+        return self._with_columns(self._pooled, self._columns_kept)  # makes no columns if Σ is kept
 
     def _with_columns(self, state: State, columns: int) -> State:
-        """Return the state with D and, if Σ is not kept, up to `columns` columns from the rows."""
-        state = replace(state, C=np.zeros((len(state.mean), 0)))
+        """Complete the moments of the pool (`state`): add D, and up to `columns` columns C if Σ is not kept.
+
+        D are one over the standard deviations of the pooled entries, if the stream is standardised. If Σ is not kept,
+        the pooled covariance is RᵀR, plus the variance `_variance_outside` in all directions. The parts of R are in
+        `_rows`, each times a factor. So the columns are the leading axes of R, with this variance added.
+        """
+        state = replace(state, C=np.zeros((len(state.mean), 0)))  # no columns yet
         rows = self._rows
         outside = self._variance_outside
-        if self._scale is not None:  # standardised: change to the units of the pooled state
-            state, scale = rescale(state, state.entry_variances)
+        if self._scale is not None:  # standardised: change from the D of the rows to the D of the pooled entries
+            state, scale = rescale(state, state.entry_variances)  # puts the new D into the state
             ratio = scale / self._scale
             rows = [_ScaledRows(part.factor, part.rows * ratio) for part in rows]
-            outside *= compute_variance_factor(ratio)
+            outside *= compute_variance_factor(ratio)  # one number for all directions, so only a typical factor
         if state.covariance is None:
             C = _find_leading_axes(rows, columns)
             state = replace(state, C=add_variance(C, outside))
@@ -220,13 +235,16 @@ def _pool_pair_by_pair(before: F64, added: F64, mean_step: F64, pair_shares: F64
 
 
 def _complete_covariance(state: State) -> State:
-    """Fill in the covariances of pairs of entries that no state has known together, and limit correlations to ±1."""
+    """Fill in the covariances of pairs of which nothing is known, and limit correlations to ±1.
+
+    Nothing is known of two entries if no message has shown both, and Σ_ij is 0. Their covariance is computed from third
+    entries, each of which was known with both. A pair that only filled messages have shown keeps its Σ_ij.
+    """
     if state.known is None or state.covariance is None:
         return state
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
     known = triangle.unpack(state.known, d)
-    # A pair that no message has shown may still have a covariance, from filled messages.
     has_covariance = (known > 0) | (S != 0)
     S = missing.complete_covariance(S, has_covariance)
     return replace(state, covariance=limit_correlations(S)[np.tril_indices(d)])
@@ -244,7 +262,8 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     )
     full_rank = min(rows.shape)
     variance = np.square(C).sum(axis=0)
-    # If there are fewer axes than were asked for, the Gram matrix may have lost the smallest.
+    # A Gram matrix has the squares of the singular values, of which the smallest are lost in the rounding of the
+    # largest: there may be too few axes, or an axis with a very small share of the largest variance.
     has_all = len(variance) == min(columns, full_rank)
     is_accurate = len(variance) > 0 and has_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
     has_too_many_rows = full_rank > UNCUT_ROWS  # to be decomposed themselves
@@ -253,7 +272,8 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     if not full_rank:
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    # A factor of 2, because rounding may make a column of C a little shorter than its singular value.
+    # Columns shorter than `_SMALLEST_SINGULAR_VALUE` would have squares that underflow. Rounding may make a column a
+    # little shorter than its singular value, so the limit is twice as high.
     smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
     kept_count = int(np.sum(sigma[:columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -39,8 +39,9 @@ class Contributions(NamedTuple):
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
     """Fill the missing entries of each row y (n, d) with their expected values, in place.
 
-    Returns what the uncertainty of the filled entries adds to the expected T² and SPE, (n,) each. By probabilistic PCA,
-    with Φ = U(Λ − σ²)^½, observed entries o, missing entries m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
+    Returns what the uncertainty of the filled entries adds to the expected T² and SPE, (n,) each. Let U be the axes
+    (`components`, transposed) and Λ their variances, Φ = U(Λ − σ²)^½, and Φ_o and Φ_m its rows for the observed entries
+    o and the missing entries m of y. By probabilistic PCA, with Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
     """
@@ -56,14 +57,17 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
         y = np.where(missing, 0.0, centred[rows])  # so that Φᵀy is Φ_oᵀy_o
-        Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o of each of the b rows, (b, k, k)
-        B, psi, sigma2_psi = _decompose_Psi(Phi_Phi_o, sigma2)
+        # Φ_oᵀΦ_o (b, k, k): the second factor is, for each of b rows, Φ with zeros for missing entries, (b, d, k).
+        Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])
+        # For each row, Ψ = B diag(eigenvalues) Bᵀ, and σ²Ψ = B diag(sigma2_eigenvalues) Bᵀ.
+        B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
         B_transposed = np.swapaxes(B, 1, 2)
-        # BᵀΨΦ_oᵀy_o (b, 1, k). `y[:, None] @ Phi` is one product for each row, so that no other row changes its bits.
-        coordinates = psi[:, None] * (y[:, None] @ Phi @ B)
+        # BᵀΨΦ_oᵀy_o, as rows (b, 1, k). `y[:, None] @ Phi` is one product for each row, so that no other row changes
+        # the bits of a row.
+        coordinates = eigenvalues[:, None] * (y[:, None] @ Phi @ B)
         expected = (coordinates @ B_transposed @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o (b, d)
         centred[rows] = np.where(missing, expected, y)
-        sigma2_Psi = (B * sigma2_psi[:, None]) @ B_transposed  # σ²Ψ (b, k, k)
+        sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed  # σ²Ψ (b, k, k)
         U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m (b, k, k)
         added_t2[rows], added_spe[rows] = _compute_uncertainty(
             U_Phi=U_Phi,
@@ -79,14 +83,18 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
 def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
     """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ, for each of b rows.
 
-    B is (b, k, k), and the eigenvalues are (b, k) each. If σ² is only rounding, the observed entries may not determine
-    the coordinates along some eigenvectors. Along these, Ψ counts as 0, so that entries are filled with the mean. σ²Ψ,
-    the variance of the coordinates, counts as 1, as if no entry was observed.
+    Φ (d, k) are the axes times the standard deviations of their coordinates, and Φ_o are its rows of the entries that a
+    message shows. `Phi_Phi_o` (b, k, k) holds Φ_oᵀΦ_o of each message. B is (b, k, k), the eigenvalues (b, k) each.
+
+    If σ² is only rounding, the observed entries may not determine the coordinates along some eigenvectors. Along these,
+    Ψ counts as 0, so that entries are filled with the mean. σ²Ψ, the variance of the coordinates, counts as 1, as if no
+    entry was observed.
     """
-    S, B = np.linalg.eigh(Phi_Phi_o)
+    S, B = np.linalg.eigh(Phi_Phi_o)  # eigenvalues and eigenvectors of Φ_oᵀΦ_o
+    # Not determined: beside the largest eigenvalue of Φ_oᵀΦ_o, this one is so small that it is only rounding.
     is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
-    psi = np.where(is_determined, 1 / (S + sigma2), 0.0)
-    return B, psi, np.where(is_determined, sigma2 * psi, 1.0)
+    eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)
+    return B, eigenvalues, np.where(is_determined, sigma2 * eigenvalues, 1.0)
 
 
 def _compute_uncertainty(
@@ -94,20 +102,26 @@ def _compute_uncertainty(
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,) each.
 
-    The missing entries m of a row have the covariance Cov = σ²(I + Φ_m Ψ Φ_mᵀ). Here Φ_m = U_m (Λ − σ²)^½ are rows of
-    the axes U, scaled by `root` = (Λ − σ²)^½, and Ψ is (Φ_oᵀΦ_o + σ²I)⁻¹ with the observed entries o. T² grows by the
-    variances of Cov along the axes, divided by λ (`variance`), and SPE by the variance in all other directions.
+    T² grows by the variances of the filled entries along the axes, divided by the variances λ of the axes. SPE grows by
+    their variance in all other directions. The arguments are, with the rows U_m of the axes for the missing entries:
 
-    `U_Phi` is U_mᵀΦ_m and `sigma2_Psi` is σ²Ψ, (b, k, k) each. `missing` (b,) is the number of missing entries.
+        root           (k,)         (Λ − σ²)^½: the standard deviations of coordinates, less noise
+        U_Phi          (b, k, k)    U_mᵀΦ_m, where Φ_m = U_m diag(root)
+        sigma2_Psi     (b, k, k)    σ²Ψ: the covariance of the coordinates, given the observed entries
+        missing        (b,)         the number of missing entries
+        variance       (k,)         λ
+
+    The filled entries of a row have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
     """
-    # The diagonal of U_mᵀ Cov U_m = σ² U_mᵀU_m + U_mᵀΦ_m (σ²Ψ) Φ_mᵀU_m, where U_mᵀU_m is U_mᵀΦ_m/root.
+    # The diagonal of U_mᵀ Cov U_m = σ² U_mᵀU_m + U_mᵀΦ_m (σ²Ψ) Φ_mᵀU_m. Column j of U_mᵀΦ_m is column j of U_mᵀU_m,
+    # times root_j.
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)
     # tr Cov = σ² · missing + tr (Φ_mᵀΦ_m)(σ²Ψ). The trace of a product of symmetric matrices is the sum of the products
     # of their entries.
-    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
-    trace_of_fits = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
-    trace = sigma2 * missing + trace_of_fits
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, because Φ_mᵀ = diag(root) U_mᵀ
+    trace_along_Phi = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
+    trace = sigma2 * missing + trace_along_Phi
     t2 = (along_axes / variance).sum(axis=1)
     spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
     return t2, spe
@@ -170,8 +184,9 @@ def find_largest_contributions(
 ) -> tuple[NDArray[np.intp], Contributions]:
     """Find the dimensions that contribute most to T² and to SPE of each row y, `limit` for each of the two.
 
-    Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value. This
-    takes several times the rows' memory.
+    Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value. A
+    contribution to SPE is the squared residual with the sign of the residual. This takes several times the rows'
+    memory.
     """
     coordinates = multiply_in_tiles(centred, components.T)
     residual = centred - multiply_in_tiles(coordinates, components)
@@ -181,5 +196,6 @@ def find_largest_contributions(
     spe_dimensions = np.argsort(-np.abs(spe), axis=1, kind="stable")[:, :limit]
     largest_t2 = np.take_along_axis(t2, t2_dimensions, axis=1)
     largest_spe = np.take_along_axis(spe, spe_dimensions, axis=1)
+    # T² is in float64 already, because `variance` is.
     largest = Contributions(t2=largest_t2, spe=largest_spe.astype(np.float64, copy=False))
     return np.stack([t2_dimensions, spe_dimensions]), largest

@@ -9,7 +9,7 @@ import numpy as np
 from streampca.pca.arrays import F64, Array
 from streampca.pca.projection import GEMM_ROWS, project_rows
 
-_PART = 2**17  # numbers that are projected at a time: more would not fit the processor's cache
+_NUMBERS_PER_PART = 2**17  # numbers that are projected at a time: more would not fit the processor's cache
 _SMALLEST_NORM = 1e-28  # smallest ‖y‖² that is computed in single precision: squares of smaller entries underflow
 
 
@@ -59,7 +59,8 @@ class Projector:
         Vectors of float32 are projected in single precision.
         """
         # Parts are whole tiles of `GEMM_ROWS`, so that where a part begins does not change the rounding of a row.
-        tiles_per_part = max(_PART // (GEMM_ROWS * len(self.mean)), 1)
+        numbers_per_tile = GEMM_ROWS * len(self.mean)
+        tiles_per_part = max(_NUMBERS_PER_PART // numbers_per_tile, 1)
         rows_per_part = tiles_per_part * GEMM_ROWS
         is_single = vectors.dtype == np.float32
         project = self._project_in_single_precision if is_single else self._project_in_double_precision
@@ -84,8 +85,9 @@ class Projector:
         Y -= single.mean_error  # what rounding the mean to float32 has cut off
         if single.scale is not None:
             Y *= single.scale
-        coordinates, residual, norm = project_rows(Y, axes=single.axes, components=single.components)
-        is_in_range = (norm > _SMALLEST_NORM) & np.isfinite(norm)
+        # `axes` are the components as columns, (d, k). `squared_norm` is ‖y‖² of each row y of Y.
+        coordinates, residual, squared_norm = project_rows(Y, axes=single.axes, components=single.components)
+        is_in_range = (squared_norm > _SMALLEST_NORM) & np.isfinite(squared_norm)
         coordinates = coordinates.astype(np.float64)
         residual = residual.astype(np.float64)
         if not is_in_range.all():

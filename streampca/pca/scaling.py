@@ -56,6 +56,8 @@ def rescale(state: State, variances: F64) -> tuple[State, F64]:
 
     The caller must multiply [C | F] by the new D, divided by the old one.
     """
+    # One over the standard deviation; 1 for a constant entry. Mean and weight say how much of a variance may be only
+    # the rounding errors of a large mean.
     scale = compute_scale(variances, state.mean, state.weight)
     total = float(np.maximum(scale**2 * variances, 0.0).sum())
     return replace(state, scale=scale, total_variance=total), scale

@@ -74,7 +74,8 @@ def estimate_spikes(
         root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)
         t = (b + root) / 2
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
-        # What new messages have less along the axes than learned messages (λ) is noise in the other directions.
+        # Along the axes, new messages have less variance than the learned messages, which have λ. The difference is
+        # noise, and is counted in the other directions.
         sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
         axes_above_noise = int((b > smallest_b).sum())
     return spikes
@@ -88,8 +89,10 @@ def expect_t2_of_new_messages(
     Along the axes, learned messages have `variance` (k,), and new messages have `variance_of_new_messages` (k,). T²
     divides by the variance of the learned messages, so its mean is the sum of the ratios, times a factor. The factor is
     needed because the covariances between the axes above the noise were fitted to the learned messages, too. It is the
-    factor of the mean of an inverse Wishart distribution.
+    factor of the mean of an inverse Wishart distribution. `weight` is the number of messages that the model counts for.
     """
-    largest_noise = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2  # as in `estimate_spikes`
+    # If a stream of n = `weight` messages has only noise of variance σ² in all d dimensions, the largest variance along
+    # a learned axis is σ²(1 + √(d/n))².
+    largest_noise = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
     axes_above_noise = int((variance > largest_noise).sum())
     return float((variance_of_new_messages / variance).sum()) * weight / max(weight - axes_above_noise - 1, 1.0)

@@ -37,14 +37,17 @@ class BlockResult(NamedTuple):
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
-    """Learn the messages V (n, d) with the factor C, whose columns (d, K) are orthogonal; K may be 0.
+    """Learn the messages V (n, d) one after the other: each moves the mean and C (d, K), by Algorithm 1.
 
-    Writes to Y (n, d) the rows √c·y, with c the weights and y the centred messages: YᵀY is the block's share of the
-    covariance. A `total_variance` of at most `smallest_variance` means that the stream has no variance yet. Then
-    messages are clipped by their distances from the median, unless the block is short.
+    Before the block, the columns of C are orthogonal. K may be 0. Writes to Y (n, d) the rows √c·y, with c the weights
+    and y the centred messages: YᵀY is the block's share of the covariance. Also makes a sketch, random sums of these
+    rows, from which new directions are found.
+
+    If `total_variance` is at most `smallest_variance`, the stream has no variance yet. Then messages are clipped by
+    their distances from the median, unless the block has fewer than `centring.UNCLIPPED_MESSAGES` messages.
     """
     n, d = V.shape
-    # If C has d columns, it explains every message, so no residual would move it. Then the pass runs without columns.
+    # If C has d columns, every message lies in the span of C, and has no residual that would move C. So C is left out.
     has_all_directions = C.shape[1] == d
     K = 0 if has_all_directions else C.shape[1]
     kept_by_median = np.ones(n)
@@ -57,9 +60,10 @@ def learn(
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
     sketch = np.zeros((SKETCH_SIZE, d), V.dtype)
-    explained = np.zeros(n)
-    norm = np.zeros(n)
-    kept = np.zeros(n)
+    # For each message:
+    explained = np.zeros(n)  # the part of ‖y‖² that C explains before the message moves C
+    norm = np.zeros(n)  # the squared distance from the mean
+    kept = np.zeros(n)  # the share of the distance from the mean that clipping leaves; 1: not clipped
     S, next_total_variance = _learn(  # which also fills in the arrays above, and Y
         V=as_kernel_input(V),
         C_and_rows=C_and_rows,
@@ -88,7 +92,8 @@ def learn(
         kept=kept_by_median * kept,
         mean=mean,
         total_variance=next_total_variance,
-        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),  # of C† = SCᵀ
+        # S was updated with each message, and should be (CᵀC)⁻¹ of the new C. Beyond K, S is only padding.
+        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),
     )
 
 
@@ -134,13 +139,19 @@ def _learn(
 ) -> tuple[F64, float]:  # fmt: skip
     """Learn the messages V (n, d) part by part; return S = (CᵀC)⁻¹ and tr Σ after them. Updates C and the mean.
 
-    The first K rows of `C_and_rows` are Cᵀ. Below Cᵀ is room for Y, the centred rows y of a part, so that P = YC and
-    G = YYᵀ are one product. From P and G, `learn_padded` computes for each message x = C†y and p = Cᵀy with the C
-    before the message, and Z, by which C is updated after the part: C ← C + (Y − XCᵀ)ᵀZ.
+    The first K rows of `C_and_rows` are Cᵀ. Below Cᵀ is room for the matrix R of a part, whose rows are the centred
+    messages y, so that P = RC and G = RRᵀ are one product. From P and G, `learn_padded` computes what Algorithm 1 would
+    have found message by message: for each message x = C†y and p = Cᵀy, with the C before the message. It also
+    computes the matrix Z with which C takes the steps of all messages at once: C ← C + (R − XCᵀ)ᵀZ.
 
-    Fills in Y (n, d) with the rows √c·y, the sketch (SKETCH_SIZE, d) with the sums that `sums_of_rows` (n, 2) says, and
-    for each message `explained`, which is x·p = ‖y‖² − ‖r‖², `norm` and `kept`. If `total_variance` is at most
-    `smallest_variance`, no message is clipped.
+    Fills in Y (n, d) with the rows √c·y, where c is the share of each message in the weight after the block; the sketch
+    (SKETCH_SIZE, d) with the sums of these rows that `sums_of_rows` (n, 2) says; and for each message
+
+        explained     x·p, the part of ‖y‖² that C explains before the message moves C
+        norm          ‖v − m‖², the squared distance of the clipped message from the mean
+        kept          the share of v − m that clipping has left
+
+    If `total_variance` is at most `smallest_variance`, no message is clipped.
     """
     n = len(V)
     K = len(S)
@@ -148,13 +159,14 @@ def _learn(
     for first in range(0, n, part_size):
         end = min(first + part_size, n)
         C_and_part = C_and_rows[: K + end - first]  # the last part may have fewer rows
-        rows = C_and_part[K:]  # y of the part
+        rows = C_and_part[K:]  # R, which `centre_rows` fills in; it also moves the mean
         total_variance = centre_rows(
             V[first:end], mean, weights, first, total_variance, smallest_variance, rows, norm[first:end],
             kept[first:end],
         )  # fmt: skip
         if K:
             PG = product(rows, C_and_part, TRANSPOSED)  # P and G side by side
+            # Padded: the rows of X, Z, p and S have zeros after the K columns, to fill whole registers.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):

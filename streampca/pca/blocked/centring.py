@@ -50,16 +50,16 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
         kappa=state.concentration,
         count=state.count,
         retention=retention,
-        q=LARGEST_SHARE * known_share,
+        q=LARGEST_SHARE * known_share,  # times the weight: the largest squared distance of a message, in units of tr Σ
         center=center,
     )
     return Weights(
         eta=eta,
-        a=eta if center else np.zeros(len(eta)),
+        a=eta if center else np.zeros(len(eta)),  # the share of v − m by which message v moves the mean m
         c=c,
         past=past,
         before=before,
-        total=float(before[-1] + 1.0),
+        total=float(before[-1] + 1.0),  # the weight after the block: each message adds 1
         reach=reach,
         concentration=concentration,
     )
@@ -108,7 +108,7 @@ def _compute_medians(V: Array) -> F64:
     ordered = np.sort(V, axis=0)  # NaN come last
     # The rows of the two middle values; they are the same row if the count is odd.
     lower = np.maximum(counts - 1, 0) // 2
-    upper = np.minimum(counts // 2, len(V) - 1)  # only a guard: counts // 2 is never beyond the last row
+    upper = np.minimum(counts // 2, len(V) - 1)  # a safeguard that never acts: counts // 2 ≤ len(V) // 2
     middle = np.take_along_axis(ordered, np.array([lower, upper]), axis=0)
     return np.asarray(middle.mean(axis=0, dtype=np.float64))
 
@@ -119,16 +119,18 @@ def _compute_weights(
 ) -> tuple[F64, F64, F64, float, F64, float]:
     """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`.
 
-    Before the block, w is the weight of the stream, κ the sum of the squared shares of its messages in w, and `count`
-    their number. For each message, which keeps the share ρ of the past (`retention`):
+    Before the block, the stream has `count` messages of the total weight w, and κ is the sum of the squares of their
+    shares in w. For each message, which keeps the share ρ of the past (`retention`):
 
         before = ρw                                 the weight of everything before the message
-        reach = max(q · before, 30)/(1 − κ)         the largest squared distance from the mean, over tr Σ
+        reach = max(q · before, 30)/(1 − κ)         the largest squared distance from the mean, divided by tr Σ
         w ← before + 1
         η = 1/w                                     the share of the message in w
         κ ← (1 − η)²κ + η²
 
-    `c` is the share of each message, and `past` the share of everything before the block, at the end of the block.
+    q times the weight before a message is the largest squared distance, divided by tr Σ. The limit is at least 30, and
+    the first `UNCLIPPED_MESSAGES` messages of a stream have none: their reach is infinite. `c` is the share of each
+    message, and `past` the share of everything before the block, in the weight at the end of the block.
     """
     n = len(retention)
     before = np.empty(n)
@@ -143,11 +145,12 @@ def _compute_weights(
         has_limit = count + s >= UNCLIPPED_MESSAGES
         reach[s] = max(q * before[s], SMALLEST_REACH) / bias if has_limit else np.inf
         kappa = (1.0 - eta[s]) * (1.0 - eta[s]) * kappa + eta[s] * eta[s]
-    kept = 1.0  # the share of the weight of a message that the later messages leave
+    kept = 1.0  # the product of 1 − η over the messages after s: each leaves this share of the weight before it
     for s in range(n - 1, -1, -1):
         c[s] = eta[s] * kept
         kept *= 1.0 - eta[s]
-    return before, eta, c, kept, reach, kappa
+    past = kept  # the product over all messages of the block
+    return before, eta, c, past, reach, kappa
 
 
 @compiled_within

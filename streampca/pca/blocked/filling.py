@@ -74,9 +74,10 @@ def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64
 def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
     """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O, where O are its observed entries.
 
-    `missing` (B,) are the numbers of missing entries, `CY` (B, k) holds C_Oᵀy_O, and `CC` (k, k) is CᵀC. `_clip` limits
-    ‖x‖². Otherwise, if a message has too few entries to determine x, their noise would be magnified and learned, and C
-    would magnify the noise of later messages even more.
+    `missing` (B,) are the numbers of missing entries, `CY` (B, k) holds C_Oᵀy_O, and `CC` (k, k) is CᵀC.
+
+    A message with too few entries does not determine x: the noise of its entries would be magnified and learned, and C
+    would then magnify the noise of later messages even more. So `_clip` scales x down to ‖x‖² ≤ k + √(2k).
     """
     B, d = V.shape
     k = C.shape[1]

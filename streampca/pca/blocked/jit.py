@@ -36,8 +36,9 @@ def compiled(function: Function, **options: Any) -> Function:
     which reacquiring the GIL would cost more.
     """
     dispatcher = njit(**_OPTIONS, **options)(function)
-    with contextlib.suppress(RuntimeError):  # there is no folder to cache in
-        dispatcher._cache = _Cache(function)  # njit(cache=True) would set numba's own cache, which has the faults above
+    with contextlib.suppress(RuntimeError):  # `_Cache` raises this error if there is no folder to cache in
+        # njit(cache=True) would set numba's own cache, which runs old code after a called function has changed.
+        dispatcher._cache = _Cache(function)
     return cast("Function", dispatcher)
 
 

@@ -49,19 +49,23 @@ def compute_changes(
 ) -> PairChanges:  # fmt: skip
     """Compute how a block in which entries are missing changes the covariance Σ_ij of each pair of entries.
 
-    In each message an entry is its fit f = Cx, plus a residual r, which is 0 where the entry is missing. Let c be the
-    weights of the messages, η their sum, and n_ij (`shown`) the weight of the messages that show both entries. From the
-    block's mean B_ij (`moment`) of the product of the two entries, for which each case below has a formula:
+    In a message, entry i is f_i + r_i: a fit f = Cx, predicted from the entries that the message shows, and a residual
+    r, which is 0 where the entry is missing. The messages have weights c with the sum η, and n_ij (`shown`) is the sum
+    of c over the messages that show both i and j. The loop computes B_ij (`moment`), the mean of the product of entries
+    i and j over the block, in one of three ways. If some message shows both entries:
 
-        g_ij = min(η, 10 n_ij)         (`counted`)
+        g_ij = min(η, 10 n_ij)         (`counted`: all of η if at least a tenth of the block shows both entries)
         N′_ij = past · N_ij + g_ij     (weight for which both are known)
         E_ij = g_ij/N′_ij              (share of Σ_ij that is replaced)
         Δ_ij = E_ij (B_ij − Σ_ij)      (change of Σ_ij)
 
-    The rows of the block are f + r/√q, where q is the share of the messages that show the entry. Σc of their products,
-    about the mean before the block, is `product` + δδᵀ with δ = `change_of_row_mean` (d,); of `product` (d, d), only
-    the lower triangle is used. Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the units of the
-    data, and the block in these units times D (d,).
+    The residual products come from the rows that Algorithm 1 has learned. These are f + r/√q, where q_j is the share of
+    the messages that show entry j. The sum of c times the products of a row's entries is `product` about the running
+    mean, and `product` + δδᵀ about the mean before the block, with δ = `change_of_row_mean` (d,). Of `product` (d, d),
+    only the lower triangle is used.
+
+    Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the units of the data, and the block in
+    these units times D (d,).
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -84,23 +88,25 @@ def compute_changes(
                 rf = RF[i - first, j]
                 known_before = past * known[row + j]
                 if shown[i, j] > 0:
-                    # Each part is averaged over the messages that show the part:
+                    # Every message has the fits, but only some have r_i, r_j or both. So each of the four products of
+                    # (f_i + r_i)(f_j + r_j) is averaged over the messages that have it:
                     # B_ij = Σc f_i f_j/η + Σc f_i r_j/n_jj + Σc r_i f_j/n_ii + Σc r_i r_j/n_ij
-                    row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
+                    row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]  # of f + r/√q
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])  # Σc r_i r_j
                     moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i] + rr / shown[i, j]
                     counted = min(eta, shown[i, j] / RARELY_SHOWN)
                     next_known[row + j] = known_before + counted
                     replaced_share[row + j] = counted / next_known[row + j]
-                else:  # no message shows both entries, so r_i r_j is always 0
+                else:  # no message shows both entries, so r_i r_j is 0 in every message
                     if _begins(entries, i) or _begins(entries, j):
-                        # An entry that begins in this block has no fits yet, so the residuals are averaged as above:
+                        # The pair is new, so its covariance is set as above, but without r_i r_j:
                         # B_ij = Σc f_i f_j/η + Σc f_i r_j/n_jj + Σc r_i f_j/n_ii
                         moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i]
                     else:
-                        # The mean of the filled messages: B_ij = Σc (f_i + r_i)(f_j + r_j)/η
+                        # The pair is known, so Σ_ij moves towards the mean over the filled messages f + r:
+                        # B_ij = (Σc f_i f_j + Σc f_i r_j + Σc r_i f_j)/η
                         moment = (ff + fr * entries.root_q[j] + rf * entries.root_q[i]) / eta
-                    replaced_share[row + j] = _compute_share_replaced_by_fits(entries, i, j, eta)
+                    replaced_share[row + j] = _compute_replaced_share_if_never_together(entries, i, j, eta)
                     # The block counts for a known pair, so that the pair stays known; a pair never shown stays unknown.
                     next_known[row + j] = known_before + eta if known_before > 0 else 0.0
                 covariance_before = covariance[row + j] * (D[i] * D[j])
@@ -115,12 +121,14 @@ def _begins(entries: Entries, j: int) -> bool:
 
 
 @compiled_within
-def _compute_share_replaced_by_fits(entries: Entries, i: int, j: int, eta: float) -> float:
-    """If no message of a block shows both entries of a pair, return the share of Σ_ij that the block replaces.
+def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
+    """If no message of a block shows both i and j, return the share of Σ_ij that the block replaces.
 
-    If the block shows each entry, or if one of the entries begins in this block, the share is η/max(η, N). η (`eta`) is
-    the block's share of the weight, and N is the weight for which the more recent of the two entries is known. If not,
-    an entry is from a dead sensor, and the share is 0: `add_changes` adds a prediction from the other sensors to Σ_ij.
+    1. Some messages show i and other messages show j, or one of the entries begins in this block: η/max(η, N), where η
+       (`eta`) is the block's share of the weight. N is the weight for which both entries are known, which is that of
+       the entry that is known for less.
+    2. An entry that is already known is missing in the whole block, as from a dead sensor: 0. Instead, `add_changes`
+       adds to Σ_ij a change that is predicted from the other sensors.
     """
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
@@ -147,9 +155,12 @@ def compute_changes_of_complete_block(
         E_ij = η/N′_ij               (share of Σ_ij that is replaced)
         Δ_ij = E_ij (B_ij − Σ_ij)    (change of Σ_ij)
 
-    B is about the mean before the block: ηB is `product` + δδᵀ with δ = `change_of_row_mean` (d,), where only the lower
-    triangle of `product` (d, d) is used. Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the
-    units of the data, and the block in these units times D (d,).
+    `product` (d, d), of which only the lower triangle is used, is the weighted sum of the products yyᵀ. Each row y was
+    centred by the mean as it moved through the block. B is about the mean before the block: with the change of the mean
+    δ = `change_of_row_mean` (d,), ηB is `product` + δδᵀ.
+
+    Σ (`covariance`) and N (`known`), before the block, are packed. Σ is in the units of the data, and the block in
+    these units times D (d,).
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -162,6 +173,7 @@ def compute_changes_of_complete_block(
             moment = (product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]) / eta
             next_known[row + j] = past * known[row + j] + eta
             replaced_share[row + j] = eta / next_known[row + j]
+            # Σ_ij times D_i D_j is in the units of the block.
             change[i, j] = replaced_share[row + j] * (moment - covariance[row + j] * (D[i] * D[j]))
         row += i + 1
     return PairChanges(change, replaced_share, next_known)
@@ -187,8 +199,10 @@ def add_changes(
 ) -> F64:  # fmt: skip
     """Compute Σ after a block: Σ, plus the shown and the predicted changes, less δδᵀ, with correlations cut to ±1.
 
-    δ (`mean_change`) is the change of the mean, and `variance` the diagonal of Σ after the block, (d,) each. The block
-    has the share η (`eta`) of the weight, and replaces the share E of the moments of a pair.
+    The shown changes come from the messages of the block. They replace the share E of the old Σ_ij: η (`eta`), which is
+    the block's share of the weight, less if few or no messages show the pair, or more if the pair has been known for a
+    short time. If one of the entries is predicted, 1 − E/η times the predicted change is added. δ (`mean_change`) is
+    the change of the mean, and `variance` the diagonal of Σ after the block, (d,) each.
 
     Units: Σ before the block and the result are packed, in the units of the data. The other arguments are in the units
     of the block, which are those of the data times D (d,). Fills in `square` (d, d), which is Σ after the block in the
@@ -205,12 +219,13 @@ def add_changes(
             value = covariance_before[row + j] * (D[i] * D[j])
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
-                # 1 − E/η: 0 if the messages show the whole change (E is η), 1 if they show nothing of it (E is 0).
+                # 1 if the messages show nothing of the change (E is 0), 0 if they show the whole change (E is η). It is
+                # negative for an entry that began late (E exceeds η): what is predicted of the excess is taken back.
                 predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta
                 value += predicted_share * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]
             value = min(max(value, -largest), largest)
-            if i == j:  # exactly the variance by which covariances are cut; the sum above has other rounding
+            if i == j:  # the sum above differs from `variance` by rounding, and a correlation could then exceed 1
                 value = variance[i]
             after[row + j] = value / (D[i] * D[j])  # from the units of the block to those of the data
             square[i, j] = after[row + j] * (next_D[i] * next_D[j])  # to the units of the next block
@@ -223,8 +238,9 @@ def add_changes(
 def _predict_pair(changes: PredictedChanges, i: int, j: int) -> float:
     """Return the predicted change of the covariance of two entries. At least one of the entries must be predicted.
 
-    The predicted entry is c·x, where c is its row of C. So the change is c times the change of the covariances of the
-    other entry with x.
+    With the coordinates x of a message, a predicted entry is c·x, where c is the row of C of this entry. So its
+    covariance with the other entry changes by c times the change of the other entry's covariances with x. If both are
+    predicted, either order gives the same number, up to rounding.
     """
     predicted_entry = i
     other_entry = j

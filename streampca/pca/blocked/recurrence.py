@@ -57,10 +57,10 @@ def product(A: Array, B: Array, form: Any) -> Array:
         k,  # length of the sums
         _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,  # α, by which the product is multiplied
         B.ctypes.data,
-        B.strides[0] // B.itemsize,
+        B.strides[0] // B.itemsize,  # numbers from one row of B to the next
         A.ctypes.data,
-        A.strides[0] // A.itemsize,
-        _ZERO.ctypes.data,  # β, by which the old content of `out` is multiplied before it is added
+        A.strides[0] // A.itemsize,  # numbers from one row of A to the next
+        _ZERO.ctypes.data,  # β, a 0 in both precisions: the old content of `out` is not added to the product
         out.ctypes.data,
         n,  # stride of `out`
     )
@@ -85,15 +85,17 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     S = resize(S, w, w)
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
+        # Fills in the rows of the group in X, and the lengths h of their steps C ← C + h(y − Cx)xᵀ. Also updates S, and
+        # p of the messages of the group.
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # The group has changed C, so the rows of all other messages change. With X and Z of the group alone, and G of
-        # the later messages with the group:
-        #     earlier messages: Z′ ← Z′ − (Z′Xᵀ)Z        later messages: P ← P − (PXᵀ − G)Z
+        # With X, Y and Z of the group alone, all its steps together are C ← C + (Y − XCᵀ)ᵀZ. For the later messages Y′,
+        # P′ = Y′C becomes P′ + Y′(Y − XCᵀ)ᵀZ = P′ + (G′ − P′Xᵀ)Z with G′ = Y′Yᵀ. The earlier messages have added
+        # (…)ᵀZ′ to C. Of this part of C, the group subtracts (…)ᵀZ′XᵀZ, so Z′ becomes Z′ − (Z′Xᵀ)Z.
         group_Z = _solve(X[first:end], h[first:end])
-        factors = product(p_or_z, X[first:end], TRANSPOSED)  # Z′Xᵀ and PXᵀ
+        factors = product(p_or_z, X[first:end], TRANSPOSED)  # Z′Xᵀ and P′Xᵀ
         for s in range(end, b):
             for t in range(first, end):
-                factors[s, t - first] -= G[s, t]
+                factors[s, t - first] -= G[s, t]  # P′Xᵀ − G′
         change = product(factors, group_Z, PLAIN)
         for s in range(first):
             for j in range(w):
@@ -129,15 +131,17 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
 
     `p` has the rows p_s = Cᵀy_s, S is (CᵀC)⁻¹, and G is YYᵀ. C itself is not needed. Message s does three steps:
 
-    1. x = S p_s        h = η/(1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
-    2. CᵀC grows by g x xᵀ with g = h²‖r‖². So S ← S − f u uᵀ with u = Sx and f = g/(1 + g x·u).
-    3. `_move_later_messages` changes the p of the later messages of the group.
+    1. x = S p_s are the coordinates, r = y_s − Cx is the residual with ‖r‖² = G_ss − x·p_s, and h = η/(1 + η‖x‖²).
+    2. C becomes C + h r xᵀ. Since r is orthogonal to C, CᵀC grows by g x xᵀ with g = h²‖r‖². By Sherman and Morrison, S
+       becomes S − f u uᵀ with u = Sx and f = g/(1 + g x·u).
+    3. For each later message t of the group, `_move_later_messages` changes p_t to Cᵀy_t with the new C, and the row of
+       t in `Sp` to S p_t with the new S. So x of the next message is the next row of `Sp`.
 
-    `Sp` holds the products S p_s of the whole group. An optimisation: S is large, so step 2 is applied to S only in the
-    pass over S that computes u of the next message. Until then, the change is due.
+    An optimisation: S is large, so message s passes over S only once. In this pass, `_shrink_and_multiply` subtracts
+    f u uᵀ of the message before (`f_due`, `u_due`), and computes u = Sx of message s.
     """
     w = len(S)
-    Sp = product(p[first:end], S, PLAIN)
+    Sp = product(p[first:end], S, PLAIN)  # the rows S p_s of the group
     u = np.zeros(w)
     f_due = 0.0  # f and u of the previous message; for the first message of the group, no change of S is due
     u_due = np.zeros(w)
@@ -163,14 +167,15 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
 
 @compiled_within
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
-    """Change p and Sp of each later message t, (b, w) each, after a message was learned with x, h, f and u = Sx.
+    """Change p and Sp of each later message t, (b, w) each, after a message with the coordinates x was learned.
 
-    C has become C + h r xᵀ, and S has become S − f u uᵀ. So p_t = Cᵀy_t and S p_t become
+    With the residual r of the message and the step length h, C has become C + h r xᵀ. S = (CᵀC)⁻¹ has become
+    S − f u uᵀ, where u = Sx and f is the factor by Sherman and Morrison. So p_t = Cᵀy_t and S p_t become
 
-        p_t + e x        S p_t + (e − f u·(p_t + e x)) u        with e = h (G_t − p_t·x)
+        p_t + e x        S p_t + (e − f u·(p_t + e x)) u        with e = h r·y_t = h (G_t − p_t·x)
 
-    G_t is the product of the message and message t. u·p_t is computed as x·Sp_t, so that an error in Sp_t shrinks
-    together with Sp_t, however much S shrinks. `xu` is x·u.
+    G_t is the product of the learned message and message t, and `xu` is x·u. u·p_t is computed as x·Sp_t, which is the
+    same number. Computed from u and p_t, it would have a rounding error that stays large in Sp_t when S shrinks.
     """
     w = len(x)
     for t in range(len(p)):
@@ -217,9 +222,12 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Compute Z (b, w), with which all steps of b messages can be taken at once: C ← C + (Y − XCᵀ)ᵀZ.
+    """Compute Z (b, w), with which C takes the steps of b messages at once: C ← C + (Y − XCᵀ)ᵀZ.
 
-    One by one, the steps are C ← C + h_s (y_s − C x_s) x_sᵀ. Equal results need, from the last row z_s up,
+    X has the coordinates x_s of the messages, padded with zeros from the number of columns of C to w. One by one, the
+    steps are C ← C + h_s (y_s − C x_s) x_sᵀ. The rows of Y − XCᵀ are the residuals y_s − C x_s with C before all steps.
+    Step s lowers the residual of each later message t by h_s (x_s·x_t) times the residual of s. The result is the same
+    with this taken off, from the last row of Z up:
 
         z_s = h_s (x_s − Σ_t>s (x_s·x_t) z_t)
 

@@ -58,15 +58,14 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 
 
 def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
-    """Return the next [C | F] from rows B = A diag(units), with A (n, d), in one pass over A.
+    """Return the next [C | F] from rows B = A diag(units), with A (n, d), by one multiplication with A and one with Aᵀ.
 
     These are the leading axes of BᵀB, times their standard deviations. The columns of `start` (d, m), times `units`,
     span a subspace near these axes. BᵀB is approximated by Nyström's method: with X a basis of the subspace and
-    S = BᵀBX, the matrix S(XᵀS)⁻¹Sᵀ equals BᵀB on the subspace. This holds for any basis, so X need be orthonormal only
-    to half of the digits.
+    S = BᵀBX, the matrix S(XᵀS)⁻¹Sᵀ equals BᵀB on the subspace.
     """
     D = np.reshape(units, (-1, 1)).astype(A.dtype)  # as a column, which multiplies the rows of a matrix (d, m)
-    X = orthonormalise(D * start, passes=1)
+    X = orthonormalise(D * start, passes=1)  # to half of the digits: the method needs only a basis, not orthonormality
     BX = A @ (D * X)
     S = D * (BX.T @ A).T  # BᵀBX; quickest in this order and layout
     XS = (X.T @ S).astype(np.float64)
@@ -79,7 +78,8 @@ def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float 
     J = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)
     # The columns of J are not orthogonal. Combinations of these columns are the axes times their standard deviations.
     axis_variance, combinations = _leading_eigenvectors((J.T @ J).astype(np.float64, copy=False), limits.columns)
-    return np.ascontiguousarray(J @ combinations[:, limits.select(axis_variance)].astype(J.dtype))
+    selected = limits.select(axis_variance)  # indices of the axes with more variance than rounding, longest first
+    return np.ascontiguousarray(J @ combinations[:, selected].astype(J.dtype))
 
 
 def decompose_rows(A: Array, limits: Limits) -> Array:
@@ -91,8 +91,9 @@ def decompose_rows(A: Array, limits: Limits) -> Array:
     if n >= d:
         return decompose_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)
     variance, U = _leading_eigenvectors((A @ A.T).astype(np.float64, copy=False), limits.columns)
+    selected = limits.select(variance)  # indices of the axes with more variance than rounding, longest first
     # For an eigenvector u of AAᵀ, Aᵀu is an axis of AᵀA times its standard deviation.
-    return np.ascontiguousarray(A.T @ U[:, limits.select(variance)].astype(A.dtype, copy=False))
+    return np.ascontiguousarray(A.T @ U[:, selected].astype(A.dtype, copy=False))
 
 
 def orthonormalise(A: Array, passes: int = 2) -> Array:

@@ -15,6 +15,8 @@ def gram(Y: Array) -> Array:
     To fill it, too, would take a tenth more time.
     """
     syrk = blas.ssyrk if Y.dtype == np.float32 else blas.dsyrk
+    # syrk(1.0, A) returns AAᵀ in the upper triangle of an array in Fortran order. With A = Yᵀ this is YᵀY, and the
+    # transpose of the result is the lower triangle in C order. Neither transpose copies.
     return np.asarray(syrk(1.0, Y.T).T)
 
 
