@@ -452,7 +452,7 @@ def test_a_poll_holds_a_few_partitions_worth_of_large_records(broker: Broker, to
             return all(reader.next_position(partition) == 4 for partition in partitions)
 
         wait_until(all_are_read)
-    # kafka-python sends the next request before the records of the answer before are taken: a poll may hold two answers.
+    # kafka-python sends the next request before the last answer's records are taken: a poll may hold two answers.
     assert max(sizes) <= 2 * client_source.FETCH_BYTES_OF_ALL
 
 
