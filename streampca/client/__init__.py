@@ -95,8 +95,8 @@ class _Sidecar:
         """Return an error that says why no answer came, and what to try."""
         cause = str(error).rstrip(".") or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in cause:
-            # httpx does not trust the sidecar's certificate. The remedy is a condition that the user has to establish by
-            # setting the environment variable: httpx trusts only the authorities in the file of this name.
+            # httpx does not trust the sidecar's certificate. The remedy is a condition that the user has to fulfil, by
+            # setting this environment variable: httpx then trusts the authorities in the file that the variable names.
             remedy = "SSL_CERT_FILE names a file with its authority's certificate"
         else:
             other_scheme = "http" if self._url.lower().startswith("https") else "https"

@@ -172,7 +172,7 @@ async def _send_vectors(
         return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
     # The version that a pin or None means can change. So send with the known names, and return the answer only if the
-    # version of the known names has answered. Otherwise drop this answer, ask for the new names, and send again.
+    # version of the known names has answered. Otherwise forget the known names, ask for the new names, and send again.
     known_names = sidecar._names_by_asked_version.pop(asked_version, None)
     if known_names:
         answer = await send_matched(known_names, asked_version)
@@ -250,8 +250,8 @@ def _join(answers: Sequence[Mapping[str, Any]], answer_type: Callable[..., Answe
 def _encode_array(rows: NDArray[Any]) -> dict[str, Any]:
     """Return headers and body of a request with an array.
 
-    The body is a .npy file, whose header says how many numbers a vector has. Without a header, the sidecar would cut the
-    numbers by the model's d: it could read 2 vectors of 6 numbers as 3 vectors of 4.
+    The body is a .npy file, whose header says how many numbers a vector has. A body without a header would be cut by
+    the model's d: the sidecar could read 2 vectors of 6 numbers as 3 vectors of 4.
     """
     dtype = "<f4" if rows.dtype == np.float32 else "<f8"
     content = io.BytesIO()

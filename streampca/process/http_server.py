@@ -30,7 +30,7 @@ class KeepAliveConnection(H11Protocol):
 
         Close the new connection if it sends no request within `REQUEST_TIMEOUT_S`.
         """
-        # uvicorn answers requests with 503 while `limit_concurrency` or more connections are open, the new one included.
+        # uvicorn answers requests with 503 while `limit_concurrency` or more connections are open, this one included.
         count = len(self.connections) + 1  # with this connection
         if count >= (self.limit_concurrency or math.inf):  # None: no limit
             self._end_longest_idle()
@@ -92,7 +92,7 @@ def create_server(
         limit_concurrency=max_connections,
         **options,
     )
-    config.load()  # sets `ssl` to None, since no files are given, and must not run again after the next line
+    config.load()  # if not called here, `serve` would call it, and it would set `ssl` to None, as no files are given
     config.ssl = context
     return uvicorn.Server(config)
 

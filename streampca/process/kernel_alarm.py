@@ -43,10 +43,10 @@ class KernelAlarm:
     def start(self) -> None:
         """Create the timer, which does not run before `renew` is called.
 
-        When the timer runs out, the C function `alarm` is called, and `_GRACE_S` seconds later the kernel sends SIGALRM,
-        which ends the process. The timer does not send SIGALRM itself, since it may have run out while the process was
-        stopped (a frozen container). The process then has `_GRACE_S` to cancel the alarm. Raises `OSError` if the kernel
-        refuses a timer.
+        When the timer runs out, the C function `alarm` is called, and `_GRACE_S` seconds later the kernel sends
+        SIGALRM, which ends the process. The timer does not send SIGALRM itself, since it may have run out while the
+        process was stopped (a frozen container). The process then has `_GRACE_S` seconds to cancel the alarm. Raises
+        `OSError` if the kernel refuses a timer.
         """
         if sys.platform != "linux":
             return

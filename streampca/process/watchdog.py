@@ -33,9 +33,7 @@ class _Watch:
     """Ends the process when a thread has not ticked in time."""
 
     def __init__(self) -> None:
-        # Seconds that the process has run. `run` counts them instead of reading a clock, since a clock goes on while the
-        # process is stopped (a frozen container): then every thread would be overdue.
-        self.ran_s = 0.0
+        self.ran_s = 0.0  # seconds that the process has run
         self.due_s: dict[threading.Thread, float] = {}  # value of `ran_s` by which a thread has to tick again
 
     def run(self, ended: threading.Event, alarm: KernelAlarm) -> None:
@@ -46,7 +44,8 @@ class _Watch:
         alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            self.ran_s += _CHECK_EVERY_S  # not by a clock: the time in which the process is stopped must not count
+            # Not read from a clock: after a stop (a frozen container), a clock would make every thread overdue.
+            self.ran_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
                 faulthandler.dump_traceback(_STDERR)
@@ -70,7 +69,7 @@ def watch_threads() -> Iterator[None]:
     global _watch
     watch = _Watch()
     ended = threading.Event()
-    # The alarm ends the process if even the watchdog's thread cannot run, because some code holds the interpreter's lock.
+    # The alarm ends the process if even the watchdog's thread cannot run: some code holds the interpreter's lock.
     alarm = KernelAlarm()
     alarm.start()
     thread = threading.Thread(target=watch.run, args=(ended, alarm), name="watchdog", daemon=True)
