@@ -157,7 +157,8 @@ async def _send_vectors(
     """Send vectors to an operation of the sidecar, and return the answer as an object of `answer_type`.
 
     The columns of a table and the fields of records are matched with the names of the model's dimensions. The client
-    asks the sidecar for the names, and uses them again as long as the same version of the model answers.
+    asks the sidecar for the names, and uses the names again as long as the same version of the model answers.
+    `asked_version` is the version as the caller asked for it: a number, a pin, or None for the newest.
     """
     columns = columns_of(vectors)
     has_records = isinstance(vectors, Sequence) and len(vectors) > 0 and isinstance(vectors[0], Mapping)
@@ -170,8 +171,8 @@ async def _send_vectors(
         rows = names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
         return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
-    # A pin, or None for the newest version, may mean another version by now than the version of the known names. So the
-    # known names are removed, and are put back only if their version answers.
+    # The version that a pin or None means can change. So send with the known names, and return the answer only if the
+    # version of the known names has answered. Otherwise forget the known names, ask for the new names, and send again.
     known_names = sidecar._names_by_asked_version.pop(asked_version, None)
     if known_names:
         answer = await send_matched(known_names, asked_version)
@@ -209,15 +210,15 @@ async def _send_in_pieces(
         start, stop = pieces.pop(0)
         headers_and_body = encode(rows[start:stop])
         query = _drop_unset(**params, version=version)
-        answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=query, **headers_and_body)
-        if answer.status_code == _TOO_LARGE and stop - start > 1:
+        response = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=query, **headers_and_body)
+        if response.status_code == _TOO_LARGE and stop - start > 1:
             # This sidecar has lower limits, or the answer would be too large: send both halves.
             middle = (start + stop) // 2
             pieces = [(start, middle), (middle, stop), *pieces]
             continue
-        has_all_rows = stop - start == len(rows)  # then an error need not say which rows were sent
-        sent_rows = "" if has_all_rows else f"in rows[{start}:{stop}], "
-        with np.load(io.BytesIO(_read_content(answer, sent_rows)), allow_pickle=False) as arrays:
+        has_all_rows = stop - start == len(rows)
+        error_prefix = "" if has_all_rows else f"in rows[{start}:{stop}], "  # an error names the rows of the piece
+        with np.load(io.BytesIO(_read_content(response, error_prefix)), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
         version = int(answers[0]["version"])  # the next pieces ask for the version that has answered the first
     return _join(answers, answer_type)
@@ -249,7 +250,8 @@ def _join(answers: Sequence[Mapping[str, Any]], answer_type: Callable[..., Answe
 def _encode_array(rows: NDArray[Any]) -> dict[str, Any]:
     """Return headers and body of a request with an array.
 
-    Its .npy header says how many numbers a vector has, so the sidecar cannot cut the numbers into other vectors.
+    The body is a .npy file, whose header says how many numbers a vector has. A body without a header would be cut by
+    the model's d: the sidecar could read 2 vectors of 6 numbers as 3 vectors of 4.
     """
     dtype = "<f4" if rows.dtype == np.float32 else "<f8"
     content = io.BytesIO()
@@ -280,17 +282,17 @@ def _drop_unset(**params: Any) -> dict[str, str]:
     return {name: str(value) for name, value in params.items() if value is not None}
 
 
-def _read_content(answer: "httpx.Response", sent_rows: str = "") -> bytes:
+def _read_content(answer: "httpx.Response", error_prefix: str = "") -> bytes:
     """Return the content of a successful answer. Raises `SidecarError` for any other answer.
 
-    `sent_rows` says which rows were sent, such as "in rows[0:10], ". In the text of the error, it stands before the
-    explanation that the sidecar has sent.
+    `error_prefix` says which rows were sent, such as "in rows[0:10], ". In the text of the error, the prefix stands
+    before the explanation that the sidecar has sent.
     """
     if answer.is_success:
         return answer.content
     try:
         problem = orjson.loads(answer.content)
-        text = f"{sent_rows}{problem['detail']}"
+        text = f"{error_prefix}{problem['detail']}"
         type_ = str(problem["type"])
     except (ValueError, KeyError, TypeError):  # the answer is not a sidecar's, but perhaps a proxy's
         text = f"status {answer.status_code}, and not an answer of a sidecar"

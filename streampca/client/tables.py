@@ -48,12 +48,14 @@ class ModelNames(NamedTuple):
         read, in the table's order. Raises `ValueError` if the columns do not fit the model.
         """
         # pandas gives columns without names the keys 0, 1, …, by which they are read below.
-        have_columns_names = any(isinstance(column, str) for column in columns)
-        wanted: Sequence[Any] = self.names if self.names and have_columns_names else columns
+        columns_are_named = any(isinstance(column, str) for column in columns)
+        # The columns to read, one for each dimension of the model.
+        wanted: Sequence[Any] = self.names if self.names and columns_are_named else columns
         counts = Counter(columns)  # how often the table has each column
         present = [name for name in wanted if counts[name]]
+        # All wanted columns must be there; if the model fills missing entries, at least one.
         is_complete = len(present) == len(wanted)
-        can_fill = self.impute and len(present) > 0  # the model fills the entries of absent columns
+        can_fill = self.impute and len(present) > 0
         fits_model = len(wanted) == self.dimensions and (is_complete or can_fill)
         if not fits_model:
             about_model = f": {list_names(self.names)}" if self.names else " without names"

@@ -26,7 +26,11 @@ class KeepAliveConnection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """At the limit of connections, end an idle connection. If this one sends no request in time, close it, too."""
+        """At the limit of connections, end an idle connection, and accept this new connection.
+
+        Close the new connection if it sends no request within `REQUEST_TIMEOUT_S`.
+        """
+        # uvicorn answers requests with 503 while `limit_concurrency` or more connections are open, this one included.
         count = len(self.connections) + 1  # with this connection
         if count >= (self.limit_concurrency or math.inf):  # None: no limit
             self._end_longest_idle()
@@ -38,9 +42,10 @@ class KeepAliveConnection(H11Protocol):
         # When a connection becomes idle, uvicorn schedules its end in `timeout_keep_alive_task`. So the connection that
         # would end first has been idle for longest.
         connections: list[Any] = list(self.connections)  # their type does not declare the task
-        idle = [c for c in connections if getattr(c, "timeout_keep_alive_task", None)]
+        idle = [connection for connection in connections if getattr(connection, "timeout_keep_alive_task", None)]
         if idle:
             longest_idle = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
+            # Cancel its scheduled end. Otherwise, a second new connection would choose it again, before it has ended.
             longest_idle._unset_keepalive_if_required()
             longest_idle.transport.abort()  # `close` would wait until a TLS client has closed its side, too
 
@@ -57,7 +62,10 @@ class ShortConnection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Schedule the end of the connection. At the limit of connections, end it at once."""
+        """End the connection after `SHORT_CONNECTION_S`, so that clients that hang cannot keep it open.
+
+        If this is the connection number `limit_concurrency`, end it at once: uvicorn would answer it only with 503.
+        """
         super().connection_made(transport)  # adds this connection to `connections`
         if len(self.connections) >= (self.limit_concurrency or math.inf):  # None: no limit
             transport.abort()
@@ -84,7 +92,7 @@ def create_server(
         limit_concurrency=max_connections,
         **options,
     )
-    config.load()
+    config.load()  # if not called here, `serve` would call it, and it would set `ssl` to None, as no files are given
     config.ssl = context
     return uvicorn.Server(config)
 

@@ -43,8 +43,10 @@ class KernelAlarm:
     def start(self) -> None:
         """Create the timer, which does not run before `renew` is called.
 
-        When the timer runs out, `alarm` is called, and `_GRACE_S` seconds later the kernel sends SIGALRM, which ends
-        the process. Raises `OSError` if the kernel refuses a timer.
+        When the timer runs out, the C function `alarm` is called, and `_GRACE_S` seconds later the kernel sends
+        SIGALRM, which ends the process. The timer does not send SIGALRM itself, since it may have run out while the
+        process was stopped (a frozen container). The process then has `_GRACE_S` seconds to cancel the alarm. Raises
+        `OSError` if the kernel refuses a timer.
         """
         if sys.platform != "linux":
             return
@@ -63,14 +65,14 @@ class KernelAlarm:
 
         1. The C library's `_exit` becomes the handler of the signal. Without a handler, the first process of a
            container would ignore the signal.
-        2. faulthandler's handler replaces it. This handler writes the stacks, and then calls the handler before it,
-           `_exit`, with the number of the signal. So the exit code is 14.
+        2. faulthandler's handler replaces `_exit` as the handler. faulthandler's handler writes the stacks, and then
+           calls the handler that it has replaced, as `_exit(14)`, since SIGALRM is signal 14.
         """
         exit_at_once = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
         self._c_signal = self._c_library.signal  # sets the handler of a signal, and returns the handler before
         self._c_signal.restype = ctypes.c_void_p
         self._handler_before = ctypes.c_void_p(self._c_signal(signal.SIGALRM, exit_at_once))
-        # `chain`: faulthandler's handler calls `exit_at_once` at its end.
+        # With `chain`, faulthandler's handler calls the replaced handler `exit_at_once` at its end.
         faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
 
     def renew(self, within_s: float) -> None:
@@ -89,6 +91,8 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        signal.alarm(0)  # cancel the alarm: the timer may have run out before it was deleted
+        # Cancel the alarm, which the timer has set by `alarm(_GRACE_S)` if it ran out before it was deleted.
+        signal.alarm(0)
         faulthandler.unregister(signal.SIGALRM)
+        # `_handler_before` is a pointer to a C function, which Python's `signal.signal` does not accept.
         self._c_signal(signal.SIGALRM, self._handler_before)

@@ -53,12 +53,14 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream)
     processors = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=processors))
+    # A repeated message of these loggers is logged at most once a minute.
     handler.addFilter(OncePerMinute("asyncio", "uvicorn.error", _TRACE_EXPORTER))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    # These loggers never log at DEBUG, where kafka-python logs everything that it sends, passwords included.
+    # With CRITICAL, these loggers log nothing. With the level debug they log from INFO on, but never at DEBUG, where
+    # kafka-python logs everything that it sends, passwords included.
     level_of_silenced = logging.INFO if level == "debug" else logging.CRITICAL
     for name in _SILENCED_LOGGERS:
         logging.getLogger(name).setLevel(level_of_silenced)
@@ -102,8 +104,8 @@ class OncePerMinute(logging.Filter):
 
 
 def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Add the logger's name to events of other libraries."""
-    record = event.get("_record")
+    """Add the logger's name to events of other libraries, which log by the standard library."""
+    record = event.get("_record")  # structlog sets this LogRecord only for an event from the standard library's logging
     if record is not None:
         event["logger"] = record.name
     return event
@@ -112,7 +114,8 @@ def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _to_json(event: EventDict, default: object = None, **_: object) -> str:
     """Return the event as a JSON object that begins with time, level and event.
 
-    A value of a type that JSON does not have becomes text.
+    A value of a type that JSON does not have becomes text. structlog calls this function like `json.dumps`, with the
+    arguments `default` and others, which are ignored.
     """
     first = {name: event[name] for name in ("timestamp", "level", "event") if name in event}
     return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -41,8 +41,10 @@ def describe_openblas_kernels() -> str:
     from threadpoolctl import threadpool_info
 
     names = {library["architecture"] for library in threadpool_info() if library["internal_api"] == "openblas"}
+    # Without names, NumPy uses another library than OpenBLAS: the kernels in use are "not OpenBLAS's".
     in_use = " and ".join(sorted(names)) or "not OpenBLAS's"
-    has_avx512 = _CPUINFO.exists() and set(_CPUINFO.read_text().split()) >= _AVX512
+    processor_flags = set(_CPUINFO.read_text().split()) if _CPUINFO.exists() else set()
+    has_avx512 = processor_flags >= _AVX512  # all of these flags
     are_slow = "Haswell" in names or "Zen" in names  # these kernels do not use AVX-512
     if has_avx512 and are_slow:
         return f"{in_use} on an AVX-512 processor: half as fast; set OPENBLAS_CORETYPE=SkylakeX"
@@ -87,7 +89,7 @@ def open_standard_streams() -> None:
     while descriptor <= _STDERR:
         descriptor = os.open(os.devnull, os.O_RDWR)
     os.close(descriptor)  # the last one is not a standard stream
-    # Python has set a stream to None that was closed when the process began.
+    # Python has set a stream to None that was closed when the process began. sys.stdin may stay None: nothing reads it.
     sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
 

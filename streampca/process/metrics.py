@@ -17,9 +17,9 @@ class LabelledRegistry(CollectorRegistry):
     """
 
     def __init__(self, role: str, **labels: str) -> None:
-        """`role` becomes a label of the metric streampca_build_info.
+        """`labels` are added to every sample. `role` becomes a label of only the metric streampca_build_info.
 
-        Alerts find processes by this label, since users choose the name of the job.
+        Alerts find processes by the label `role`, and not by Prometheus's label `job`, whose values users choose.
         """
         super().__init__()
         self._constant_labels = labels
@@ -62,6 +62,7 @@ class StoreMetrics:
     """Counts and durations of requests to an object store. If the store is a folder, there are no such metrics."""
 
     def __init__(self) -> None:
+        # registry=None: `register` adds the metrics later to the registry of the process.
         self._requests = Counter(
             "streampca_store_requests_total",
             "Requests to the object store, by operation and outcome (ok, missing or error).",

@@ -35,7 +35,8 @@ def end_on_signals() -> None:
     """End the process at once at SIGTERM and SIGINT.
 
     The exit code is 128 plus the number of the signal, as a shell reports it. The handlers do not raise an exception,
-    since it could be lost: at the start Numba compiles, and Python ignores exceptions in C callbacks and finalizers.
+    since it could be lost: while Numba compiles, at the start, Python code runs in callbacks from C and in finalizers,
+    where Python ignores exceptions.
     """
     for number in _SIGNALS:
         signal.signal(number, lambda signal_number, frame: os._exit(128 + signal_number))
@@ -93,12 +94,12 @@ def prepare_process() -> Iterator[PreparedProcess]:
     """Set up threads, memory, metrics and traces of the process.
 
     If an error has ended a thread, it is raised when the block ends. BLAS gets one thread, so that each run gives the
-    same bits, and no threads compete for small blocks. Until `PreparedProcess.run_loop` there is nothing to save, so
-    signals end the process at once.
+    same bits, and no threads compete for small blocks. Signals end the process at once, until
+    `PreparedProcess.run_loop` installs handlers that stop its loop.
     """
-    end_on_signals()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+    end_on_signals()  # at once: before the loop runs, there is nothing to save
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)  # shorter than by default: threads that wait for the GIL get it sooner
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS)  # fewer collections than by default: nearly no object is in a cycle
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with ThreadFailures() as threads, threadpool_limits(1):

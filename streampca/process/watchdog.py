@@ -37,10 +37,14 @@ class _Watch:
         self.due_s: dict[threading.Thread, float] = {}  # value of `ran_s` by which a thread has to tick again
 
     def run(self, ended: threading.Event, alarm: KernelAlarm) -> None:
-        """Until `ended` is set, check the threads, and renew the alarm."""
+        """Until `ended` is set, renew the alarm, and end the process if a thread is overdue.
+
+        The alarm ends the process if this method does not run, because some code holds the interpreter's lock.
+        """
         alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
+            # Not read from a clock: after a stop (a frozen container), a clock would make every thread overdue.
             self.ran_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
@@ -65,6 +69,7 @@ def watch_threads() -> Iterator[None]:
     global _watch
     watch = _Watch()
     ended = threading.Event()
+    # The alarm ends the process if even the watchdog's thread cannot run: some code holds the interpreter's lock.
     alarm = KernelAlarm()
     alarm.start()
     thread = threading.Thread(target=watch.run, args=(ended, alarm), name="watchdog", daemon=True)

@@ -80,7 +80,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
-        telemetry=_TELEMETRY_OPTIONS,
+        telemetry=_TELEMETRY_OPTIONS,  # FastAPI makes one span for each request if a tracer is installed
         # This only documents the token in /openapi.json. The middleware checks it.
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )
@@ -89,7 +89,8 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, label_path=settings.label)
     for endpoints_class in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints_class(engine).add_to(app)
-    # The endpoints parse these requests themselves, and errors are raised, so FastAPI does not document them.
+    # FastAPI documents only the schemas in the signatures of endpoints. The following schemas are in no signature: the
+    # endpoints parse the bodies of requests themselves, and errors are raised.
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, ErrorResponse, NotReadyResponse,
@@ -103,9 +104,10 @@ def _create_layers(
 ) -> ASGIApp:
     """Return the router, wrapped in layers. The layer that is added last is the outermost: a request passes it first.
 
-    FastAPI's own layers would answer errors themselves, before `OuterMiddleware` can turn them into our error format.
+    FastAPI's own stack of layers is not used, since it would answer errors before `OuterMiddleware` can turn them into
+    our error format.
     """
-    app: ASGIApp = AsyncExitStackMiddleware(router)
+    app: ASGIApp = AsyncExitStackMiddleware(router)  # the only layer of FastAPI that its routes need
     app = _restrict_hosts(app, settings)
     app = OuterMiddleware(app, metrics, tokens)  # checks tokens, answers errors, measures requests
     return GZipMiddleware(app, **_GZIP_OPTIONS)

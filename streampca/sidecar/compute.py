@@ -65,12 +65,11 @@ def _compute_contributions(
     names = published.names
     n = len(projected.vectors)
     longest_name = max(len(name) for name in names) if names else 0
-    # For each vector and each of the `count` places, the answer has four numbers: a dimension and its contribution to
-    # T², and the same for SPE. It also has the names of both dimensions. Eight letters of names count as a number, so
-    # two names count as 2·longest_name/8 numbers.
-    numbers_per_place = 4 + longest_name // 4
-    if numbers_per_place * count * n > limits.numbers:
-        allowed = limits.numbers // (numbers_per_place * n)
+    # For each vector and each rank up to `count`, the answer has 2 dimensions and 2 contributions (T² and SPE), which
+    # are 4 numbers, and the 2 names of the dimensions. 8 letters count as a number: 2·longest_name/8 = longest_name/4.
+    numbers_per_rank = 4 + longest_name // 4
+    if numbers_per_rank * count * n > limits.numbers:
+        allowed = limits.numbers // (numbers_per_rank * n)
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
     (t2_dimensions, spe_dimensions), contributions = projected.contributions(count)
     fields: dict[str, Any] = {}
@@ -87,7 +86,7 @@ def _compute_contributions(
 
 def _project_request(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:
     """Project the vectors or the records of a request. Raises `RequestError`."""
-    _require_one_form(request)
+    _require_one_row_field(request)  # exactly one of the fields vectors and records has rows
     if request.vectors is not None:
         field = "vectors"
         rows = request.vectors
@@ -104,13 +103,13 @@ def _project_request(published: PublishedModel, request: VectorsRequest, limits:
         published.model.dimensions,
         limits,
         impute=published.impute,
-        missing_values=published.missing_values,
+        missing_values=published.missing_values,  # numbers that mean a missing entry, such as -999
         names=column_names,
     )
     return published.project(vectors)
 
 
-def _require_one_form(request: VectorsRequest) -> None:
+def _require_one_row_field(request: VectorsRequest) -> None:
     """Raise `RequestError` unless the request has its rows in exactly one field.
 
     The fields are `vectors` and `records`; in a request to reconstruct, `coordinates` is a third.
@@ -146,12 +145,12 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     model = published.model
     if request.coordinates is None:  # the request has vectors or records
         projected = _project_request(published, request, limits)
-        reconstructed = reconstruct_projected(projected)
-        squared_error = projected.residual
+        reconstructed = reconstruct_projected(projected)  # raises `RequestError` unless all its numbers are finite
+        squared_error = projected.residual  # squared distance of each vector from the subspace of the components
         _check_finite("vectors", squared_error)
         fields = {"vectors": reconstructed, "squared_error": squared_error}
         return _build_answer(published, fields, vector_count=len(projected.vectors))
-    _require_one_form(request)  # for vectors and records, `_project_request` does it
+    _require_one_row_field(request)  # for vectors and records, `_project_request` does it
     coordinates = check_rows(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
@@ -184,8 +183,9 @@ def _build_answer(
 ) -> Answer:
     """Return an answer with the version of the model, followed by these fields.
 
-    The arrays are brought into the form that the encoder of JSON takes: C order, and float64 for real numbers. For
-    `vector_count` and `projected`, see `Answer`.
+    The arrays are brought into the form that the encoder of JSON takes: C order, and float64 for real numbers.
+    `vector_count` is how many vectors the metrics count. `projected` are the vectors that the page shows; None if the
+    page shows none of this request.
     """
     encodable: dict[str, Any] = {"version": published.version}
     for name, value in fields.items():
@@ -199,7 +199,8 @@ def _build_answer(
 def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, Any]]) -> Answer:
     """Return the fields of `ModelResponse`: everything about a model except its arrays of size d.
 
-    `drift` says how far the model has moved from each pinned model, by the pin's name.
+    `drift` says how far the model has moved from each pinned model, by the pin's name. A pinned model is a version to
+    which a user has given a name.
     """
     model = published.model
     stats = published.stats
@@ -222,11 +223,11 @@ def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, A
         "last_timestamp_ms": stats.last_timestamp_ms,
         "published_at": published.published_at,
         "settings": published.settings,
-        "components": model.n_components,
+        "components": model.n_components,  # their number; /v1/model/components has the axes
         "positions": positions,
         "drift": drift,
     }
-    return _build_answer(published, fields)
+    return _build_answer(published, fields)  # adds the version before these fields
 
 
 def describe_components(published: PublishedModel, limits: Limits) -> Answer:
@@ -244,7 +245,7 @@ def describe_components(published: PublishedModel, limits: Limits) -> Answer:
     return _build_answer(published, fields | {"names": published.names})
 
 
-def draw_example(published: PublishedModel, chance: np.random.Generator, limits: Limits) -> Answer:
+def draw_example(published: PublishedModel, rng: np.random.Generator, limits: Limits) -> Answer:
     """Draw a vector with the mean and the variances of the model. Return it with the model's names, mean and scale.
 
     Raises `RequestError` if the vector has too many numbers for JSON.
@@ -252,10 +253,11 @@ def draw_example(published: PublishedModel, chance: np.random.Generator, limits:
     model = published.model
     if model.dimensions > limits.numbers:
         raise RequestError(Problem.TOO_LONG_FOR_JSON, f"{model.dimensions} numbers are too many for an example in JSON")
-    coordinates = chance.standard_normal(model.n_components) * np.sqrt(model.explained_variance)
-    noise = chance.standard_normal(model.dimensions) * np.sqrt(model.noise_variance)
+    coordinates = rng.standard_normal(model.n_components) * np.sqrt(model.explained_variance)
+    noise = rng.standard_normal(model.dimensions) * np.sqrt(model.noise_variance)  # one variance for all directions
     noise_outside = noise - noise @ model.components.T @ model.components  # only its part orthogonal to the components
-    vector = model.uncentre(coordinates @ model.components + noise_outside)
+    centred_vector = coordinates @ model.components + noise_outside
+    vector = model.uncentre(centred_vector)  # undoes the scale of a standardised model, and adds the mean
     fields = {"vector": vector, "coordinates": coordinates, "mean": model.mean, "scale": model.scale}
     return _build_answer(published, fields | {"names": published.names})
 
@@ -280,4 +282,5 @@ def compare_axes(one: Model, other: Model) -> dict[str, Any]:
     for i in range(n):
         (angle,) = principal_angles(one_axes[i : i + 1], other_axes[i : i + 1])  # two axes have only one angle
         between.append(angle)
+    # Without axes (n = 0), `principal_angles` returns an empty array, even if the models' dimensions differ.
     return {"between": between, "principal": principal_angles(one_axes, other_axes)}

@@ -170,7 +170,8 @@ class Engine:
         if raw.is_compressed or raw.json_length > _QUICK_JSON_BYTES:
             return False
         newest = self.models.cache.current
-        # Without a model, the work is not known. A model that fills missing entries needs more time for each vector.
+        # Without a model, the work is not known. A model that fills missing entries needs more time for each vector. In
+        # both cases, a body of any type is quick only if it is as short as quick JSON.
         if newest is None or newest.impute:
             return len(raw.body) <= _QUICK_JSON_BYTES
         projection_work = len(raw.body) * newest.model.n_components

@@ -154,7 +154,7 @@ def to_request_error(error: Exception, scope: Scope) -> RequestError:
             return RequestError(
                 Problem.BUSY,
                 "too many large requests at once: try again",
-                limit="memory",
+                limit="memory",  # counted in the metric streampca_limits_reached_total
                 headers={"Retry-After": "1"},
             )
         case RequestValidationError():

@@ -80,15 +80,18 @@ class SidecarMetrics(Collector):
         return encode(registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the model in use. Until a model is published, the metrics have no samples."""
+        """Yield the metrics of the model in use, its drift from pinned models, and the failed loads.
+
+        Until a model is published, only the failed loads have samples.
+        """
         in_use = self._models.cache.current
         for name, text, attribute in _GAUGES:
-            value = attrgetter(attribute)(in_use) if in_use else None
+            value = attrgetter(attribute)(in_use) if in_use else None  # None: the metric has no sample
             yield GaugeMetricFamily(name, text, value)
         yield GaugeMetricFamily(
             "streampca_model_age_seconds",
             "Time since this sidecar found the model in use.",
-            self._models.compute_age_s(),
+            self._models.compute_age_s(),  # None without a model: no sample
         )
         yield _create_component_gauge(
             "streampca_model_explained_variance_ratio",
@@ -103,7 +106,7 @@ class SidecarMetrics(Collector):
         for field, text in _DRIFT_TEXTS.items():
             gauge = GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"])
             value_by_pin = {pin: drift[field] for pin, drift in self._models.drifts.items()}
-            yield _add_samples(gauge, value_by_pin)
+            yield _add_samples(gauge, value_by_pin)  # returns the gauge, with a sample for each pin
         outdated = GaugeMetricFamily(
             "streampca_drift_outdated", "1 if the pinned model no longer fits the stream, else 0.", labels=["pin"]
         )

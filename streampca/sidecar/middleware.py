@@ -78,6 +78,7 @@ class OuterMiddleware:
         self._slots = asyncio.Semaphore(LARGE_REQUESTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, pass it on to the endpoints, turn an error into an answer, and measure the duration."""
         if scope["type"] != "http":  # "lifespan": startup and shutdown
             return await self._app(scope, receive, send)
         if not scope["path"].startswith("/"):
@@ -106,7 +107,7 @@ class OuterMiddleware:
         finally:
             answer.release_slot()
             duration_s = time.perf_counter() - started_at
-            # If no answer has begun, the request is counted with the status 500.
+            # The router has written the route into `scope`. If no answer has begun, the request counts with status 500.
             self._metrics.durations(_name_route(scope), answer.status or 500).observe(duration_s)
 
     async def _send_error(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> bool:
@@ -160,8 +161,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             await self._begin(message)
         elif message.get("body") and not message.get("more_body"):
-            # The whole body of a short answer. The server buffers it without waiting for the client, so a timeout is
-            # not needed. As an optimisation, none is set.
+            # The only part of a short answer. (The last part of a long answer, a `ChunkedResponse`, is empty.) The
+            # server buffers this part without waiting for the client, so as an optimisation no timeout is set.
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -172,12 +173,14 @@ class _Answer:
     async def _begin(self, message: Message) -> None:
         """Add headers to the start of an answer, and take a slot if the answer is large.
 
-        A large answer does not wait for a slot, since it would be in memory while it waits.
+        A slot stands for the memory of one large request or answer. A large answer does not wait for a slot, since the
+        answer would be in memory while it waits. Raises `MemoryError` if no slot is free.
         """
         headers = list(message.get("headers", ()))
+        # Every large answer declares its length, also if it is sent in chunks.
         size = int(dict(headers).get(b"content-length", b"0"))
         if size > SMALL_BYTES:
-            await self.take_slot(timeout_s=0)  # raises if no slot is free now
+            await self.take_slot(timeout_s=0)
         self.status = message["status"]
         message["headers"] = headers + self._headers
 
@@ -205,8 +208,8 @@ def _split_absolute_target(scope: Scope) -> Scope:
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
     """Raise an error unless the request, whose ASGI scope is given, has the token that its path requires.
 
-    A probe needs no token. In the state of a probe, `ANONYMOUS` says whether it has no known token: its answer then has
-    no details.
+    A probe needs no token. In the `request.state` of a probe, `ANONYMOUS` becomes true if the probe has no token, or an
+    unknown one. The answer to the probe then leaves out details.
     """
     path = scope["path"]
     authorization = headers.get(b"authorization", b"").decode("latin-1")
@@ -228,9 +231,10 @@ def _find_required_permission(path: str) -> TokenScope | None:
 
 
 def _refuse_cross_site(path: str, headers: Mapping[bytes, bytes]) -> None:
-    """Raise `RequestError` if a browser sends the request for a page of another site. That page could read the answer.
+    """Raise `RequestError` if a browser sends the request for a page of another site.
 
-    Files of our pages and probes are answered all the same, since they reveal nothing.
+    The browser hides the answer from that page, but the page could keep the sidecar busy, and measure how long answers
+    take. Files of our pages and probes are answered all the same, since they reveal nothing.
     """
     is_cross_site = headers.get(b"sec-fetch-site") == b"cross-site"
     if is_cross_site and not _is_page_file(path) and path not in PROBES:

@@ -80,12 +80,13 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
     """
     raw.require_json()
     for name in ProjectQuery.model_fields:
-        if name in raw.query:  # if it were ignored, another version or another basis would answer
+        if name in raw.query:  # such as ?version=3: if it were ignored, the newest version would be used
             raise invalid(f"{name} is not read from the query: write it into params")
     content = parse_json_object(raw.body, limits)
     tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
     if len(tables) != 1:
         raise invalid(f"the body must have one of {', '.join(_TABLE_FIELDS)}")
+    # The rows are lists or objects. The columns are the names of the values in lists; None if the table has no names.
     rows, columns = _read_table(tables[0])
     has_records = isinstance(rows, list) and len(rows) > 0 and isinstance(rows[0], dict)
     row_field = "records" if has_records else "vectors"
@@ -144,6 +145,7 @@ def _order_columns(vectors: Array, columns: Sequence[str], names: Sequence[str])
     `columns` are the same names in the order that the columns of `vectors` have now. Raises `RequestError` if the rows
     have more or fewer values than columns.
     """
+    # Bytes from base64 get rows and columns here. An array with two axes stays as it is, so its width is checked below.
     vectors = shape_rows(vectors, "vectors", len(columns))
     if len(vectors) == 0:  # without rows, the array may have no columns
         return vectors

@@ -20,13 +20,15 @@ class ModelAge:
     """Decides whether the newest model is too old, by its age and the reports of workers."""
 
     def __init__(self, statuses: ProcessStatuses, clock: Callable[[], float], max_age_s: float) -> None:
+        """A model older than `max_age_s` is too old, unless workers report that the model has learned every record."""
         self._statuses = statuses
         self._clock = clock
         self._max_age_s = max_age_s
         self._read_at = -math.inf  # when the workers' reports were read last
         # Name of a worker → when it wrote its latest report that was read here, by the clock of the worker.
         self._reported_at: dict[str, float] = {}
-        self._confirmed_at = -math.inf  # when workers reported last that the newest model has every record
+        # When this object last read reports by which the newest model had learned every record of the topic.
+        self._confirmed_at = -math.inf
 
     def refresh(self, newest: PublishedModel, age_s: float) -> None:
         """If the newest model will soon be too old, look whether workers report that it has learned every record.
@@ -77,11 +79,11 @@ def _has_every_record(model: PublishedModel, workers: Iterable[ProcessStatus]) -
     """
     read_up_to: dict[int, int] = {}  # partition → position of its worker; partitions without records are left out
     for worker in workers:
-        if worker.trouble:
+        if worker.trouble:  # the text of an error; None if the worker has no problem
             return False
         for name, partition in worker.partitions.items():
-            # The lag (number of unread records) is None until the worker has read a record of the partition. If such a
-            # worker has waited for messages for some seconds, the partition has no unread records.
+            # The lag (number of unread records) is None until the worker has read a record of the partition. The state
+            # "waiting" means that no message has come for some seconds: then the lag None means no unread records.
             is_at_end = partition.lag == 0 or (partition.lag is None and worker.state == "waiting")
             if not is_at_end:
                 return False
@@ -90,6 +92,7 @@ def _has_every_record(model: PublishedModel, workers: Iterable[ProcessStatus]) -
     learned_up_to = {
         partition: position
         for partition, position in model.positions.items()
-        if position > 0 and not is_backfill(partition)  # no worker reads a backfill: it was learned from files
+        if position > 0
+        and not is_backfill(partition)  # a backfill (records from files) has a partition that no worker reads
     }
     return len(read_up_to) > 0 and read_up_to == learned_up_to

@@ -41,60 +41,63 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
 
     A body is JSON, or binary: only rows of numbers. `query` is the schema of the query parameters.
     """
-    if raw.media_type == OCTET_STREAM:  # bytes whose Content-Type lacks the parameter dtype=float32 or dtype=float64
+    # RAW_TYPES are this media type with the parameter dtype=float32 or dtype=float64. Without a parameter, the type of
+    # the numbers is not known.
+    if raw.media_type == OCTET_STREAM:
         example = next(iter(RAW_TYPES))
         raise RequestError(
             Problem.UNSUPPORTED_TYPE, f"{OCTET_STREAM} does not say which numbers: send Content-Type: {example}"
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    stated_rows = parameters.pop("of", None)  # which rows the body holds: "vectors", "coordinates" or None
+    stated_field = parameters.pop("of", None)  # field of the rows in the body: "vectors", "coordinates" or None
     if raw.media_type in BINARY_TYPES:  # a .npy file, or one of RAW_TYPES: numbers without a header
-        row_field = _find_row_field(schema, stated_rows)
+        row_field = _find_row_field(schema, stated_field)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
     raw.require_json(also_supported=BINARY_TYPES)
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
-    if stated_rows is not None:
-        _refuse_other_rows(content, stated_rows)
-    return validate(schema, parameters | content, strict=True)
+    if stated_field is not None:
+        _refuse_other_rows(content, stated_field)  # ?of=vectors must not come with coordinates in the JSON
+    return validate(schema, parameters | content, strict=True)  # strict: JSON must not write a number as a text
 
 
-def _refuse_other_rows(content: Mapping[str, Any], stated_rows: str) -> None:
+def _refuse_other_rows(content: Mapping[str, Any], stated_field: str) -> None:
     """Raise `RequestError` if a JSON body holds other rows than the query parameter `of` has stated.
 
-    `stated_rows` is "vectors" or "coordinates". Records are another form of vectors.
+    `stated_field` is the value of `of`: "vectors" or "coordinates". Records are another form of vectors. The error asks
+    to leave out the parameter `of`, or to send the rows that `of` states.
     """
-    other_fields = ["vectors", "records"] if stated_rows == "coordinates" else ["coordinates"]
+    other_fields = ["vectors", "records"] if stated_field == "coordinates" else ["coordinates"]
     for field in other_fields:
         if content.get(field) is not None:
             raise invalid(
-                f"the query says of={stated_rows}, but the body holds {field}: leave of out, or send {stated_rows}"
+                f"the query says of={stated_field}, but the body holds {field}: leave of out, or send {stated_field}"
             )
 
 
-def _find_row_field(schema: type[BaseModel], stated_rows: str | None) -> str:
-    """Return the field of a request for the rows in a binary body. Raises `RequestError`.
+def _find_row_field(schema: type[BaseModel], stated_field: str | None) -> str:
+    """Return the name of the field to which the rows of a binary body belong: "vectors" or "coordinates".
 
-    A request to reconstruct may have vectors or coordinates. So it must state them in the query parameter `of`, whose
-    value is `stated_rows`.
+    Only a request to reconstruct may have coordinates. Its query parameter `of`, whose value is `stated_field`, must
+    state the field; None: the query does not state it. Raises `RequestError`.
     """
     if "coordinates" not in schema.model_fields:
         return "vectors"
-    if stated_rows is None:
+    if stated_field is None:
         raise invalid("say in the query what the body holds: ?of=vectors or ?of=coordinates")
-    return stated_rows
+    return stated_field
 
 
 def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Return the fields of a JSON body, with rows as lists. If a field is there twice, the last one counts.
+    """Return the fields of a JSON body as a dict, without validating them. Of a repeated field, the last value counts.
 
     Raises `RequestError`, also for a body whose Python objects would need too much memory.
     """
     if len(body) > SMALL_BYTES:
         max_containers = limits.rows + _MAX_CONTAINERS_BESIDE_ROWS
-        # The memory of the largest allowed body. The unit is the memory of a number. A container, which is a list, an
-        # object or a field of an object, takes as much memory as `_NUMBERS_PER_CONTAINER` numbers.
+        # Memory is counted in numbers: a list, an object or a field of an object needs as much memory as
+        # `_NUMBERS_PER_CONTAINER` numbers. This is the memory of the largest allowed body.
         max_memory_in_numbers = limits.numbers + _NUMBERS_PER_CONTAINER * max_containers
         if _estimate_memory_in_numbers(body) > max_memory_in_numbers:
             raise too_large(
@@ -103,7 +106,7 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
             )
     try:
         content = loads(body)
-    except VectorError as error:
+    except VectorError as error:  # its text begins with "not JSON: "
         raise RequestError(Problem.MALFORMED_BODY, f"the body is {error}") from None
     if not isinstance(content, dict):
         raise invalid(f"the body must be a JSON object, not {type_name(content)}")
@@ -138,10 +141,9 @@ def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool =
     With `strict`, the content is from JSON, and its types must be right. Without `strict`, a text such as "3" is
     accepted as a number.
     """
-    # With any context, `parse_version_or_pin` takes no text as a number.
+    # The field `version` has a validator that reads the context: in JSON, the text "3" is not the number of a version.
     context = {"is_json": True} if strict else None
-    # None keeps what each field declares. False would overrule it: even a field that is declared as strict would accept
-    # texts.
+    # Without `strict`, pass None and not False: with False, even a field that is declared as strict would accept texts.
     strict_or_as_declared = True if strict else None
     try:
         return schema.model_validate(content, strict=strict_or_as_declared, context=context)
@@ -160,8 +162,9 @@ def pack_rows(value: Any, name: str) -> Array:
     """Return lists of numbers as an array (n, width).
 
     All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing.
-    Instead of a list, a row may be a text with a JSON array, or with numbers in base64. Rows in base64 become an array
-    (n,) of bytes, since the type of their numbers is not known yet. Raises `RequestError`.
+    Instead of a list, a row may be a text with a JSON array, or with numbers in base64. If the rows are in base64, the
+    result is an array (n,) with the bytes of each row, since the type of the numbers is not known yet. Raises
+    `RequestError`.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
@@ -171,7 +174,7 @@ def pack_rows(value: Any, name: str) -> Array:
             row = _decode_row(row, f"{name}[{i}]")  # a list from a JSON array, or bytes from base64
         rows.append(row)
     first = rows[0] if rows else None
-    if isinstance(first, bytes):
+    if isinstance(first, bytes):  # then all rows must be bytes; `_join_bytes` and `_pack_row` refuse a mix with lists
         return _join_bytes(rows, name)
     width = len(first) if isinstance(first, list) else 0
     packer = NumberPacker(width, null_as_nan=True)
@@ -205,7 +208,8 @@ def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, imp
 
     With `impute`, a record may lack names, but not all of them.
     """
-    packer = NumberPacker(len(names), null_as_nan=True)  # without `impute`, `check_rows` refuses the NaN later
+    # A null becomes NaN. If the model cannot fill the entry, `check_rows` will refuse the NaN and name its place.
+    packer = NumberPacker(len(names), null_as_nan=True)
     labels = [repr(name) for name in names]
     packed = []
     for i, record in enumerate(records):
@@ -220,7 +224,10 @@ def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, imp
 
 
 def _read_record(record: Mapping[str, Any], names: Sequence[str], *, impute: bool) -> list[Any]:
-    """Return the values of these names. If the record may lack one, its value is None, else `KeyError` is raised."""
+    """Return the values of these names. With `impute`, the value of an absent name is None.
+
+    Without `impute`, or if the record has none of the names, an absent name raises `KeyError`.
+    """
     may_lack_names = impute and any(name in record for name in names)
     if may_lack_names:
         return [record.get(name) for name in names]
@@ -238,15 +245,16 @@ def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
         return packer.pack(row, entry=entry_label)
     except VectorError as error:
         if error.reason == "wrong_length":
-            # The text of the error is, for example, "3 numbers, not 4".
+            # For example: "vectors[3] has 3 numbers, not 4 as the rows before it: all need the model's dimensions".
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
         raise invalid(str(error)) from None
 
 
 def _parse_binary(raw: RawRequest, name: str) -> Array:
-    """Return the rows of a binary body as an array (n, width). Raises `RequestError`.
+    """Return the rows of a binary body: an array (n, width) from a .npy file, or a flat array from raw numbers.
 
-    A body without a header becomes a flat array: the width follows from the model, which is not known yet.
+    The width of raw numbers, which have no header, follows from the model, which is not known yet. `name` is the field
+    of the request that errors name. Raises `RequestError`.
     """
     if raw.media_type in RAW_TYPES:
         dtype = np.dtype(RAW_TYPES[raw.media_type])
@@ -324,11 +332,11 @@ def _refuse_wrong_rows(
 ) -> None:
     """Raise `RequestError` for the first entry that is not allowed, or else for a row without a number.
 
-    Infinite entries are not allowed, and missing entries only with `impute`. Missing entries are NaN in the rows
-    `with_nan` (n, d). In the rows `as_given` (n, d), they may be a number of the setting `missing_values`.
+    Infinite entries are not allowed, and missing entries only with `impute`. `as_given` (n, d) are the rows of the
+    request. `with_nan` are the same rows, with NaN in place of each number of the setting `missing_values`.
     """
     is_missing = np.isnan(with_nan)
-    wrong_entry = first_not_finite(with_nan, impute=impute)
+    wrong_entry = first_not_finite(with_nan, impute=impute)  # with `impute`, NaN is allowed
     if wrong_entry is not None:
         i, j = wrong_entry
         entry = as_given[i, j]

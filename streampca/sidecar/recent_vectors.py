@@ -52,8 +52,8 @@ class RecentVectors:
     def add(self, vectors: Array, labels: Sequence[str] | None = None) -> None:
         """Add the vectors (n, d) of a request, and their n labels; None: they have none.
 
-        Then the oldest requests are dropped, as long as the later ones have `_compute_limit(d)` vectors or more. If the
-        earlier vectors have another d, all of them are dropped.
+        Then drop the oldest request, again and again, while at least `_compute_limit(d)` vectors are left without this
+        request. If the earlier vectors have another d, drop all of them.
         """
         n, d = vectors.shape
         limit = _compute_limit(d)
@@ -101,9 +101,9 @@ class RecentVectors:
         }
 
     def _snapshot(self, dimensions: int) -> _Snapshot:
-        """Return the vectors with d dimensions, the oldest first. If the kept vectors have another d, return none."""
+        """Return the kept vectors, the oldest first. If their d is not `dimensions`, return an empty snapshot."""
         with self._lock:
-            requests = list(self._requests)
+            requests = list(self._requests)  # all have the same d: `add` drops the earlier ones when d changes
         if not requests or requests[0].vectors.shape[1] != dimensions:
             return _Snapshot(vectors=np.empty((0, dimensions)), labels=np.empty(0, object), times_s=np.empty(0))
         vectors = np.concatenate([request.vectors for request in requests])
@@ -120,19 +120,19 @@ def _describe_most_unusual(
 ) -> list[dict[str, Any]]:
     """Describe the m vectors with the highest scores, each with the c dimensions that contribute most to its SPE.
 
-    The SPE of a vector is its squared distance from the subspace of the components. The shares of its dimensions are
-    contribution / SPE.
+    The SPE of a vector is its residual: the squared distance from the subspace of the components. The share of a
+    dimension is contribution / SPE.
     """
     score = projected.scores.score
     p = projected.p
     most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]  # (m,): indices of vectors
-    largest_dimensions, contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
-    spe_dimensions = largest_dimensions[1]  # (m, c); at index 0 are the dimensions that contribute most to T²
+    # The dimensions that contribute most to T² are not used.
+    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)  # (m, c)
     spe_contributions = contributions.spe  # (m, c)
     described = []
     for rank, i in enumerate(most_unusual):
         dimensions = spe_dimensions[rank].tolist()
-        spe = float(projected.residual[i])
+        spe = float(projected.residual[i])  # the residual of a vector is its SPE
         divisor = spe or 1.0  # if the SPE is 0, all contributions are 0, and so are the shares
         described.append(
             {

@@ -123,6 +123,7 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
             limit="body_time",  # the name of this limit in the metrics
             headers={"Connection": "close"},
         ) from None
+    # As an optimisation, an empty query is not parsed.
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
     # The values of a repeated parameter become one list with commas.
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}

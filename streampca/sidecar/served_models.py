@@ -48,7 +48,7 @@ class ServedModels:
         self.compared_model: PublishedModel | None = None
         self._clock = clock
         self._pin_names: list[str] = []  # in the listing of the store when the pins were last read
-        self._reread_pins_at = 0.0  # when the pins are read again even if their names are the same
+        self._next_read_of_pins_at = 0.0  # when the pins are read again even if their names are the same
 
     def get_loaded(self, version: int | str | None) -> PublishedModel:
         """Return the model of this version number, or of the version pinned by this name; None means the newest.
@@ -102,18 +102,19 @@ class ServedModels:
         drifts are known.
         """
         pins = Pins(models.store, models.topic)
-        names = pins.names()
+        names = pins.names()  # from the listing of the store, without reading a file for each pin
         if not self._must_read_pins(names, newest):
             return
         earlier_pins = self.pins
-        self.pins = pins.all() if names else {}
-        self.cache.pinned = frozenset(self.pins.values())
+        self.pins = pins.all() if names else {}  # `all` reads a file for each pin
+        self.cache.pinned = frozenset(self.pins.values())  # the cache keeps these versions in memory
         if self._must_compute_drifts(earlier_pins, newest):
             self.compared_model = None  # if reading a pinned model raises, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
             self.compared_model = newest
         self._pin_names = names
-        self._reread_pins_at = self._clock() + _READ_PINS_EVERY_S
+        # The version of a pin may change without a change of the listing, so read the pins again after some seconds.
+        self._next_read_of_pins_at = self._clock() + _READ_PINS_EVERY_S
 
     def _must_read_pins(self, names: list[str], newest: PublishedModel) -> bool:
         """Return whether the pins must be read again. A pin is a name that users give to a version of the model.
@@ -123,8 +124,9 @@ class ServedModels:
         """
         if names != self._pin_names:
             return True
-        is_newer_model = newest is not self.compared_model  # the newest model when the pins were last read
-        return len(names) > 0 and (is_newer_model or self._clock() >= self._reread_pins_at)
+        # `compared_model` is the newest model at the last reading of the pins; None if the store failed then.
+        is_newer_model = newest is not self.compared_model
+        return len(names) > 0 and (is_newer_model or self._clock() >= self._next_read_of_pins_at)
 
     def _must_compute_drifts(self, earlier_pins: dict[str, int], newest: PublishedModel) -> bool:
         """Return whether the drifts must be computed again, after the pins were read."""
@@ -141,7 +143,8 @@ class ServedModels:
         drifts: dict[str, dict[str, Any]] = {}
         gone: dict[str, int] = {}
         for name, version in self.pins.items():
-            pinned = self.cache.get_if_readable(version)
+            pinned = self.cache.get_if_readable(version)  # None if the file cannot be read, or was deleted
+            # `unreadable` has the versions whose files are there, but cannot be read.
             is_deleted = pinned is None and version not in self.cache.loader.unreadable
             if is_deleted:
                 gone[name] = version

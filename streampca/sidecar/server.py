@@ -36,10 +36,12 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     with prepare_process() as process:  # it installs the tracer, which FastAPI looks for when the app is created
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)
+        tls_context = create_tls_context(settings.tls_folder)
+        max_files = _limit_files()  # how many files and connections the process may have open
         server = create_server(
             app,
-            create_tls_context(settings.tls_folder),
-            max_connections=_limit_files() // _FILES_PER_CONNECTION,
+            tls_context,
+            max_connections=max_files // _FILES_PER_CONNECTION,
             http=KeepAliveConnection,
             lifespan="on",
             log_level="warning",
@@ -50,12 +52,12 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         def stop(*_: object) -> None:
             server.should_exit = True
 
-        process.threads.notify = stop  # called when a thread has died
+        process.threads.notify = stop  # `notify` is called when an error has ended a thread
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # When a signal has ended `serve`, uvicorn raises the signal once more. `run_loop` has installed the handler
-        # `stop`, which then takes the signal. By default it would end the process, before "sidecar stopped" is logged.
+        # When a signal has ended `serve`, uvicorn raises the same signal again. `run_loop` makes `stop` the handler, so
+        # the second signal has no effect. By default, it would end the process before "sidecar stopped" is logged.
         process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
@@ -78,6 +80,6 @@ def _limit_files() -> int:
     The limit bounds the memory that connections can take.
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = min(soft_limit, _MAX_FILES)
+    limit = min(soft_limit, _MAX_FILES)  # a soft limit of files is never −1 (no limit): Linux bounds it by fs.nr_open
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     return limit

@@ -60,7 +60,8 @@ class V1Endpoints(Endpoints):
             ),
             ("/v1/score", self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
         ):  # fmt: skip
-            # With `PlainRoute`, which `app.post` cannot be given, the endpoint gets the request and parses it itself.
+            # `PlainRoute` calls the endpoint without FastAPI's work on parameters and answers, which takes longer than
+            # a small projection. `app.post` has no argument for the class of the route.
             app.router.add_api_route(
                 path, vectors_endpoint, methods=["POST"], route_class_override=PlainRoute, tags=["vectors"],
                 response_model=response, responses=errors | describe_binary_answer(NPZ),
@@ -87,7 +88,7 @@ class V1Endpoints(Endpoints):
             parse=partial(parse, schema=schemas.ProjectRequest, query=schemas.ProjectQuery),
             compute=compute.project,
             respond=respond,
-            run_on_loop_if_quick=True,
+            run_on_loop_if_quick=True,  # not in a thread, since waking a thread takes as long as a quick request
         )
 
     async def reconstruct(self, request: Request) -> Response:
@@ -115,7 +116,8 @@ class V1Endpoints(Endpoints):
     ) -> compute.Answer:
         """Return the scores of vectors. If contributions are asked for, also return the label of each record.
 
-        A label is the text at the path in the setting `label`.
+        Contributions are for people who look into single records, which they recognise by the labels. A label is the
+        text at the path in the setting `label`.
         """
         answer = compute.score(published, request, limits)
         labels = self._engine.find_labels(request) if request.contributions else None

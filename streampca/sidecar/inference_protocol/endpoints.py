@@ -117,7 +117,7 @@ class InferenceEndpoints(Endpoints):
             parse=partial(parse, version=model_version),
             compute=infer,
             respond=partial(respond, model=model_name),
-            run_on_loop_if_quick=True,
+            run_on_loop_if_quick=True,  # not in a thread, since waking a thread takes as long as a quick request
         )
 
     def _check_name(self, name: str) -> None:
@@ -156,9 +156,9 @@ class Inference(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
-    if raw.media_type != OCTET_STREAM:
-        raw.require_json(also_supported=[OCTET_STREAM])
-    json_text = raw.body[: raw.json_length]
+    if raw.media_type != OCTET_STREAM:  # clients send this type with JSON that bytes follow
+        raw.require_json(also_supported=[OCTET_STREAM])  # an error names OCTET_STREAM as supported, too
+    json_text = raw.body[: raw.json_length]  # by a header of the request; without the header, the whole body
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])
     bytes_by_default = request.parameters.binary_data_output
@@ -187,11 +187,17 @@ def _parse_tensor(tensor: schemas.Tensor, after_json: bytes) -> Array:
 
 
 def _parse_tensor_bytes(tensor: schemas.Tensor, stated_size: int, content: bytes) -> Array:
-    """Return the vectors (n, d) of a tensor from their bytes. Raises `RequestError` if a size differs."""
+    """Return the vectors (n, d) of a tensor from their bytes, which follow the JSON of the request.
+
+    `stated_size` is the tensor's `binary_data_size`. Raises `RequestError` unless the shape of the tensor,
+    `stated_size` and `content` give the same number of bytes.
+    """
     n, d = tensor.shape
     dtype = np.dtype(_DATATYPES[tensor.datatype])
     size = n * d * dtype.itemsize
     if stated_size != len(content) or stated_size != size:
+        # The error states three sizes: by the shape, by `stated_size`, and of the content. Two of them may be equal, as
+        # in "a FP64 tensor of shape [2, 4] has 64 bytes, not 64, and 60 follow the JSON".
         text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {size} bytes"
         raise invalid(f"vectors: {text}, not {stated_size}, and {len(content)} follow the JSON")
     return np.frombuffer(content, dtype).reshape(n, d)
@@ -203,6 +209,7 @@ def _parse_tensor_data(tensor: schemas.Tensor, data: list[Any]) -> Array:
     The data is a list of rows, or flat: one list with the numbers of all rows.
     """
     n, d = tensor.shape
+    # Data that is not a list, in spite of its type, is refused by `pack_rows` below.
     is_flat = isinstance(data, list) and (len(data) == 0 or not isinstance(data[0], list))
     if is_flat:
         rows = pack_rows([data], "vectors")
@@ -225,7 +232,8 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> co
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
     projected = answer.projected
-    if "reconstruction" in inference.outputs and projected is not None:  # `compute.project` always sets it
+    # `compute.project` always sets `projected`. It is tested for mypy, since other answers have None.
+    if "reconstruction" in inference.outputs and projected is not None:
         answer.fields["reconstruction"] = compute.reconstruct_projected(projected)
     return answer
 

@@ -87,7 +87,7 @@ class HistoryReader:
         }
 
     def read_after(self, after: int) -> list[Metrics]:
-        """Return the metrics of the versions above the version `after` that can be read, in ascending order.
+        """Return the metrics of each readable version above `after`, in ascending order.
 
         If a version has the same settings as the version before it, its `settings` are None, so that a long history
         does not repeat them. The method may read many files, so call it from one thread at a time, and not from the
@@ -97,8 +97,9 @@ class HistoryReader:
         for deleted in set(self._metrics).difference(versions):  # the store does not list it any more
             del self._metrics[deleted]
         for version in versions:
+            # At shutdown, `closed_event` is set. The unread versions are then left out, so that the request ends soon.
             if version > after and version not in self._metrics and not self.closed_event.is_set():
-                self._read(version)
+                self._read(version)  # caches the metrics of the version
         history: list[Metrics] = []
         last_settings = None  # of the version before, also if that version is not returned
         for version in versions:
