@@ -20,8 +20,8 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
     """
     partition_count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
     if settings.dead_letter_topic:
-        # By default, a broker may compact a topic, which would remove letters. The keys are Kafka's names of the options
-        # of a topic, such as "cleanup.policy".
+        # By default, a broker may compact a topic, which would remove letters. The keys are Kafka's names of options,
+        # such as "cleanup.policy".
         configs = {CLEANUP_POLICY: "delete", **_allow_larger_messages(settings)}
         _create_if_missing(settings, settings.dead_letter_topic, 1, replication_factor, **configs)
         require_letters_kept(settings, settings.dead_letter_topic)
