@@ -30,30 +30,31 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     config = create_worker_config(settings)
     offsets = checkpoints.offsets(partition)
-    may_start_at_0 = settings.start == "earliest"  # otherwise the worker may not have learned the first records
+    # A worker with another setting has not learned the records before its start, so an audit cannot begin at 0.
+    may_start_at_0 = settings.start == "earliest"
     start, end = choose_checkpoints(offsets, partition, start, end, may_start_at_0=may_start_at_0)
     saved = checkpoint_file.decode(checkpoints.read_file(partition, end))
-    saved.refuse_other_settings(config.fold)
+    saved.refuse_other_settings(config.fold)  # raises if the checkpoint was learned with other settings of the model
     if start in offsets:
-        fold = checkpoint_file.decode(checkpoints.read_file(partition, start)).fold
+        fold_at_start = checkpoint_file.decode(checkpoints.read_file(partition, start)).fold
     else:  # start is 0
-        fold = Fold.empty(config.fold.learning)
-    messages_at_start = fold.stats.messages
-    fold, count = _learn_again(settings, config, fold, partition, start, end)
-    # The fold now ends behind the last record. The position of the checkpoint may be higher: markers of transactions,
+        fold_at_start = Fold.empty(config.fold.learning)
+    messages_at_start = fold_at_start.stats.messages
+    fold_at_end, count = _learn_again(settings, config, fold_at_start, partition, start, end)
+    # `fold_at_end` ends behind the last record. The position of the checkpoint may be higher: markers of transactions,
     # which are not records, take offsets, too.
-    learned_again = replace(saved, fold=fold.at(end))
+    learned_again = replace(saved, fold=fold_at_end.at(end))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
     # Both are encoded in the format of this release: an earlier release may have written the checkpoint.
     has_same_bytes = checkpoint_file.encode(learned_again) == checkpoint_file.encode(saved)
     if not has_same_bytes:
-        messages_then = saved.fold.stats.messages - messages_at_start
-        messages_now = fold.stats.messages - messages_at_start
-        if messages_now < messages_then:  # the bytes differ because the topic has lost records
+        messages_learned = saved.fold.stats.messages - messages_at_start
+        messages_learned_again = fold_at_end.stats.messages - messages_at_start
+        if messages_learned_again < messages_learned:  # the bytes differ because the topic has lost records
             raise StreampcaError(
-                f"partition {partition}, offsets {start} to {end}: {messages_then:,} messages were learned, and the "
-                f"topic now holds {messages_now:,} of them; compaction or retention has deleted the others, so audit "
-                "newer checkpoints, soon after they were saved"
+                f"partition {partition}, offsets {start} to {end}: {messages_learned:,} messages were learned, and the "
+                f"topic now holds {messages_learned_again:,} of them; compaction or retention has deleted the others, "
+                "so audit newer checkpoints, soon after they were saved"
             )
         raise StreampcaError(
             f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
@@ -103,14 +104,12 @@ def _learn_again(
         closing(open_reader(settings, settings.topic)) as reader,
         threadpool_limits(1),  # so that the fold has the same bits as from a worker
     ):
-        # If the topic lacks the partition, the default lets `read_between` be called, which raises for this partition.
+        # The default is for a partition that the topic does not have: `read_between` raises an error that says so.
         earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))
         first = max(start, earliest)
         all_records = reader.read_between(partition, first, end) if first < end else iter(())
-        records = list(itertools.islice(all_records, _BATCH_RECORDS))
-        while records:
+        while records := list(itertools.islice(all_records, _BATCH_RECORDS)):
             batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
-            fold, _losses = fold.take(batch, config.fold)
+            fold, _losses = fold.take(batch, config.fold)  # the next fold, which has learned the batch
             count += len(records)
-            records = list(itertools.islice(all_records, _BATCH_RECORDS))
     return fold, count

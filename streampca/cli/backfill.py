@@ -34,6 +34,7 @@ def run(
     `number` tells the backfills of a topic apart, `scheduler` is the address of a Dask cluster, and `rejects` is the
     Parquet file to write the rejected rows to. The other parameters are options of the command.
     """
+    # "this" begins the sentence of the error: "this needs …".
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import add_names_of_dimensions, execute
@@ -43,7 +44,7 @@ def run(
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
     if rejects:
         check_writable(str(rejects), ".parquet")
-    chunks = chunks_of(sources)
+    chunks = chunks_of(sources)  # files or parts of files; each is learned on its own, and then all are merged
     until_offsets = parse_offsets(until or "")
     until_ms = None if until_offsets else parse_time_ms(until, "until")  # --until has offsets or a time
     plan = BackfillPlan(
@@ -58,7 +59,7 @@ def run(
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     store = open_store(settings.store)
-    # If the plan has no names, they are taken from the topic's checkpoints or from the first file, which is opened.
+    # If `field` names no dimensions, the names come from the topic's checkpoints, or from the first file.
     plan, first_file = add_names_of_dimensions(store, plan, chunks)
     print_notes(first_file)  # what was guessed about the file
     with progress("learning", len(chunks)) as update:
@@ -72,10 +73,11 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # Elements of arrays are read by position. If an element has moved between rows, its numbers were learned as wrong
-    # dimensions. To notice this, each chunk has saved the places of the elements in the metadata of its table.
+    # The index of an element in an array decides its dimension. If an element such as {"id": "temp"} had different
+    # indices in two rows, its numbers were learned as two dimensions. The places are the indices at which elements of
+    # all rows were found; the table of rejected rows, even without rows, has them in its metadata.
     element_places = decode_element_places(rejected_rows)
-    print_warning(element_places.warning)  # prints nothing if no element has moved
+    print_warning(element_places.warning)  # "" if each element had one index; then nothing is printed
     learned = _describe_learned(checkpoint, settings.store)
     published = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"
@@ -104,13 +106,15 @@ def _print_history(checkpoint: Checkpoint) -> None:
 
 
 def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
-    """Publish a model that contains the backfill, unless a worker runs: then the worker will publish it.
+    """If no worker runs, publish a model with the vectors that this command has learned from the files.
 
-    Returns which model contains the learned vectors, for example "model version 1500 contains them".
+    A running worker publishes such a model itself. Returns which model contains the vectors, for example "model version
+    1500 contains them".
     """
     models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()
-    workers = [report for report in reports if report.transform is None]  # members of transform report this field
+    # Only members of transform report `transform`, so the other reports are of workers.
+    workers = [report for report in reports if report.transform is None]
     if any(worker.is_running(time.time()) for worker in workers):
         if models.versions():
             return "no model contains them yet: a worker of the topic publishes it"

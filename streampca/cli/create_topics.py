@@ -18,14 +18,15 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
 
     If `partitions` or `replication_factor` is None, the broker decides it.
     """
-    count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
+    partition_count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
     if settings.dead_letter_topic:
-        # By default, a broker may compact a topic, which would remove letters.
+        # By default, a broker may compact a topic, which would remove letters. The keys are Kafka's names of options,
+        # such as "cleanup.policy".
         configs = {CLEANUP_POLICY: "delete", **_allow_larger_messages(settings)}
         _create_if_missing(settings, settings.dead_letter_topic, 1, replication_factor, **configs)
         require_letters_kept(settings, settings.dead_letter_topic)
-    if settings.output_topic:
-        _create_if_missing(settings, settings.output_topic, count, replication_factor)
+    if settings.output_topic:  # transform writes the outputs of a partition to the partition with the same number
+        _create_if_missing(settings, settings.output_topic, partition_count, replication_factor)
 
 
 def _create_if_missing(

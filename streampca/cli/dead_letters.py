@@ -76,13 +76,14 @@ def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # The producer is opened first. From then on no other replay can send, so the reader finds every replay note: a
-        # record in the dead-letter topic that says which letters were replayed.
+        # Opening the producer fences every earlier replay of this topic, since all replays have the same transactional
+        # id. So the reader, opened next, finds all replay notes. A replay note is a record in the dead-letter topic
+        # with the offsets of replayed letters, which are not sent again.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,
         ):
-            letters = select_letters(
+            letters = select_letters(  # without letters that a replay note names
                 reader.read, settings.topic, letter_filter, partition_count=producer.partition_count
             )
             count = send_letters(producer.send, letters, settings.dead_letter_topic)
@@ -118,19 +119,22 @@ def select_letters(
 def send_letters(
     send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
 ) -> int:
-    """Send the records of the letters to their topics, and return how many there were.
+    """Send the records of the letters to their topics, and return the number of letters.
 
-    `send` sends records in one transaction. So that no record is sent twice, each transaction also writes a replay note
-    to each partition of the dead-letter topic whose letters it replays, with the offsets of these letters.
+    `send` sends records in one transaction. Each transaction also writes replay notes, so that no record is sent twice.
+    A replay note is a record in a partition of the dead-letter topic, with the offsets of the replayed letters in this
+    partition.
     """
     sent_count = 0
     for batch in _split_into_batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
+        # `partition` and `offset` of a letter say where it lies in the dead-letter topic, not where its record was.
         partitions = {letter.partition for letter in batch}
         for partition in sorted(partitions):
             offsets = [letter.offset for letter in batch if letter.partition == partition]
             value, headers = make_replay_note(offsets)
-            note = Outgoing(dead_letter_topic, partition, value, key=None, headers=headers, timestamp=-1)
+            time_of_sending = -1
+            note = Outgoing(dead_letter_topic, partition, value, key=None, headers=headers, timestamp=time_of_sending)
             records.append(note)
         send(records)
         sent_count += len(batch)
@@ -190,12 +194,15 @@ def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
 
 
 def print_groups(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
-    """Print a table with a row for each group, and then the examples of all groups."""
+    """Print a table of the groups, and then their examples. A group has the letters with one topic and one reason.
+
+    A group holds the number of letters with each status, their partitions and times, and examples of their messages.
+    """
     out = console()
     if not groups:
         out.print(f"no such dead letters in {dead_letter_topic}")
         return
-    statuses = [status.value for status in LetterStatus]
+    statuses = [status.value for status in LetterStatus]  # each is a column, and a key of a group: number of letters
     rows = []
     for group in groups:
         partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group["partitions"].items()))
@@ -203,7 +210,8 @@ def print_groups(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> No
             group["reason"], group["topic"], partitions, *(str(group[status]) for status in statuses),
             group["first_timestamp"] or "–", group["last_timestamp"] or "–",
         ])  # fmt: skip
-    out.print(table(["reason", "topic", "partitions", *statuses, "first", "last"], rows, right=statuses))
+    columns_of_numbers = statuses
+    out.print(table(["reason", "topic", "partitions", *statuses, "first", "last"], rows, right=columns_of_numbers))
     for group in groups:
         for example in group["examples"]:
             where = f"partition {example['partition']}, offset {example['offset']}"

@@ -31,18 +31,19 @@ class Line(NamedTuple):
 
 
 def run(options: Options) -> int:
-    """Do the steps of a worker's start, of transform's, or of both; print a line for each, and return the exit code.
+    """Check whether a worker, a member of transform, or both could start. Return the exit code: 1 if a check failed.
 
-    Raises `SettingsError`.
+    Prints a line about each check. The checks are the steps of the starts; instead of a step that would change
+    something, its harmless `check` is done. Raises `SettingsError`.
     """
     configure_log(options)
     starts = _create_starts(options)
     printed: set[Line] = set()
     with ExitStack() as opened:
         for start in starts:
-            opened.enter_context(start.opened)
+            opened.enter_context(start.opened)  # closes the clients that the steps have opened
         for line in do_steps(list_steps(starts)):
-            if line not in printed:  # both starts have some steps in common, such as the look at the topic
+            if line not in printed:  # both starts have some steps in common, such as the check of the topic
                 console().print(f"{line.mark} {line.step}: {line.text}", style=_STYLES[line.mark])
                 printed.add(line)
     failed = sum(line.mark == FAILED for line in printed)
@@ -78,12 +79,17 @@ def _is_any_given(names: Collection[str], kind: type[Settings], options: Options
 
 
 def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
-    """Return the steps of the starts, and the checks that no start does. The topic is checked once."""
+    """Return the steps of each start, followed by checks that only doctor makes.
+
+    The checks of the topic follow the first start only, so that the topic is checked once.
+    """
     first = starts[0]
     checks = TopicChecks(first)
-    steps = [*first.steps(), *checks.steps()]
+    checks_of_topic_and_first_member = checks.steps()
+    steps = [*first.steps(), *checks_of_topic_and_first_member]
     for start in starts[1:]:
-        steps += [*start.steps(), *checks.list_member_steps(start)]
+        checks_of_member = checks.list_member_steps(start)
+        steps += [*start.steps(), *checks_of_member]
     return steps
 
 

@@ -31,9 +31,9 @@ _FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names 
 
 
 def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
-    """Return a warning with the names of the dimensions that are missing in every vector; "" if there are none."""
+    """Return a warning with the names of the dimensions without a number in any record so far; "" if there are none."""
     seen_names = codec.seen_names
-    seen_names.add(decoded.vectors)
+    seen_names.add(decoded.vectors)  # notes which dimensions have a number; a missing entry is NaN
     unseen_names = seen_names.describe_unseen("the newest records")
     return f"; warning: {unseen_names}" if unseen_names else ""
 
@@ -51,9 +51,11 @@ def _warn_of_dominant_variance(codec: Codec, decoded: Decoded) -> str:
 @np.errstate(over="ignore")  # a number that is too large for float32 becomes infinite, so it is not equal
 def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
     """If records carry float32 and a worker would learn them as float64, return a hint to change that; else ""."""
-    if codec.format not in _FORMATS_WITH_TYPES:  # such as JSON, which is text, or a raw type, which is a setting
+    # The records of other formats do not say their type: JSON is text, and the type of raw numbers is a setting.
+    if codec.format not in _FORMATS_WITH_TYPES:
         return ""
-    if codec.judge.dtype == "float32":
+    dtype_of_learning = codec.judge.dtype
+    if dtype_of_learning == "float32":
         return ""
     as_float32 = decoded.vectors.astype(np.float32)
     if not np.array_equal(decoded.vectors, as_float32, equal_nan=True):
@@ -197,14 +199,15 @@ class TopicChecks:
         )
 
     def _find_open_transactions(self) -> dict[int, int]:
-        """Return the offset of the open transaction in each partition that has one.
-
-        The committed records of such a partition end there.
-        """
+        """Return the offset of the open transaction in each partition that has an open transaction."""
         offsets = {}
-        for partition, (_first, committed_end) in self.reader.find_bounds().items():
-            # The end of the log, behind the records of open transactions. The reader looked it up when it was opened.
-            _earliest, high_watermark = self.reader.log_bounds[partition]
+        # The committed records of a partition end where a transaction is open, and otherwise at the end of the log.
+        # `find_bounds` asks for the end of the committed records now; the reader has asked for the end of the log, the
+        # high watermark, when it was opened.
+        bounds_now = self.reader.find_bounds()
+        bounds_at_opening = self.reader.log_bounds
+        for partition, (_first, committed_end) in bounds_now.items():
+            _earliest, high_watermark = bounds_at_opening[partition]
             if committed_end < high_watermark:
                 offsets[partition] = committed_end
         return offsets
@@ -220,10 +223,10 @@ class TopicChecks:
 
     def _check_newest_record(self) -> str:
         """Check that the newest records have plausible numbers, and that the newest vector can be used."""
-        bounds = self._find_bounds_with_records()
+        bounds = self._find_bounds_with_records()  # first offset and end of each partition that is not empty
         if not bounds:
             return "the topic is empty"
-        # So many records in a row without a vector mean that a setting is probably wrong.
+        # If none of SUSPICIOUS_RUN records holds a vector, a setting is probably wrong.
         newest = self.reader.read_newest(bounds, count=SUSPICIOUS_RUN)
         if not newest:
             return "no record received in time; an open transaction may block them"
@@ -238,17 +241,19 @@ class TopicChecks:
         codec = self._start.codec
         records = [record for _partition, record in newest]
         # A raw format does not name the type of its numbers. Numbers that were read as a wrong type look implausible.
-        samples = codec.sample_untyped(records)
+        samples = codec.sample_untyped(records)  # numbers of the vectors; none if the format names their type
         wrong_type = codec.explain_wrong_type(samples)
         if wrong_type:
             raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
         values = codec.values_to_decode(records)  # with the schema id before a value, if a header has the id
-        # If the vectors are large, only the newest records are decoded.
+        # `decode_some` decodes the first values, which are the newest, until their vectors take many megabytes.
         decoded, decoded_count = codec.decode_some(values)
         skipped_indices = {reject.index for reject in decoded.skipped}
         not_skipped = [index for index in range(decoded_count) if index not in skipped_indices]
-        if not not_skipped:
-            return self._report_all_skipped(decoded.skipped[0].reason, len(newest))
+        are_all_skipped = not not_skipped
+        if are_all_skipped:
+            reason_of_newest = decoded.skipped[0].reason
+            return self._report_all_skipped(reason_of_newest, len(newest))
         newest_index = not_skipped[0]  # the newest record that is not skipped, which must be a vector
         partition, record = newest[newest_index]
         where = f"partition {partition}, offset {record.offset}"
@@ -256,11 +261,12 @@ class TopicChecks:
             if reject.index == newest_index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
         age_s = self._check_age_s(record, where)
-        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {age_s:,.0f} s old"
+        dimensions = codec.judge.dimensions  # the judge rejects vectors with other dimensions
+        finding = f"{where} is a vector of {dimensions} numbers, {age_s:,.0f} s old"
         finding += _describe_range(decoded) + _suggest_float32(codec, decoded) + _warn_of_unseen_names(codec, decoded)
         if isinstance(self._settings, WorkerSettings) and not self._settings.standardize:
             finding += _warn_of_dominant_variance(codec, decoded)
-        if decoded.warning:
+        if decoded.warning:  # for example, an element of an array was found at two indices
             finding += f"; warning: {decoded.warning}"
         return finding
 
@@ -275,16 +281,17 @@ class TopicChecks:
         return finding
 
     def _check_age_s(self, record: Record, where: str) -> float:
-        """Return how many seconds old a record is.
+        """Return how many seconds old a record is. `where` names the record in errors.
 
-        Raises `BadRecordError` if it is in the future, or if a worker needs its timestamp and this is not in
-        milliseconds.
+        Raises `BadRecordError` if the record is in the future. Also raises it if a worker has a half-life in seconds,
+        but the timestamp of the record is not in milliseconds.
         """
         needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
-        is_outside_1990_to_2100 = len(find_odd_timestamps(np.array([record.timestamp]))) > 0
-        if needs_time and is_outside_1990_to_2100:
-            # The error ends, for example: "1700000000, in milliseconds since 1970 no time between 1990 and 2100; it may
-            # be a time in seconds".
+        odd_timestamps = find_odd_timestamps(np.array([record.timestamp]))  # before 1990 or after 2100
+        is_odd = len(odd_timestamps) > 0
+        if needs_time and is_odd:
+            # `describe_odd_timestamp` repeats the timestamp, and says what is wrong with it: in milliseconds it is not
+            # between 1990 and 2100, but maybe it is a time in seconds.
             raise BadRecordError(
                 f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
             )

@@ -20,7 +20,8 @@ def drop(
 ) -> None:
     """Delete what was learned of a partition or backfill, and the models that contain it, if `confirm` agrees.
 
-    `delete_offset` is called before any file is deleted. Raises `SettingsError` if there is nothing to delete.
+    `delete_offset` deletes the group's committed offset of the partition; a backfill has no offset. It is called before
+    any file is deleted. Raises `SettingsError` if there is nothing to delete.
     """
     store = open_store(settings.store)
     name = partition_name(partition)
@@ -30,6 +31,7 @@ def drop(
     parts_folder = f"{folder}/parts"  # only an interrupted backfill has this folder
     paths = store.names(folder)  # of files and of subfolders, such as `parts_folder`
     checkpoints = [path for path in paths if path.endswith(".npz")]
+    # The other files of a backfill: the digest of its sources, its rejected rows, and the parts of an interrupted one.
     other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
     other_files += store.names(parts_folder)
     models = Models(store, settings.topic)
@@ -44,9 +46,9 @@ def drop(
     for path in checkpoints:
         store.delete(path)
     versions = models.find_containing(partition)  # read again: workers may have published until they stopped
-    # The highest version is the newest model, and a version is a number of learned vectors. If the models that contain
-    # the partition were kept, a new model without the partition would have a lower version, and would not be used.
+    # A version is a number of learned vectors, and the highest version is used. A model without the partition has
+    # learned fewer vectors, so it would never be used while models with the partition are kept.
     models.delete(versions)
-    for path in other_files:  # last: if this command is killed before, it finds the backfill when it is run again
+    for path in other_files:  # deleted last: after a kill, a repeated command still finds a backfill to delete
         store.delete(path)
     console().print(f"deleted {what}, and {len(versions)} models that contained it")

@@ -11,7 +11,7 @@ def run(location: str, output_format: str, output: str, topic: str | None) -> No
 
     Raises `StreampcaError`.
     """
-    # A user who wants an .npz needs no export: the error says that the file of a model is a file of NumPy already.
+    # FORMATS has no "npz", since the file of a model is an .npz of NumPy already, as the error says.
     if output_format not in FORMATS:
         raise SettingsError(
             f"--to {output_format}: must be one of {', '.join(FORMATS)}; a model's own file is one of NumPy"

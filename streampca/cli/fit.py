@@ -52,16 +52,19 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
     start_model = locations.model_at(start_from) if start_from else None
-    if start_model and options != FitOptions():  # an option is not the default, so it was given
+    # Options that shape the model must not be given: the model to continue was learned with its own.
+    if start_model and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     if start_model:
         file_options = file_options._replace(dimensions=start_model.model.dimensions, names=start_model.names)
         rows = open_rows(file, file_options._replace(impute=start_model.impute))
-        fold_config = FoldConfig.from_dict(start_model.settings, start_model.names or rows.names)
+        names = start_model.names or rows.names  # of the dimensions; a model without names gets those of the file
+        fold_config = FoldConfig.from_dict(start_model.settings, names)  # as the model was learned
     else:
         rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
         fold_config = _create_fold_config(options, rows)
     learning_config = fold_config.learning
+    # The numbers that stand for missing entries, such as -999.
     missing_values = MissingValues.of(learning_config.missing_values, learning_config.dtype)
     rows = rows._replace(missing_values=missing_values)
     locations.check_writable(output, ".npz")
@@ -72,16 +75,18 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
         if fold.stats.learned < 2:
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.from_fold(fold, fold_config)
-    published = merged.make_published_model(fold_config, outcome.past_scores.histograms, time.time())
-    # A later fit with --start-from needs two arrays besides the model: the covariance, divided by the total variance of
-    # the model, and how often each entry or pair of entries was known, that is not missing.
+    past_scores = outcome.scores_builder.histograms
+    published = merged.make_published_model(fold_config, past_scores, time.time())
+    # The file gets two more arrays, from which a later fit with --start-from continues. `continuation` is the
+    # covariance relative to the total variance of the model. `known` says in which share of the vectors each entry, or
+    # each pair of entries, was not missing.
     continuation = axes.compute_continuation(merged.state, published.model.total_variance)
     published = replace(published, continuation=continuation, known=merged.state.known)
     locations.write(output, model_file.encode(published))
     print_warning(describe_dominant_dimension(published))
     learned_before = start_model.version if start_model else 0
     learned = fold.stats.learned - learned_before
-    clipped = merged.state.clipped  # how many vectors had their influence limited
+    clipped = merged.state.clipped  # how many outliers were moved towards the mean before they were learned
     _report(published.model, output, outcome.seconds, learned, clipped=clipped)
 
 
@@ -120,7 +125,7 @@ class _Learned(NamedTuple):
     """What was learned from the rows of a file."""
 
     fold: Fold
-    past_scores: PastScoresBuilder
+    scores_builder: PastScoresBuilder  # has scored the vectors
     seconds: float  # that learning took
 
 
@@ -130,9 +135,9 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
     Prints which rows were skipped, and warnings. Raises `InputError` at the first vector that cannot be learned.
     """
     fold = restore_fold(start_model, fold_config) if start_model else Fold.empty(fold_config.learning)
-    past_scores = PastScoresBuilder(fold_config.learning.components)
-    if start_model and start_model.past_scores:  # new scores are added to those of the model
-        past_scores.histograms = start_model.past_scores
+    scores_builder = PastScoresBuilder(fold_config.learning.components)  # scores vectors, and keeps histograms
+    if start_model and start_model.past_scores:  # new scores are added to the histograms of the model
+        scores_builder.histograms = start_model.past_scores
     judge = Judge.of(fold_config.learning)  # decides which vectors may be learned
     skipped = Counter[str]()  # by reason
     seen_names = SeenNames(fold_config.names)
@@ -144,17 +149,21 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             _refuse_bad_vector(chunk, judge, rows.path, fold_config.learning.components)
             # A file has no offsets: the position of the fold is the number of learned vectors.
             batch = batch_of_rows(chunk.vectors, fold.stats.learned + len(chunk.vectors))
-            # Past scores are scores of vectors that were not learned yet, so a block is scored before it is learned.
-            fold, _losses = fold.take(batch, fold_config, before_block=past_scores.score_block)
+            # `take` returns the next fold, which has learned the batch in blocks. Past scores are scores of vectors
+            # that were not learned yet, so `take` lets each block be scored before it learns the block.
+            fold, _losses = fold.take(batch, fold_config, before_block=scores_builder.score_block)
             stats = fold.stats
+            # `recent_loss` is the share of the vectors' squared lengths that the model did not explain.
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=chunk.share, rows=stats.learned, note=loss)
     seconds = time.perf_counter() - started
     for line in describe_skipped(skipped):
         print_note(line)
     print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.describe_moved_array_elements())  # an element with another index was read as another dimension
-    return _Learned(fold, past_scores, seconds)
+    # The index of an element in an array decides its dimension. If an element such as {"id": "temp"} was at different
+    # indices in two rows, its numbers were learned as two dimensions.
+    print_warning(rows.describe_moved_array_elements())
+    return _Learned(fold, scores_builder, seconds)
 
 
 def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int) -> None:
@@ -162,6 +171,7 @@ def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int
     bad = judge.first_bad(chunk.vectors)
     if bad is None:
         return
+    # The more components, the more entries of a vector must be known. So the error names the number of components.
     hint = f" with --components {components}" if bad.reason == "too_few_observed" else ""
     raise InputError(f"{path}, row {chunk.rows[bad.row]}: {bad.message}{hint}")
 
@@ -169,7 +179,8 @@ def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int
 def _report(model: Model, output: str, seconds: float, learned: int, *, clipped: int) -> None:
     """Print a table of the components, and how fast the vectors were learned.
 
-    `learned` is the number of these vectors, and `clipped` how many of them had their influence limited.
+    `learned` is the number of these vectors. `clipped` is the number of outliers among the vectors, which were moved
+    towards the mean before they were learned.
     """
     out = console()
     ratios = model.explained_variance_ratio

@@ -52,6 +52,7 @@ def _describe_file(path: str, data: bytes) -> dict[str, Any]:
 def _describe_model(data: bytes) -> dict[str, Any]:
     """Return the header of a model file, and the sizes and variances of its model. Raises `DamagedFileError`."""
     model = model_file.decode(data).model  # also checks the whole file
+    # Decoded once more, since the model does not keep the header. `upgrade_model` converts files of older formats.
     header, _arrays = npz.decode(data, model_file.KIND, model_file.FORMAT_VERSION, earlier_format.upgrade_model)
     return {
         **header,
@@ -66,11 +67,12 @@ def _describe_model(data: bytes) -> dict[str, Any]:
 def _describe_checkpoint(data: bytes) -> dict[str, Any]:
     """Return the header of a checkpoint file, and the sizes of its fold. Raises `DamagedFileError`."""
     fold = checkpoint_file.decode(data).fold  # also checks the whole file
+    # Decoded once more, since the fold does not keep the header. `upgrade_checkpoint` converts files of older formats.
     header, _arrays = npz.decode(
         data, checkpoint_file.KIND, checkpoint_file.FORMAT_VERSION, earlier_format.upgrade_checkpoint
     )
-    del header["event_time"]  # stored as the last timestamps: too long a list to show
-    dimensions, columns = fold.state.C.shape
+    del header["event_time"]  # a list of the last timestamps, which is too long to show
+    dimensions, columns = fold.state.C.shape  # the columns of C are the axes of the state
     return {
         **header,
         "dimensions": dimensions,
@@ -95,7 +97,7 @@ def describe_store(location: Path | str) -> dict[str, Any]:
 
 
 def _describe_topic(store: Store, topic: str) -> dict[str, Any]:
-    """Return the partitions, models and pins of a topic."""
+    """Return the partitions, models and pins of a topic. A pin is a user's name for a version, which is then kept."""
     checkpoints = Checkpoints(store, topic)
     versions = Models(store, topic).versions()
     partitions = {}

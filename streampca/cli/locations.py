@@ -44,8 +44,8 @@ def check_writable(path_or_url: str, suffix: str) -> None:
         raise SettingsError(f"cannot write {path_or_url}: the name of this file must end with {suffix}")
     if store_url.find_scheme(path_or_url) is not None:
         store, name = open_parent_store(path_or_url)
-        check_name(name)
-        store.check()
+        check_name(name)  # raises if a store cannot have a file with this name
+        store.check()  # writes, reads and removes a small file
         return
     folder = Path(path_or_url).absolute().parent
     if Path(path_or_url).is_dir():

@@ -52,9 +52,10 @@ class MemberStart(ABC):
         """Return the steps in their order; the last one finds the positions. The group is joined after all of them."""
 
     def create_in_flight(self, process: Process) -> InFlight[Any]:
-        """Create the threads that decode records and work on the vectors, with a limit on the bytes in flight.
+        """Create the threads that decode records, and that later do the loop's work on the vectors.
 
-        Records whose decoding must be repeated, such as while the schema registry is away, become `Undecoded`.
+        The bytes of records and vectors in flight are limited. If the decoding of records must be repeated, such as
+        while the schema registry is away, the records become `Undecoded`.
         """
         decode: Callable[[Records], Vectors | Undecoded] = partial(decode_records, self.codec)
         if process.spans:  # OpenTelemetry is set up, so each decoding becomes a span of a trace
@@ -63,7 +64,8 @@ class MemberStart(ABC):
             create_threads(),
             decode=decode,
             limit_bytes=in_flight_limit_bytes(self.settings),
-            check_threads=process.prepared.threads.raise_first_error,  # raises if any thread of the process has died
+            # `process.prepared` is set up before every start. Its `threads` note the error of a thread that has died.
+            check_threads=process.prepared.threads.raise_first_error,
         )
 
     def _list_steps_at_brokers(self) -> list[Step]:

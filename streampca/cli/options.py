@@ -157,8 +157,8 @@ def configure_log(options: Options) -> None:
 def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
     """Configure the log, read the settings of the class named `kind`, and yield them. Raises `SettingsError`.
 
-    With `logs_errors`, an error that ends the block becomes the last line of the log, and each variable STREAMPCA_…
-    that is not a setting is logged.
+    With `logs_errors`, an error in the block is logged as the last line and ends the process with an exit code. Each
+    variable STREAMPCA_… that is not a setting is then logged, too.
     """
     from streampca.process import start
     from streampca.settings import commands
@@ -167,6 +167,7 @@ def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> 
     if logs_errors:
         _log_unknown_variables()
     on_error = start.exit_on_error() if logs_errors else nullcontext()
+    # If the block needs a package that only streampca[worker] installs, the error says how to install it.
     with on_error, explain_missing_worker_extra():
         yield getattr(commands, kind).read(**options)
 
@@ -187,29 +188,37 @@ def _log_unknown_variables() -> None:
 
 
 def command(
-    app: typer.Typer, *settings: str, name: str | None = None, logs_errors: bool = False
+    app: typer.Typer, *setting_names: str, name: str | None = None, logs_errors: bool = False
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings and `config` as options.
 
-    The annotation of the function's first parameter decides what the function gets there: for the name of a class of
-    settings, an object of this class; for `Options`, a dictionary of the values as they were given. With `logs_errors`,
-    an error that ends the command is the last line of its log instead of a line on stderr. The decorator returns
-    nothing: only `app` calls the function.
+    If the first parameter is annotated "WorkerSettings", for example, the function is called with an object of this
+    class. If the annotation is `Options`, the function is called with a dictionary of the options' values as given.
+    With `logs_errors`, an error that ends the command is the last line of its log instead of a line on stderr. The
+    decorator returns nothing: only `app` calls the function.
     """
-    option_names = (*settings, "config")
+    option_names = (*setting_names, "config")
 
     def add_command(function: Callable[..., None]) -> None:
-        """Add `function` to `app` as a command. Typer calls `run`, and `run` calls `function`."""
+        """Add `function` to `app` as a command with the options `option_names`, and then its own parameters.
+
+        Typer calls `run`, and `run` calls `function`.
+        """
         settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            """Call `function` with the settings as its first argument, and with the command's own arguments."""
+            """Call `function`, which was decorated, with the arguments that the user gave on the command line.
+
+            If the first parameter of `function` is annotated `Options`, it gets the options as given. Otherwise its
+            annotation names a class of settings, and it gets an object of this class.
+            """
             options = {name: arguments.pop(name) for name in option_names}
-            if settings_parameter.annotation is Options:
+            first_annotation = settings_parameter.annotation  # of `function`
+            if first_annotation is Options:
                 function(options, **arguments)
                 return
-            class_name = settings_parameter.annotation  # a string, since only `read_settings` imports the class
+            class_name = first_annotation  # a string such as "WorkerSettings", since `read_settings` imports the class
             with read_settings(class_name, options, logs_errors=logs_errors) as settings_of_command:
                 function(settings_of_command, **arguments)
 
@@ -228,8 +237,8 @@ def _create_signature(option_names: Iterable[str], own_parameters: Iterable[insp
     for name in option_names:
         annotation: Any = Annotated[str | None, typer.Option(metavar="VALUE")]
         if name == "config":
-            annotation = Config
-        elif name in FLAGS:
+            annotation = Config  # the annotation of the option --config: a path, with its own help
+        elif name in FLAGS:  # true or false, so the options have no value: --name and --no-name
             annotation = Annotated[bool | None, typer.Option()]
         option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         parameters.append(option)

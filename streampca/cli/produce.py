@@ -42,19 +42,21 @@ def run(
     if has_file == synthetic:  # both are given, or neither
         raise InputError("give either a file to send or --synthetic")
     try:
+        # The fields of a value that hold the vector: one field with d numbers, or d fields with one number each.
         layout = Layout.of_vector(settings.format, settings.field)
     except ValueError as error:
         raise SettingsError(f"field={settings.field}: {error}") from None
     names = None  # of the dimensions
     d = settings.dimensions
-    if len(layout.fields) > 1:  # each path in `field` holds one number, and names a dimension
+    if len(layout.fields) > 1:  # each path in `field` names a dimension, so `settings.dimensions` is not needed
         names = name_paths(parse_paths(settings.field))
         d = len(names)
     rows = open_rows(file, file_options._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
     print_notes(rows)
-    values = _pace(_encode_rows(rows, settings, layout, repeat), rate)
+    values_and_shares = _encode_rows(rows, settings, layout, repeat)  # each with the share of the file that was read
+    paced = _pace(values_and_shares, rate)
     started = time.monotonic()
-    sent_count = _send(values, settings, is_endless=repeat or synthetic)
+    sent_count = _send(paced, settings, is_endless=repeat or synthetic)
     seconds = time.monotonic() - started
     console().print(
         f"sent {sent_count:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s"
@@ -90,13 +92,17 @@ def _send(values: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, i
 
 
 def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[tuple[bytes, float]]:
-    """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly."""
+    """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly.
+
+    The layout names the field of a value that holds the vector, or the d fields that hold one number each.
+    """
     writer = create_writer(settings, settings.format, settings.topic, layout)
     names = list(layout.fields)
-    for _ in itertools.count() if repeat else range(1):
-        for chunk in rows.chunks(skip_nulls=True):
+    passes = itertools.count() if repeat else range(1)  # over the file
+    for _ in passes:
+        for chunk in rows.chunks(skip_nulls=True):  # without rows whose vector is null
             is_vector_in_one_field = len(names) == 1  # if not, each of d fields holds one number
-            columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T
+            columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T  # one column for each field
             values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
             if settings.format == "json":  # the other formats hold only the vector
                 other_columns = chunk.others  # all columns of the file that are not part of the vector
@@ -114,7 +120,9 @@ def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator
     for count, value in enumerate(values):
         if count == 0:
             started = time.monotonic()  # not before, since the first value may take long
-        ahead_s = count / rate - (time.monotonic() - started)
+        ahead_s = count / rate - (time.monotonic() - started)  # how long before its time the value would be yielded
+        # At a high rate, one sleep of `_SHORTEST_SLEEP_S` is for several values, since a sleep for each value would
+        # take much of the processor. A long wait is divided, since `time.sleep` refuses extremely long times.
         while ahead_s > 0:
             time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
             ahead_s = count / rate - (time.monotonic() - started)

@@ -50,7 +50,7 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
     `to` and `partition` are the options --to and --partition. Raises `SourceError` if the group has members,
     `TopicReplacedError` if the checkpoints are of another topic, and `SettingsError` if records would be learned twice.
     """
-    if to and _must_be_time(to):
+    if to and _must_be_time(to):  # it is neither a word, such as "latest", nor offsets
         _parse_time_ms(to)  # refuses a wrong time before brokers are asked
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
@@ -60,7 +60,9 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
             checkpoint.refuse_other_topic(topic_id)
         new_checkpoints: list[Checkpoint] = []
         if to:
+            # The new position of each partition; of `partition` only, if it is given.
             positions = find_positions(admin, settings.topic, to, partition)
+            # Raises if a partition was learned beyond its new position: its records would be learned twice.
             new_checkpoints = _make_checkpoints(checkpoints, topic_id, positions)
         committed = find_committed_offsets(admin, settings.topic, settings.group_id)
         offsets = format_offsets({tp.partition: found.offset for tp, found in committed.items()})
@@ -176,10 +178,13 @@ def _must_be_time(to: str) -> bool:
 
 
 def _parse_time_ms(to: str) -> int:
-    """Parse the time in the option --to to milliseconds since 1970. Raises `SettingsError`."""
+    """Return the time that the option --to names, in milliseconds since 1970. Raises `SettingsError`.
+
+    The option may also be "earliest", "latest" or offsets; the caller has already found that it is none of these.
+    """
     try:
         return parse_iso_time_ms(to)
-    except ValueError as error:  # the caller has already compared the text with the words, and parsed it as offsets
+    except ValueError as error:
         raise SettingsError(f"--to: neither earliest, latest nor offsets (0:1200,1:1177), and {error}") from None
 
 

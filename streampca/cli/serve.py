@@ -12,14 +12,14 @@ from streampca.stores.models import Models
 def run(options: Options, model: str | None) -> None:
     """Serve the models of the store, or the model of the file `model`, until SIGTERM or SIGINT."""
     published = model_at(model) if model else None
-    if published:  # the topic is the one of the option, else the one in the file, else it is called "model"
+    if published:  # without the option --topic, the topic in the file is used; a file of `fit` names none
         options = options | {"topic": options["topic"] or published.topic or "model"}
     with read_settings("ServeSettings", options, logs_errors=True) as settings:
         if published:
-            store_with_one_model = MemoryStore()
+            store_with_one_model = MemoryStore()  # has no metrics, since no request to it can fail or take long
             Models(store_with_one_model, settings.topic).save(published)
             server.run(settings, store_with_one_model)
         else:
             metrics = StoreMetrics()
-            store = open_store(settings.store, metrics.observe)
+            store = open_store(settings.store, metrics.observe)  # counts and times each request to the store
             server.run(settings, store, metrics)

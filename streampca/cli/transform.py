@@ -33,17 +33,20 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        could_save=partial(would_brokers_accept_save, settings),  # called if no commit has succeeded for long
-        save_after_s=0.0,  # there is no interval between saves: each transaction is committed within a second
+        # Called if no commit has succeeded for long. If brokers would accept a save from a new client, the fault is in
+        # this process, which then reports that it is unhealthy.
+        could_save=partial(would_brokers_accept_save, settings),
+        save_after_s=0.0,  # a save is due at once: each transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
         find_model, *later_steps = start.steps()
         try:
-            if not _wait_for_model(process, find_model):
+            has_found_model = _wait_for_model(process, find_model)
+            if not has_found_model:  # a signal has ended the wait
                 return
-            fixed_version = start.model.version  # None if the newest model projects
-            if fixed_version is not None:
+            fixed_version = start.model.version  # None if always the newest model is used
+            if fixed_version is not None:  # log, metrics and status reports show the version and its pins
                 process.member.notify(ModelFixed(fixed_version, start.pin_names))
             start.model_cache.start(POLL_INTERVAL_S)
             process.do_steps(later_steps)
@@ -57,12 +60,12 @@ def run(settings: TransformSettings) -> None:
 def _wait_for_model(process: Process, find_model: Step) -> bool:
     """Repeat the step that finds the model, maybe for days, until it is done. Return False if a signal ends the wait.
 
-    Afterwards, a signal ends the process at once, because no loop runs yet that could be stopped.
+    When the function has returned, a signal ends the process at once, until the member's loop runs.
     """
     stop_signals: list[str] = []  # the names of the signals that have come
     stop_on_signals(stop_signals.append)
-    process.do_steps([find_model], stop_signals)  # returns soon after a signal was added
-    end_on_signals()
+    process.do_steps([find_model], stop_signals)  # returns when the step is done, or soon after a signal was added
+    end_on_signals()  # from now on, a signal ends the process at once
     return not stop_signals
 
 
@@ -81,11 +84,11 @@ def _create_transformer(start: TransformStart, process: Process) -> Transformer:
         topic=settings.output_topic,
         codec=start.codec,
         model=start.model,
-        output_fields=start.output_fields,
-        packer=start.packer,
+        output_fields=start.output_fields,  # which results of a projection outputs have, such as coordinates
+        packer=start.packer,  # encodes outputs
         source_topic=settings.topic,
         dead_letter_topic=settings.dead_letter_topic,
-        only_p_below=settings.only_p_below,
+        only_p_below=settings.only_p_below,  # records with a higher p-value get no output; None: all get outputs
     )
     return Transformer(
         config=start.config,
@@ -94,5 +97,5 @@ def _create_transformer(start: TransformStart, process: Process) -> Transformer:
         transactions=start.transactions,
         outputs=outputs,
         start_finder=start.start_finder,  # finds the offset at which each partition is read from
-        notify=process.member.notify,
+        notify=process.member.notify,  # tells log, metrics and status reports what the member does
     )

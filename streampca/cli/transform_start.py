@@ -31,10 +31,10 @@ _UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member h
 
 
 def create_codec(settings: TransformSettings, published: PublishedModel) -> Codec:
-    """Create the codec that decodes records into vectors of the model's dimensions."""
-    # An output with a schema has room for one vector only, so a record with several vectors is rejected.
+    """Create the codec that decodes records into vectors, and rejects records that the model cannot project."""
+    # The schema of outputs has fields for a single vector, so a record with several vectors is rejected.
     output_has_schema = settings.output_format in ("avro", "protobuf")
-    judge = Judge.of_projected(  # the judge rejects vectors that the model cannot project
+    judge = Judge.of_projected(  # rejects vectors that the model cannot project, such as infinite ones
         published.model.dimensions,
         settings.vector_dtype,
         impute=published.impute,
@@ -46,7 +46,7 @@ def create_codec(settings: TransformSettings, published: PublishedModel) -> Code
         field=settings.field,
         schemas=create_schemas(settings),
         where=settings.where,
-        label=settings.label,
+        label=settings.label,  # path to a text in each record, such as a machine's name, for its output
         allows_several=not output_has_schema,
     )
 
@@ -74,13 +74,15 @@ class TransformStart(MemberStart):
             emitted=settings.emitted,  # the fields that the setting emit names, such as coordinates
             basis=settings.basis,
             with_p=has_p_limit,
-            with_label=settings.label != "",
+            with_label=settings.label != "",  # a label is a text in each record, such as a machine's name
         )
         """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
-        # A limit means that `CurrentModel` waits for a model with past scores, from which p-values are computed.
+        # p-values are computed from the past scores of a model. With any limit `p_below`, `CurrentModel` waits for a
+        # model with past scores; with None, it takes any model.
         p_below = None
         if self.output_fields.needs_past_scores:
-            p_below = settings.only_p_below or 1.0  # 1: outputs have p-values, but no output is left out
+            no_limit = 1.0  # every p-value is at most 1, so no output is left out
+            p_below = settings.only_p_below or no_limit
         self.model = CurrentModel(
             self.model_cache,
             settings.model_version,
@@ -94,7 +96,8 @@ class TransformStart(MemberStart):
         """Return the steps in their order.
 
         `after` names the steps whose results a step uses. `waits_for` names what a step waits for while it fails, for
-        the log; the default is the brokers. If a step writes something, doctor does its `check` instead.
+        the log; the default is the brokers. The command `streampca doctor` does the same steps, but if a step writes
+        something, the command does the step's `check` instead.
         """
         return [
             Step("model", self._find_model, waits_for="model"),
@@ -102,12 +105,12 @@ class TransformStart(MemberStart):
             Step("format", self._create_codec, after=["model"]),
             Step(
                 "output schema",
-                self._create_packer,
+                self._create_packer,  # the packer encodes outputs; their schema is registered
                 after=["format"],
                 waits_for="the schema registry",
                 check=self._check_output_format,
             ),
-            *self._list_steps_at_brokers(),
+            *self._list_steps_at_brokers(),  # the steps "broker", "topic" and "dead-letter topic" of every member
             Step(
                 "output topic",
                 self._find_output_topic,
@@ -124,9 +127,10 @@ class TransformStart(MemberStart):
         ]
 
     def _find_model(self) -> str:
-        """Load the model to project with. Returns what was found: its version and its shape.
+        """Load the model to project with. Returns the model's version and numbers of components and dimensions.
 
-        Raises `NotYetError` while no model has been published.
+        Raises `NotYetError` while no model has been published, and `TimeoutError` while the store's folder is missing.
+        After both, a start tries again.
         """
         missing_folder = self._models.store.missing()
         if missing_folder:
@@ -134,11 +138,12 @@ class TransformStart(MemberStart):
                 f"there is no store at {missing_folder}: start a worker first, mount its volume, or correct store"
             )
         self._models.versions()  # raises if the store cannot be read
-        self.model_cache.poll()  # loads the newest model, which `refresh` then uses
+        self.model_cache.poll()  # loads the newest model
+        # Uses the version that the setting model_version fixes; without the setting, the newest model.
         why_no_model = self.model.refresh()  # "" if there is a model
         if why_no_model:
             raise NotYetError(why_no_model)
-        fixed_version = self.model.version  # None: the settings let the newest model project
+        fixed_version = self.model.version  # None: always the newest model is used
         if fixed_version is not None:
             # Users may pin a version, that is give it a name, such as `production`. The log shows these names.
             self.pin_names = [name for name, version in self._pins.all().items() if version == fixed_version]
@@ -148,11 +153,14 @@ class TransformStart(MemberStart):
         return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
 
     def _create_codec(self) -> str:
-        """Create the codec for the dimensions of the model. Returns a sentence on what it decodes."""
+        """Create the codec for the dimensions of the model. Returns a sentence on what the codec decodes.
+
+        Also sets whether outputs name the dimensions, since the model with the names is now known.
+        """
         published = self.model.published
         self.output_fields = replace(self.output_fields, with_names=published.names is not None)
         codec = create_codec(self.settings, published)
-        return self._use_codec(codec)
+        return self._use_codec(codec)  # sets `self.codec`, and checks that the packages of the format are installed
 
     def _check_output_format(self) -> str:
         return self._create_packer(registers=False)
@@ -219,7 +227,8 @@ class TransformStart(MemberStart):
     def _check_group(self) -> str:
         """Check that the group's earlier outputs are of this topic and of the model's shape. Returns what was found.
 
-        Also checks that no output would be written twice.
+        The shape is the numbers of components and dimensions. Also checks that no output would be written twice, and
+        sets the offset at which each partition continues.
         """
         settings = self.settings
         self.start_finder = StartFinder(
@@ -230,13 +239,15 @@ class TransformStart(MemberStart):
             require_shape=self.model.require_shape,  # raises if earlier outputs have another shape
             transform_start=settings.transform_start_at,
         )
-        finding = self._find_committed()
+        finding = self._find_committed()  # a sentence
         # An output is written to the partition of the same number. A partition without such an output partition waits.
         writable = [partition for partition in self.source.partitions() if partition < self.output_partitions]
-        found = self.start_finder.find(writable)  # raises if outputs would be written twice
+        # Reads the committed offsets and, for partitions without an offset, maybe the newest outputs. Raises if outputs
+        # would be written twice.
+        starts = self.start_finder.find(writable)
         self.positions = {}
-        for partition, read_from in found.positions(writable).items():
-            next_offset = read_from.position
+        for partition, start in starts.positions(writable).items():
+            next_offset = start.position
             if next_offset >= 0:  # -1: nobody has read the partition yet
                 self.positions[partition] = next_offset
         return finding

@@ -39,15 +39,17 @@ def run(settings: WorkerSettings) -> None:
         metrics,
         worker_log,
         log_fields,
-        could_save=partial(would_brokers_accept_save, settings),  # called if no save has succeeded for long
-        save_after_s=settings.checkpoint_interval_s,
+        # Called if no save has succeeded for long. If brokers would accept a save from a new client, the fault is in
+        # this process, which then reports that it is unhealthy.
+        could_save=partial(would_brokers_accept_save, settings),
+        save_after_s=settings.checkpoint_interval_s,  # a record should be saved so soon after it was read
     ) as process:
         start = WorkerStart(settings, store)
         process.do_steps(start.steps())
         worker = _create_worker(start, store, process)
         log.info("worker started")
         try:
-            process.prepared.run_loop(worker.run, worker.stop)  # until a signal
+            process.prepared.run_loop(worker.run, worker.stop)  # learns, until a signal leads to `worker.stop`
         finally:
             worker_log.log_end(process.member.state)
 
@@ -65,12 +67,13 @@ def _create_worker(start: WorkerStart, store: Store, process: Process) -> Worker
     """Create the worker from what the steps of its start have opened and found."""
     settings = start.settings
     models = Models(store, settings.topic, settings.keep_models)
-    publisher = Publisher(models, start.config.fold, time.time)
+    fold_config = start.config.fold  # how vectors are learned
+    publisher = Publisher(models, fold_config, now=time.time)
     return Worker(
         config=start.config,
         source=start.source,
         in_flight=start.create_in_flight(process),
         dead_letters=start.dead_letters,
         writer=CheckpointWriter(start.checkpoints, publisher),
-        notify=process.member.notify,
+        notify=process.member.notify,  # tells log, metrics and status reports what the worker does
     )

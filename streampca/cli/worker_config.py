@@ -23,11 +23,12 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         oversampling=settings.oversampling,
         center=settings.center,
         dtype=settings.model_dtype,
-        impute=settings.missing == "impute",
-        missing_values=settings.missing_values,
+        impute=settings.missing == "impute",  # whether vectors may lack entries, which are then filled
+        missing_values=settings.missing_values,  # the numbers that stand for missing entries, such as -999
         standardize=settings.standardize,
     )
-    # The paths in `field` name the dimensions, except for CSV, whose `field` has the positions of cells.
+    # The paths in the setting `field` name the dimensions. In CSV, `field` has the positions of cells, so dimensions
+    # have no names, and `field_with_names` is empty. In other formats, `field_with_names` is the same as `field`.
     names = dimension_names(settings.field_with_names, settings.dimensions)
     if not npz.are_valid_names(names, settings.dimensions):
         raise SettingsError(f"field: names must differ and have at most {npz.MAX_NAME} characters")
@@ -44,7 +45,7 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         ),
         codec=Codec(
             settings.format,
-            Judge.of(learning_config),
+            Judge.of(learning_config),  # the judge rejects vectors that cannot be learned
             field=settings.field,
             schemas=create_schemas(settings),
             where=settings.where,
@@ -52,5 +53,5 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         on_bad_record=settings.bad_record_policy,
         on_offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
-        start=settings.start_at,
+        start=settings.start_at,  # the setting `start`, with a time as a number
     )

@@ -39,15 +39,17 @@ class WorkerStart(MemberStart):
         """Return the steps in their order.
 
         `after` names the steps whose results a step uses. `waits_for` names what a step waits for while it fails, for
-        the log; the default is the brokers. If a step writes or takes long, doctor does its `check` instead.
+        the log; the default is the brokers. The command `streampca doctor` does the same steps, but if a step writes
+        something or takes long, the command does the step's `check` instead.
         """
         return [
             Step("store", self._check_store, waits_for="the store"),
             Step("format", self._create_config),
-            *self._list_steps_at_brokers(),
+            *self._list_steps_at_brokers(),  # the steps "broker", "topic" and "dead-letter topic" of every member
             # Before the group is joined: while a member compiles, it does not poll, and the whole group would wait.
+            # Doctor compiles nothing, and only finds out which OpenBLAS kernels NumPy uses.
             Step("matrix kernels", self._compile_learning_functions, after=["format"], check=describe_openblas_kernels),
-            Step("consumer group", self._find_committed, after=["topic"]),
+            Step("consumer group", self._find_committed, after=["topic"]),  # looks up the group's committed offsets
             Step(
                 "checkpoints",
                 self._check_checkpoints,
@@ -90,12 +92,13 @@ class WorkerStart(MemberStart):
     def _check_checkpoints(self, *, every: bool = False) -> str:
         """Check that checkpoints match the settings, the topic and the group. Returns how many were checked.
 
-        With `every`, the newest checkpoint of each partition is checked. Otherwise, only one of a partition and one of
-        a backfill are checked, since a topic may have a thousand partitions. The others are checked when they are
-        assigned.
+        With `every`, the newest checkpoints of all partitions and backfills are checked. Without `every`, at most two
+        checkpoints are checked, one of a partition and one of a backfill, since a topic may have a thousand partitions.
+        The checkpoints of other partitions are checked when the partitions are assigned.
         """
         folds = check_before_joining(self.checkpoints, self.config.fold, self.topic_id, self.committed, every=every)
-        # The position of a fold is -1 before its first record.
+        # Doctor, which checks all, computes the lag from these offsets. A fold that has read nothing has the position
+        # -1, and its next offset is 0.
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
         if not folds:
             return f"none yet; partitions begin at {self.settings.start}"
