@@ -177,7 +177,7 @@ class NumberFields:
         return self._count_found_dimensions(self._walk.find(value))
 
     def _count_found_dimensions(self, found: Found) -> int:
-        """Return how many numbers a vector has; 0 if there is no vector. If several paths lead to arrays, raise an error.
+        """Return how many numbers a vector has; 0 without a vector. If several paths lead to arrays, raise `VectorError`.
 
         `found` is what the paths lead to in a value, or in an element of an array. It has one item for each path. But
         if all paths go through the same array, it has a single item, whose value is this array as `Elements`: its
@@ -212,7 +212,7 @@ class NumberFields:
         guessed_dtypes = set[str | None]()
         reasons = set[SkipReason]()  # of rows without a vector
         for row in rows:
-            # With gaps, a short value may claim to hold many vectors: if they take too many bytes, raises `VectorError`.
+            # With gaps, a short value may claim to hold many vectors. If these take too many bytes, raises an error.
             check_size(8 * self.dimensions * len(packed_rows), _MAX_BYTES)
             if isinstance(row, SkipReason):
                 reasons.add(row)
@@ -342,7 +342,7 @@ class NumberFields:
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
     def _rows_of_arrays(self, found: Found) -> Sequence[_Row]:
-        """Return the vectors of a value: each innermost array if all have d numbers; else d numbers at all paths as one.
+        """Return the vectors of a value: each innermost array of d numbers, or the d numbers at all paths as one vector.
 
         If null is in place of a vector, or a condition is not met, there is `SkipReason` instead of the vector: the
         record may be skipped. If some items are not `SkipReason`, and one of them is `Absent` (a path leads to
@@ -445,7 +445,7 @@ class NumberFields:
             collected += items
         arrays = [item for item in collected if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
-        # The elements together are one vector if they hold only single numbers, or several arrays with d numbers in all.
+        # The elements are one vector if they hold only single numbers, or several arrays with d numbers in all.
         is_read_by_position = not arrays or are_parts_of_vector
         if is_read_by_position:
             by_position.append(_ReadByPosition(elements))
