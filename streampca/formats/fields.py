@@ -177,7 +177,7 @@ class NumberFields:
         return self._count_found_dimensions(self._walk.find(value))
 
     def _count_found_dimensions(self, found: Found) -> int:
-        """Return how many numbers a vector has; 0 without a vector. If several paths lead to arrays, raise `VectorError`.
+        """Return how many numbers a vector has (0: no vector). Raises `VectorError` if several paths lead to arrays.
 
         `found` is what the paths lead to in a value, or in an element of an array. It has one item for each path. But
         if all paths go through the same array, it has a single item, whose value is this array as `Elements`: its
@@ -342,7 +342,7 @@ class NumberFields:
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
     def _rows_of_arrays(self, found: Found) -> Sequence[_Row]:
-        """Return the vectors of a value: each innermost array of d numbers, or the d numbers at all paths as one vector.
+        """Return the vectors of a value: its innermost arrays of d numbers, or the d numbers at all paths as one.
 
         If null is in place of a vector, or a condition is not met, there is `SkipReason` instead of the vector: the
         record may be skipped. If some items are not `SkipReason`, and one of them is `Absent` (a path leads to
@@ -451,8 +451,8 @@ class NumberFields:
             by_position.append(_ReadByPosition(elements))
         for place, inner in inner_by_place.items():
             if is_read_by_position:
-                # The arrays in each element hold different entries of the vector. So `inside` marks each array with the
-                # place of its element, and arrays of different elements are not compared.
+                # The arrays in each element hold different entries of the vector. So `inside` adds the place of the
+                # element to each array, and arrays of different elements are not compared.
                 by_position += [read.inside(place) for read in inner]
             else:
                 # Each element is a vector. The arrays in different elements hold the same entries of different
@@ -463,15 +463,14 @@ class NumberFields:
     def _join_single_entries(self, collected: list[Any]) -> list[Any]:
         """Make one array of the numbers that were collected in the elements of an array, unless there are also arrays.
 
-        [1, None, 3] becomes [[1, None, 3]], in which None is a missing entry. [[1, 2], None] becomes [[1, 2], NULL]:
-        beside arrays only, null is in place of a vector. [1, [2, 3]] is returned as it is, since the caller joins it.
+        [1, None, 3] becomes [[1, None, 3]], in which None is a missing entry. [[1, 2], None] becomes [[1, 2], NULL]: as
+        there is no single number, null is in place of a vector. [1, [2, 3]] is left as it is, for the caller to join.
 
         `SkipReason` stands for an element that is null as a whole (NULL) or does not meet `where` (UNMET). `Absent`
         stands for an element in which a path leads to nothing.
         """
         single_items = [item for item in collected if not isinstance(item, list)]
         has_arrays = len(single_items) < len(collected)
-        # Without a single number, each null is in place of a whole vector.
         are_in_place_of_vectors = all(isinstance(item, SkipReason | None) for item in single_items)
         if are_in_place_of_vectors:
             return [SkipReason.NULL if item is None else item for item in collected]
