@@ -127,13 +127,14 @@ def validate(batch: Any) -> None:
 
 
 def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
-    """Return a record batch with bytes in place of the texts that are not read. Bytes may have any encoding.
+    """Retype the columns of texts that are not read as bytes, so that texts in another encoding than UTF-8 do no harm.
 
-    `read_names` are the names of the fields whose texts are read: of columns, and of fields nested in them.
+    `read_names` are the names of the columns whose texts are read, and of the fields nested in columns.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
+        # `view` changes only the type and copies nothing. For a nested column, it changes the types of its fields.
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
@@ -188,9 +189,10 @@ def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
 
 
 def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFields) -> RowVectors:
-    """Return the vectors in columns that hold one number in each row.
+    """Return the vectors in columns that hold one number in each row. The path `fields.paths[i]` leads to `columns[i]`.
 
-    A row has no vector if, at every path, the struct that should hold the number is null.
+    If the parent structs of all these columns are null in a row, the row is null and has no vector. A null number in
+    a parent that is not null is only a missing entry.
     """
     check_length(len(columns), fields.dimensions)
     vectors = np.column_stack([_to_floats(column) for column in columns])
@@ -204,7 +206,12 @@ def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFi
 
 
 def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
-    """Return the vectors in a column of lists of numbers."""
+    """Return the vectors in a column of lists of d numbers.
+
+    A row that is null or has another length gets an error of its own. Unless missing entries are imputed, a null entry
+    in a list of d numbers is an error of the whole batch: raises `VectorError`.
+    """
+    # The length of a null list is replaced by `_NULL_LENGTH`, which is not the length of any list.
     lengths = pc.fill_null(pc.list_value_length(column), _NULL_LENGTH).to_numpy(zero_copy_only=False)
     is_vector = lengths == dimensions
     vector_rows = column if is_vector.all() else column.filter(pa.array(is_vector))
@@ -261,13 +268,14 @@ def row_to_dict(one_row: Any) -> dict[str, Any]:
 def _with_dicts(value: Any, arrow_type: Any) -> Any:
     """Return a value with a dict in place of each map, which Arrow gives as a list of (key, item).
 
-    If a key occurs twice in a map, raises `VectorError`.
+    If two keys of a map are equal, or are spelled alike in a path, raises `VectorError`.
     """
     if value is None or not _has_maps(arrow_type):
         return value
     if pa.types.is_struct(arrow_type):
         return {field.name: _with_dicts(value[field.name], field.type) for field in arrow_type}
     if pa.types.is_map(arrow_type):
+        # `spell_key` returns the key as a path of `field` spells it: the number 1 becomes "1".
         entries = {spell_key(key): _with_dicts(item, arrow_type.item_type) for key, item in value}
         if len(entries) < len(value):
             raise VectorError("undecodable", f"a map has a key twice, of {quote_names([key for key, _ in value])}")

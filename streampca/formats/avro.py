@@ -57,19 +57,20 @@ class AvroReader(Reader):
         return _read_datum(value, decoder.schema)
 
     def _create_decoder(self, schema: WriterSchema) -> "_Decoder":
-        """Return what reads the values with this schema."""
-        referenced_types: dict[str, Any] = {}  # by name
+        """Return the `_Decoder` that reads the values written with this schema."""
+        referenced_types: dict[str, Any] = {}  # by name; the types that other registered schemas define
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
-        original = _load_schema(schema.text)
-        # A copy, because `parse_schema` adds the schema's own types, and these are defined again in `bulk_schema`.
+        schema_json = _load_schema(schema.text)
+        # `parse_schema` adds the types that a schema defines to the dict, and refuses a type that is already in the
+        # dict. `bulk_schema` defines the same types again, so it needs the dict without them.
         named_types = dict(referenced_types)
-        original_schema = fastavro.parse_schema(original, named_types)
-        _check_types(original_schema, named_types)
+        parsed_schema = fastavro.parse_schema(schema_json, named_types)
+        _check_types(parsed_schema, named_types)
         for path in self.paths:
             steps = get_steps(path)
-            _refuse_times(original_schema, named_types, steps, spell_path(steps))
-        bulk_schema = self._create_bulk_schema(original, referenced_types)
+            _refuse_times(parsed_schema, named_types, steps, spell_path(steps))
+        bulk_schema = self._create_bulk_schema(schema_json, referenced_types)
 
         def decode(value: bytes) -> VectorBytes | GuessedNumbers:
             """Return the numbers of a value's vectors.
@@ -80,32 +81,33 @@ class AvroReader(Reader):
                 numbers = self._read_bulk(value, bulk_schema)
                 if numbers is not None:
                     return numbers
-            return self.numbers.pack(_read_datum(value, original_schema))
+            return self.numbers.pack(_read_datum(value, parsed_schema))
 
-        return _Decoder(decode=decode, schema=original_schema)
+        return _Decoder(decode=decode, schema=parsed_schema)
 
     @property
     def _steps(self) -> Sequence[Step]:
         """The steps to the numbers, if there is at most one path."""
         return get_steps(self.paths[0]) if self.paths else ()
 
-    def _create_bulk_schema(self, original: Any, referenced_types: Mapping[str, Any]) -> Any:
-        """Return the schema with which an array of d numbers is read faster, see `_with_bulk_array`.
+    def _create_bulk_schema(self, schema_json: Any, referenced_types: Mapping[str, Any]) -> Any:
+        """Return the schema with which the d numbers of an array are read faster, all at once as bytes.
 
-        If the only path does not lead to such an array, returns None.
+        If the only path does not lead to an array of floats, returns None.
         """
-        # In place of an array that an update left alone, Debezium may send a list of `PLACEHOLDER_LENGTH` numbers. The
-        # faster way would take it for a vector of this length.
+        # For an array column that an UPDATE did not change, Debezium sends a fixed list of `PLACEHOLDER_LENGTH` numbers
+        # instead of the content. If d is this length, the faster way would take the list for a vector.
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
         if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None
-        bulk_schema = _with_bulk_array(original, self._steps, self.dimensions, record_numbers=count())
+        bulk_schema = _with_bulk_array(schema_json, self._steps, self.dimensions, record_numbers=count())
         return None if bulk_schema is None else fastavro.parse_schema(bulk_schema, dict(referenced_types))
 
     def _read_bulk(self, value: bytes, schema: Any) -> VectorBytes | None:
         """If the array in a value was written as a single Avro block of d items, return its numbers; else return None.
 
-        `schema` is the writer's schema with a record in place of the array, see `_with_bulk_array`.
+        An array of one block is, in bytes: the number of items, the items, and 0. `schema` is the writer's schema with
+        a record of the same bytes in place of the array: `count`, `items` (fixed bytes of d floats) and `end`.
         """
         try:
             array = _read_datum(value, schema)
@@ -122,6 +124,8 @@ class AvroWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: the frame, then the fields one after the other. `counts` are not used."""
+        # A part is bytes that are the same in all rows, a list with the bytes of each row, or an array of floats with
+        # the numbers of each row. `join_parts` puts the parts of each row one after the other.
         parts: list[Any] = [self.frame]
         for values in fields.values():
             is_array = values.ndim == 2
@@ -132,7 +136,7 @@ class AvroWriter(Writer):
                     parts.append(values)
                 case "O":  # texts or bytes
                     parts.append(encode_items(values, _encode_bytes))
-                case _:  # whole numbers, which always come in arrays
+                case _:  # whole numbers: such a field holds an array of them in each row, never a single number
                     parts.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
                 parts.append(_END_OF_ARRAY)
@@ -189,15 +193,15 @@ def _refuse_times(schema: Any, named_types: Mapping[str, Any], steps: Sequence[S
     """Raise `VectorError` if a path ends at a date, a time or a UUID.
 
     `_load_schema` has put a prefix before the names of these types, such as `streampca.date`, so that fastavro does not
-    convert their values. `steps` lead from this schema to the end of the path, whose text is `path`.
+    convert their values. `steps` lead from this schema to the end of the path, whose text is `path`. A step is the name
+    of a field, or a choice of one element of an array, such as `[id=temp]`.
     """
     match _resolve(schema, named_types):
         case list() as branches:  # a union
             for branch in branches:
                 _refuse_times(branch, named_types, steps, path)
         case {"type": "array", "items": items}:
-            # A choice is a step from an array to one element. Without a choice, the path goes on in all elements, and
-            # entering the array takes no step.
+            # Without a choice, the path goes on in all elements of the array: no step stands for the array.
             is_choice = bool(steps) and isinstance(steps[0], Choice)
             steps_in_element = steps[1:] if is_choice else steps
             _refuse_times(items, named_types, steps_in_element, path)
@@ -272,8 +276,8 @@ def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record
     """Return a schema that reads the array of floats at the end of the steps as bytes, all numbers at once.
 
     In place of the array, the schema has a record of fixed bytes (`_bulk_record_type`). If the steps do not lead to an
-    array of floats, or only through a type that is defined elsewhere, returns None. In a union there may be several
-    arrays: `record_numbers` give their records different names.
+    array of floats, returns None. Returns None also if the way leads through a type that `schema` uses only by name. In
+    a union there may be several arrays: `record_numbers` give their records different names.
     """
     match schema:
         case list() as branches:  # a union
@@ -284,7 +288,7 @@ def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record
         case {"type": "record", "fields": fields} if steps:
             if len(steps) == 1:
                 # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
-                special_names = names_beside(steps)
+                special_names = names_beside(steps)  # {"indices", "shape"}; empty if no array of this name is special
                 may_be_special = any(field["name"] in special_names for field in fields)
                 if may_be_special:
                     return None
@@ -293,7 +297,7 @@ def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record
             float_size = _find_float_size(item_type)
             if float_size is not None:
                 return _bulk_record_type(float_size * dimensions, next(record_numbers))
-    return None  # any other type, or a text: the name of a type that is defined elsewhere
+    return None  # any other type, or a text: the name of a type that is not spelled out here
 
 
 def _find_float_size(item_type: Any) -> int | None:

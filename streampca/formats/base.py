@@ -118,13 +118,17 @@ class Layout(NamedTuple):
         """
         names_by_path = []
         for path in parse_paths(field):
+            # The parts of a path are names (`Part`) and choices of an element of an array (`Choice`).
             names = [part.name for part in path if isinstance(part, Part)]
-            if len(names) < len(path):  # other parts choose elements
+            has_choices = len(names) < len(path)
+            if has_choices:
                 raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
             names_by_path.append(names)
+        # A written line of CSV is only the vector, so `field` would name columns that are not there.
         if names_by_path and format == "csv":
             raise ValueError("a line that is written has no other cells: leave field unset")
         if not names_by_path:
+            # The name "" means that the value itself is the array. A column of Arrow needs a name.
             names_by_path = [["vector" if format == "arrow" else ""]]
         around = names_by_path[0][:-1]
         if any(names[:-1] != around for names in names_by_path):

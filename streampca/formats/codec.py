@@ -108,11 +108,12 @@ class Codec:
         finder = LabelFinder(self.label)
         labels_of_vectors: list[str] = []
         for value, count in zip(self.values_to_decode(records), counts.tolist(), strict=True):
-            labels = [NO_LABEL]
+            labels = [NO_LABEL]  # for all vectors of the record, unless labels can be read
             with suppress(Exception):  # a record is projected even if the text at the path cannot be read
-                labels = finder.find_all(self._reader.read_tree(value or b""))
+                tree = self._reader.read_tree(value or b"")  # dicts and lists; decoded records always have a value
+                labels = finder.find_all(tree)
             if len(labels) == 1:
-                labels *= count
+                labels *= count  # repeats the label for each vector
             labels_of_vectors += labels if len(labels) == count else [NO_LABEL] * count
         return labels_of_vectors
 
@@ -154,15 +155,19 @@ class Codec:
         return samples
 
     def _sample_value(self, value: bytes) -> list[Array]:
-        """Return a sample of each vector in a value, see `sample_untyped`; none if the value names the type."""
+        """Return a sample of each vector in a value whose type was guessed or configured, in this type.
+
+        If the value itself names the type of its numbers, returns no samples.
+        """
         read = self._reader.read(value)
         if isinstance(read, GuessedNumbers):
-            untyped = read
+            untyped = read  # the numbers, and the type that the reader guessed
         elif self._reader.dtype_to_check is not None:  # a raw format, whose type only a setting names
-            untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)
+            untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)  # the configured type
         else:
             return []
-        # The bytes are numbers of the reader's type. Convert them back to the type that may be wrong.
+        # A reader returns all numbers in its own type, such as float64 where it guessed float32. The sample must have
+        # the type that may be wrong.
         numbers = np.frombuffer(untyped.numbers, self._reader.dtype).astype(untyped.dtype, copy=False)
         # Numbers that stand for missing ones, such as -9999, may be far from all measured numbers.
         numbers = self.judge.missing_values.to_nan(numbers)
@@ -190,6 +195,7 @@ class Codec:
         A limit is needed because a few kilobytes of compressed Arrow may unpack to many megabytes. Raises what `decode`
         raises.
         """
+        # `read` has the numbers of each value that holds vectors, as bytes, and the rejects of all others.
         read = self._read(values, stop_after_bytes)
         # An optimisation: `join` would copy even the numbers of a single value.
         data = read.numbers[0] if len(read.numbers) == 1 else b"".join(read.numbers)
@@ -203,9 +209,10 @@ class Codec:
             rejects=read.rejects,
         )
         is_raw = self._reader.raw_size is not None
-        if not is_raw:  # raw values have no elements
-            # The warning is empty unless elements that are read by their position in an array have moved.
-            decoded = decoded._replace(warning=self._reader.numbers.places.warning)
+        if not is_raw:  # raw values are not arrays of elements, but only numbers
+            places = self._reader.numbers.places  # at which the elements of arrays were seen in all values so far
+            # There is a warning if the elements of an array are read by position, and one has moved.
+            decoded = decoded._replace(warning=places.warning)
         return decoded, read.value_count
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:

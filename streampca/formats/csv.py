@@ -45,7 +45,8 @@ class CsvReader(Reader):
     def numbers(self) -> NumberFields:
         """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell.
 
-        Conditions on values in cells are tested here, too, since they may be about the elements that hold the numbers.
+        A condition on a whole cell (`_cell_conditions`) is tested before. A condition on a value inside of a JSON cell
+        (`_inner_conditions`) is tested here, because it may choose the array element that holds the numbers.
         """
         return self._create_fields(self.paths, self._inner_conditions.where)
 
@@ -57,8 +58,8 @@ class CsvReader(Reader):
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         unquoted = _QUOTED.sub("", text)  # a line end in quotes is a part of a cell
         try:
-            # If `field` names columns, they would be read from the first line, and further lines would be lost. Without
-            # columns, no line is lost: all cells are read, or refused.
+            # With columns, cells are counted from the start of the value, so all lines after the first would be dropped
+            # in silence. Without columns, the cells of all lines are one vector, and a wrong number of them is refused.
             if self._column_numbers and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
@@ -73,27 +74,28 @@ class CsvReader(Reader):
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a line. The cells that `field` names may be texts that hold vectors or JSON."""
-        self._require(self._cell_conditions, cells)
+        self._require(self._cell_conditions, cells)  # conditions on whole cells
         if self._column_numbers:
             last_column = max(self._column_numbers)
             if last_column >= len(cells):
                 raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_column}")
             chosen = [cells[column] for column in self._column_numbers]
             if self._paths_lead_into_cells or self._hold_vectors(chosen):
-                # `self.numbers` also tests the conditions on values in cells.
+                # `self.numbers` parses the cells, and tests `_inner_conditions` while it looks for the numbers.
                 return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         else:
             has_one_more = len(cells) == self.dimensions + 1
             # If a separator ends the line, there is no cell after it.
             chosen = cells[:-1] if has_one_more and not cells[-1].strip() else cells
-        self._require(self._inner_conditions, cells)
+        self._require(self._inner_conditions, cells)  # conditions on values inside of JSON cells
         check_length(len(chosen), self.dimensions)
         return pack_cells(chosen, describe=_describe_cell)
 
     def _require(self, conditions: NumberFields, cells: Sequence[str]) -> None:
-        """Raise `VectorError` if a line does not meet `conditions.where`, which name cells by their columns.
+        """Raise `VectorError` if the cells of a line do not meet `conditions.where`.
 
-        `conditions` only test: without paths, they find no numbers.
+        The condition `2=ok`, for example, requires the text `ok` in the cell at column 2. `conditions` is a
+        `NumberFields` without paths, which finds no numbers and only tests its `where`.
         """
         if not conditions.where:
             return

@@ -12,7 +12,7 @@ _MAX_ARRAYS = 256
 _MAX_KEYS = 64  # of an array
 _MAX_UNUSABLE_KEYS = 256  # of an array
 _MAX_TEXTS_OF_KEY = 1000
-_MAX_TEXTS = 64_000  # of all keys
+_MAX_TOTAL_TEXTS = 64_000  # of all keys of all arrays
 _MAX_TEXT_LENGTH = 256
 
 
@@ -72,8 +72,9 @@ class ElementPlaces:
         self.warning = ""
         """For the user, if an element was seen at two places; else empty. It is about the first such element."""
         self._arrays: dict[_ArrayName, _SeenArray] = {}
-        self._ends_by_path: dict[str, list[str]] = {}  # path to an array → how the paths through it go on behind it
-        self._text_count = 0  # of all keys of all arrays
+        # For the warning: path to an array → what follows it in the paths of `field`, such as [".x", ".y"].
+        self._ends_by_path: dict[str, list[str]] = {}
+        self._total_text_count = 0  # how many texts by which elements are recognised are kept, over all keys and arrays
 
     def look_at(
         self,
@@ -102,16 +103,16 @@ class ElementPlaces:
 
         If an element of an array was at another place here than in `later`, it has moved: sets the warning.
         """
-        self._ends_by_path = later._ends_by_path | self._ends_by_path
+        self._ends_by_path = later._ends_by_path | self._ends_by_path  # if both saw an array, keep what is here
         for name, seen_later in later._arrays.items():
             seen = self._find_or_add(name)
             if seen is None:  # too many arrays
                 continue
             self._compare(name, seen_later.places_by_key)
-            # Take over the unusable keys only after the comparison: until a key became unusable, `later` recognised
-            # elements by it.
+            # `_compare` skips unusable keys. So take over those of `later` only now: the places that `later` saw before
+            # a key became unusable are still worth comparing.
             for key in sorted(seen_later.unusable_keys):
-                if seen.can_recognise_by(key):
+                if seen.can_recognise_by(key):  # else the key is already unusable, or too many keys are kept
                     seen.unusable_keys.add(key)
         self.warning = self.warning or later.warning
 
@@ -128,7 +129,7 @@ class ElementPlaces:
         for path, outer_places, places_by_key, unusable_keys in content["arrays"]:
             name = _ArrayName(path, tuple(outer_places))
             places._arrays[name] = _SeenArray(places_by_key, set(unusable_keys))
-            places._text_count += sum(map(len, places_by_key.values()))
+            places._total_text_count += sum(map(len, places_by_key.values()))
         places._ends_by_path = content["ends"]
         places.warning = content["warning"]
         return places
@@ -147,17 +148,18 @@ class ElementPlaces:
         """
         seen = self._arrays[name]
         for key, places in places_by_key.items():
-            if not seen.can_recognise_by(key):
+            if not seen.can_recognise_by(key):  # the key is unusable, or new where too many keys are kept
                 continue
             earlier_places = seen.places_by_key.setdefault(key, {})
-            if len(earlier_places) > _MAX_TEXTS_OF_KEY:  # such as ids that never come again
+            if len(earlier_places) > _MAX_TEXTS_OF_KEY:
+                # Texts such as ids that never come again recognise no element, and would fill the memory.
                 seen.unusable_keys.add(key)
                 continue
             for text, place in places.items():
                 if text not in earlier_places:
-                    if self._text_count < _MAX_TEXTS:
+                    if self._total_text_count < _MAX_TOTAL_TEXTS:  # beyond this limit, new texts are not kept
                         earlier_places[text] = place
-                        self._text_count += 1
+                        self._total_text_count += 1
                 elif earlier_places[text] != place and not self.warning:
                     self.warning = self._warn_of(name.path, Choice(key, text))
 

@@ -127,12 +127,13 @@ def _has_zero_in_each_pair(value: bytes) -> bool:
 def _may_be_message_pack(value: bytes) -> bool:
     """Return whether a value begins as an array or an object of MessagePack does.
 
-    Each entry takes at least a byte, so the array or object must not claim to have more entries than the value has
-    bytes.
+    The first byte of an array or object with at most 15 entries never begins a text in UTF-8, so this byte is enough.
+    The first byte of a larger one may. So the number of its entries, in the next 2 or 4 bytes, must be possible: each
+    entry takes at least a byte of the value.
     """
     first_byte = value[0] if value else 0
-    if 0x80 <= first_byte < 0xA0:  # an array or an object of at most 15 entries, whose number is in this byte
+    if 0x80 <= first_byte < 0xA0:  # an array or an object of at most 15 entries
         return True
-    length_size = _LENGTH_SIZE_BY_FIRST_BYTE.get(first_byte, 0)
+    length_size = _LENGTH_SIZE_BY_FIRST_BYTE.get(first_byte, 0)  # 0: no array or object begins with this byte
     length_bytes = value[1 : 1 + length_size]
     return length_bytes != b"" and int.from_bytes(length_bytes, "big") <= len(value)

@@ -97,8 +97,8 @@ class NumberFields:
             self._fast_steps = self._steps_of_paths[0]
             self._get_numbers = None
             has_one_place = len(self._steps_of_paths) == 1
-        # In place of an array that an update left alone, Debezium may send a list of `PLACEHOLDER_LENGTH` numbers. The
-        # faster way would take it for a vector of this length.
+        # For an array column that an UPDATE did not change, Debezium sends a fixed list of `PLACEHOLDER_LENGTH` numbers
+        # instead of the content. If d is this length, the faster way would take the list for a vector.
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
         self._has_fast_way = has_one_place and not self.where and not may_be_placeholder
 
@@ -136,8 +136,9 @@ class NumberFields:
     def _pack_fast(self, value: Any) -> bytes | None:
         """If `_fast_steps` lead to plain numbers, return them as float64; else return None.
 
-        An optimisation: most values are an array of d numbers at the only path, or have a number at each of d paths.
-        `_pack_any` reads these, too, but more slowly.
+        An optimisation: most values have an array of d numbers at the only path, or a number at each of d paths. With
+        one path, `_fast_steps` lead to the array. With d paths, they lead to the object that has all d numbers, and
+        `_get_numbers` takes the numbers from this object. `_pack_any` reads such values, too, but more slowly.
         """
         try:
             parent: Any = None  # not used if there are no steps: then no name is beside the array
@@ -145,7 +146,7 @@ class NumberFields:
             for name in self._fast_steps:
                 parent = end
                 end = end[name]
-            if self._get_numbers is not None:
+            if self._get_numbers is not None:  # there are d paths
                 return self._pack_numbers(*self._get_numbers(end))
             # A field such as `shape` beside the array may make it a sparse vector or a tensor.
             may_be_special = self.names_beside and any(name in parent for name in self.names_beside)
@@ -176,14 +177,17 @@ class NumberFields:
         return self._count_found_dimensions(self._walk.find(value))
 
     def _count_found_dimensions(self, found: Found) -> int:
-        """Return how many numbers a vector has, see `count_dimensions`.
+        """Return how many numbers a vector has (0: no vector). Raises `VectorError` if several paths lead to arrays.
 
-        `found` is what the paths lead to in the value, or in an element of an array in it.
+        `found` is what the paths lead to in a value, or in an element of an array. It has one item for each path. But
+        if all paths go through the same array, it has a single item, whose value is this array as `Elements`: its
+        `find_in_each` yields what the rest of the paths leads to in each element.
         """
         if isinstance(found, SkipReason):
             return 0
         has_several_paths = len(self._steps_of_paths) > 1
-        if has_several_paths and len(found) == 1:  # all paths lead through an array
+        all_share_an_array = has_several_paths and len(found) == 1
+        if all_share_an_array:
             elements = found[0].value
             # The largest number, because an element without a vector has 0.
             return max(map(self._count_found_dimensions, elements.find_in_each()), default=0)
@@ -194,17 +198,21 @@ class NumberFields:
             raise VectorError("wrong_length", text)
         if arrays:
             return len(arrays[0])
+        # Without arrays, each item is one entry of the vector. An entry that is null or missing here counts, too, if at
+        # least one other path leads to a number.
         has_number = any(not isinstance(item, SkipReason | Absent | None) for item in items)
-        return len(items) if has_number else 0  # an entry that is missing in this row counts, too
+        return len(items) if has_number else 0
 
     def _pack_any(self, value: Any) -> bytes | GuessedNumbers:
         """Return the numbers of the vectors of any value. Slower than the optimisation in `pack`."""
-        found = self._walk.find(value)
+        found = self._walk.find(value)  # what is at the end of each path
+        # A row is the list of the entries of one vector, or the reason why there is no vector.
         rows = self._rows_of_entries(found) if self._has_path_per_entry else self._rows_of_arrays(found)
         packed_rows = list[bytes]()
         guessed_dtypes = set[str | None]()
         reasons = set[SkipReason]()  # of rows without a vector
         for row in rows:
+            # With gaps, a short value may claim to hold many vectors. If these take too many bytes, raises an error.
             check_size(8 * self.dimensions * len(packed_rows), _MAX_BYTES)
             if isinstance(row, SkipReason):
                 reasons.add(row)
@@ -216,7 +224,7 @@ class NumberFields:
         if reasons and not packed_rows:
             raise self._no_vectors_error(reasons)
         numbers = b"".join(packed_rows)
-        guessed_dtype = common_dtype(guessed_dtypes)
+        guessed_dtype = common_dtype(guessed_dtypes)  # None if the types differ, or if one was not guessed
         return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
     def _no_vectors_error(self, reasons: Collection[SkipReason]) -> VectorError:
@@ -229,7 +237,7 @@ class NumberFields:
     # These methods are for d paths, which lead to one of the d numbers each, or to a column of them each.
 
     def _rows_of_entries(self, found: Found) -> Iterator[_Row]:
-        """Yield the vectors of a value in which each of d paths leads to a number or to a column.
+        """Yield one vector if each of d paths leads to a number, or n vectors if each leads to an array of n numbers.
 
         `found` has one item for each path, but only one item, whose value is `Elements`, for all paths through the same
         array. If all d paths lead through one array, yields the vectors of each of its elements.
@@ -242,7 +250,7 @@ class NumberFields:
             for found_in_element in found[0].value.find_in_each():
                 yield from self._rows_of_entries(found_in_element)
         else:
-            value_by_path = self._value_by_path(found)
+            value_by_path = self._value_by_path(found)  # index of a path → a number, or the list of the numbers
             yield from self._rows_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
 
     def _value_by_path(self, found: Found) -> dict[int, Any]:
@@ -301,6 +309,8 @@ class NumberFields:
                 return SkipReason.UNMET
             if all(value is SkipReason.NULL for value in missing):
                 return SkipReason.NULL
+        # Raises an error for `Absent`, unless `impute` allows this entry to be missing, and for UNMET without `impute`.
+        # Null is left to the `NumberPacker`, which refuses it without `impute`.
         self._check_missing(missing, is_any_there=is_any_there)
         return [None if isinstance(value, SkipReason | Absent) else value for value in values]
 
@@ -332,13 +342,14 @@ class NumberFields:
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
     def _rows_of_arrays(self, found: Found) -> Sequence[_Row]:
-        """Return the vectors of a value: all numbers that the paths lead to as one vector, or each innermost array.
+        """Return the vectors of a value: its innermost arrays of d numbers, or the d numbers at all paths as one.
 
         If null is in place of a vector, or a condition is not met, there is `SkipReason` instead of the vector: the
-        record may be skipped. If a path leads to nothing (`Absent`), raises `VectorError`: the path may be wrong.
+        record may be skipped. If some items are not `SkipReason`, and one of them is `Absent` (a path leads to
+        nothing), raises `VectorError`: the path may be wrong.
 
-        A null at the end of a path is None in `found`. A null on the way to the end, or a placeholder of Debezium, is
-        `SkipReason.NULL`.
+        `found` has None for a null at the end of a path, and `SkipReason.NULL` for a null on the way to the end or for
+        a placeholder of Debezium.
         """
         if isinstance(found, SkipReason):
             return [found]
@@ -348,14 +359,17 @@ class NumberFields:
         is_null_vector = None in values and not is_single_number
         if SkipReason.NULL in values or is_null_vector:
             return [SkipReason.NULL]
+        # `_collect` returns the numbers and arrays at the paths. It adds to `by_position` the arrays in which the place
+        # of an element says which entry of the vector it is.
         by_position = list[_ReadByPosition]()
         collected = self._collect(found, by_position)
         for read in by_position:
-            self._watch_places(read)
+            self._watch_places(read)  # sets a warning if an element of the array has moved since an earlier value
         items = [item for item in collected if not isinstance(item, SkipReason)]
         has_only_reasons = bool(collected) and not items
         if has_only_reasons:
             return collected
+        # Elements of an array that have no vector are left out from here on: the remaining items are the vectors.
         for item in items:
             if isinstance(item, Absent):
                 raise self._missing_error(item)
@@ -365,7 +379,7 @@ class NumberFields:
         """Return the entries of each vector that a value holds. `items` are the numbers and the arrays at the paths.
 
         If there are only arrays of length d, each is a vector. Otherwise all numbers together must be one vector of
-        length d; else raises `VectorError`.
+        length d; else raises `VectorError`. Arrays of type `TensorRow` are vectors of a tensor, which are never joined.
         """
         d = self.dimensions
         arrays = [item for item in items if isinstance(item, list)]
@@ -373,13 +387,15 @@ class NumberFields:
         if are_all_arrays and all(len(array) == d for array in arrays):
             return arrays
         entries = _flatten(items)
-        # Each row of a tensor is a vector: a tensor of 2 rows of d/2 numbers must not count as one vector of length d.
+        # A tensor of 2 rows of d/2 numbers must not count as one vector of length d.
         has_tensor_rows = any(isinstance(array, TensorRow) for array in arrays)
         if len(entries) == d and not has_tensor_rows:
             return [entries]
+        # There is no vector. What follows only chooses the message: for a single number at the only path, for one array
+        # or several numbers of a wrong length, or for several arrays.
         if not arrays and len(self._steps_of_paths) == 1:
             raise VectorError("undecodable", f"expected an array of numbers, not {type_name(items[0])}")
-        if len(arrays) < 2:  # all entries were meant as one vector
+        if len(arrays) < 2:
             raise wrong_length_error(len(entries), d)
         lengths = sorted({len(array) for array in arrays})
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
@@ -390,14 +406,15 @@ class NumberFields:
         """Return all numbers and innermost arrays that the paths lead to, in one list.
 
         The list has `SkipReason` in place of a vector that is not there, and `Absent` for a name that is missing.
-        Arrays whose elements are read by position are added to `by_position`.
+        Adds to `by_position` the arrays in which the place of an element says which entry of the vector it is.
         """
         collected = list[Any]()
         for item in found:
             if isinstance(item.value, Elements):
                 collected += self._collect_in_elements(item.value, by_position)
                 continue
-            # Bytes or base64 hold whole vectors. At the ends of several paths they would be parts of a vector.
+            # `_read_end` parses the text of an array. It decodes bytes and base64 only if there is one path, since they
+            # hold all numbers of a vector; anything else it returns as it is.
             end = self._read_end(item.value, may_be_encoded=len(found) == 1)
             collected += _innermost_arrays(end) if isinstance(end, list) else [end]
         return collected
@@ -408,10 +425,13 @@ class NumberFields:
         For example, in [{"x": 1, "y": 2}, {"x": 3, "y": 4}] the path x leads to one array of numbers, [1, 3]. The paths
         x and y lead to two arrays, [1, 2] and [3, 4].
 
-        This array, and each array in an element, is added to `by_position` if its elements are read by position.
+        `by_position` gets the arrays in which the place of an element says which entry of the vector it is. Later, each
+        of them is compared with the same array of earlier values, to warn if an element has moved. There are two cases:
+        [{"x": 1}, {"x": 3}] is one vector, in which places matter. With d = 2, [{"x": [1, 2]}, {"x": [3, 4]}] is two
+        vectors, and it does not matter which comes first.
         """
         collected = list[Any]()
-        inner_by_place: dict[int, list[_ReadByPosition]] = {}  # place of an element → what to add of the arrays in it
+        inner_by_place: dict[int, list[_ReadByPosition]] = {}  # place of an element → such arrays inside of the element
         for place, found in enumerate(elements.find_in_each()):
             if isinstance(found, SkipReason):
                 collected.append(found)
@@ -425,42 +445,51 @@ class NumberFields:
             collected += items
         arrays = [item for item in collected if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
+        # The elements are one vector if they hold only single numbers, or several arrays with d numbers in all.
         is_read_by_position = not arrays or are_parts_of_vector
         if is_read_by_position:
-            # The elements together are a vector, so an element's place says which entries of the vector it holds.
             by_position.append(_ReadByPosition(elements))
         for place, inner in inner_by_place.items():
             if is_read_by_position:
-                # The arrays in each element hold other entries of the vector, so each array is compared with itself.
+                # The arrays in each element hold different entries of the vector. So `inside` adds the place of the
+                # element to each array, and arrays of different elements are not compared.
                 by_position += [read.inside(place) for read in inner]
             else:
-                # Each element is a vector. The arrays in all elements hold the same entries, and are compared.
+                # Each element is a vector. The arrays in different elements hold the same entries of different
+                # vectors, and are compared.
                 by_position += inner
-        return self._join_single_entries(collected)
+        return self._join_single_entries(collected)  # makes one array of single numbers
 
     def _join_single_entries(self, collected: list[Any]) -> list[Any]:
         """Make one array of the numbers that were collected in the elements of an array, unless there are also arrays.
 
-        `collected` has arrays, single entries (with None for null), `SkipReason` and `Absent`.
+        [1, None, 3] becomes [[1, None, 3]], in which None is a missing entry. [[1, 2], None] becomes [[1, 2], NULL]: as
+        there is no single number, null is in place of a vector. [1, [2, 3]] is left as it is, for the caller to join.
+
+        `SkipReason` stands for an element that is null as a whole (NULL) or does not meet `where` (UNMET). `Absent`
+        stands for an element in which a path leads to nothing.
         """
         single_items = [item for item in collected if not isinstance(item, list)]
         has_arrays = len(single_items) < len(collected)
-        has_no_single_entries = all(isinstance(item, SkipReason | None) for item in single_items)
-        if has_no_single_entries:
-            # Such as [1, 2], null and [3, 4], or null alone: null is in place of a vector.
+        are_in_place_of_vectors = all(isinstance(item, SkipReason | None) for item in single_items)
+        if are_in_place_of_vectors:
             return [SkipReason.NULL if item is None else item for item in collected]
         if has_arrays:
-            # Such as 1 and [2, 3]: together they may be one vector.
             return collected
-        # Such as 1, null and 3: they become one array, in which null is None. `SkipReason.NULL` is an element that is
-        # null as a whole: it has no entry, and is left out.
-        return [self._entries_or_reason([item for item in single_items if item is not SkipReason.NULL])]
+        # An element that is null as a whole has no entry, and is left out.
+        values = [item for item in single_items if item is not SkipReason.NULL]
+        # Returns the entries of a vector, or the reason why there is no vector; raises an error for a wrong path.
+        return [self._entries_or_reason(values)]
 
     def _watch_places(self, read: "_ReadByPosition") -> None:
-        """Notice if elements of an array change their places, which say which entries of the vector they hold."""
+        """If an element of an array has moved since an earlier value, set the warning of `places`.
+
+        The numbers in the elements become entries of a vector in the order of the array, so the vector would be mixed
+        up. `read.outer_places` are the places of the elements of outer arrays that this array is inside of.
+        """
         elements = read.elements
         paths = [self._steps_of_paths[index] for index in elements.branch.path_indices]
-        depth = elements.find_depth(self._steps_of_paths)
+        depth = elements.find_depth(self._steps_of_paths)  # how many steps of each path lead to the array
         self.places.look_at(elements.array, paths, depth=depth, outer_places=read.outer_places)
 
     def _read_end(self, end: Any, *, may_be_encoded: bool) -> Any:

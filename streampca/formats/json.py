@@ -60,30 +60,32 @@ class JsonWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
-        bounds = None if counts is None else row_bounds(counts, n=0)  # with counts, `n` is not used
-        columns = [_field_in_values(rows, bounds) for rows in fields.values()]
+        # With `counts`: the first row of each value, and the row after its last. `n` is then not used.
+        bounds = None if counts is None else row_bounds(counts, n=0)
+        columns = [_field_in_values(rows, bounds) for rows in fields.values()]  # for each field, its content by value
         names = list(fields)
-        is_whole_value = names == [""]
+        is_whole_value = names == [""]  # this name means that there is no object around the only field
         if is_whole_value:
             contents = columns[0]
         else:
             contents = [dict(zip(names, entries, strict=True)) for entries in zip(*columns, strict=True)]
-        for name in reversed(self.around):
+        for name in reversed(self.around):  # from the innermost object to the outermost
             contents = [{name: content} for content in contents]
         return [orjson.dumps(content) for content in contents]
 
 
 def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """Return what a field is in each value: the entry of a row or, with `bounds`, the list of the entries of its rows.
+    """Return the content of a field in each value: the entry of a row or, with `bounds`, the list of its rows' entries.
 
-    `bounds` say where the rows of each value start and end. A field of bytes is the same in all rows of a value, so it
-    is written once instead of as a list.
+    `bounds` say where the rows of each value start and end. A field of bytes holds the value of the record that the
+    rows come from, or None. This is the same in all rows of a value, so it is written once instead of as a list.
     """
     rows: list[Any] = field.tolist()
-    are_objects = field.dtype.kind == "O" and field.ndim == 1  # texts, or bytes and None
+    are_objects = field.dtype.kind == "O" and field.ndim == 1  # all texts, or all bytes or None
     are_bytes = are_objects and not isinstance(rows[0], str)
     if are_bytes:
         data_of_values = rows if bounds is None else [rows[start] for start, _ in bounds]
+        # `_embed` leaves JSON as it is, so that it does not become a text in a text; other bytes become base64.
         return [None if data is None else _embed(data) for data in data_of_values]
     if bounds is None:
         return rows

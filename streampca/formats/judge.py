@@ -82,26 +82,29 @@ class Judge:
         (m,) say how many vectors each holds. For example, if the first of three values could not be read, the second
         holds one vector and the third holds two, `indices` is [1, 2] and `counts` is [1, 2].
 
-        `rejects` were rejected before. Those with a reason of `SKIP_REASONS` become `Decoded.skipped`.
+        `rejects` has the values that could not be read; this list grows. Rejects with a reason of `SKIP_REASONS` become
+        `Decoded.skipped`.
         """
         given_vectors = vectors
         vectors = self.missing_values.to_nan(given_vectors)
+        # A fast test of the whole batch. False says only that each vector must be looked at.
         if not self._are_surely_good(vectors):
             if self.imputes:
                 # NaN has many bit patterns. With a single one, equal vectors are learned to equal bits.
                 vectors = np.where(np.isnan(vectors), np.nan, vectors)
-            value_of_vector = np.repeat(np.arange(len(counts)), counts)  # for the counts [1, 2]: [0, 1, 1]
+            # The index of each vector's value among the m values; for the counts [1, 2]: [0, 1, 1].
+            value_index_of_vector = np.repeat(np.arange(len(counts)), counts)
             bad_vectors = np.flatnonzero(~self._are_good(vectors))
-            value_of_bad_vector = value_of_vector[bad_vectors]
-            # A value is rejected for its first bad vector: `unique` also returns where each value first occurs.
-            bad_values, first_occurrences = np.unique(value_of_bad_vector, return_index=True)
+            value_index_of_bad_vector = value_index_of_vector[bad_vectors]
+            # A value is rejected for its first bad vector: `unique` also returns where each index first occurs.
+            bad_value_indices, first_occurrences = np.unique(value_index_of_bad_vector, return_index=True)
             first_bad_vectors = bad_vectors[first_occurrences]
-            for value, row in zip(bad_values, first_bad_vectors, strict=True):
+            for value_index, row in zip(bad_value_indices, first_bad_vectors, strict=True):
                 reason, message = self._why_bad(vectors[row], given=given_vectors[row])
-                rejects.append(Reject(int(indices[value]), reason, message))
-            vectors = vectors[~np.isin(value_of_vector, bad_values)]
+                rejects.append(Reject(int(indices[value_index]), reason, message))
+            vectors = vectors[~np.isin(value_index_of_vector, bad_value_indices)]
             counts = counts.copy()
-            counts[bad_values] = 0
+            counts[bad_value_indices] = 0
         holds_vectors = counts > 0
         return Decoded(
             vectors=vectors.astype(self.dtype, copy=False),

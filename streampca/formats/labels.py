@@ -23,7 +23,7 @@ class LabelFinder:
         """Return the label of a record; `NO_LABEL` if the path does not lead to a single text or number."""
         try:
             labels = self.find_all(record)
-        except VectorError:  # several elements of an array fit a choice in the path
+        except VectorError:  # a path such as `sensors[id=temp].unit` fits several elements of the array `sensors`
             return NO_LABEL
         return labels[0] if len(labels) == 1 else NO_LABEL
 

@@ -38,8 +38,10 @@ class RawReader(Reader):
     def __post_init__(self) -> None:
         """Find out the type of the numbers, whether it may be wrong, and how many bytes a value has."""
         self.dtype = raw_type(self.format)
-        # A setting without a byte order, such as float32, may be wrong: the first numbers are tested.
+        # A setting such as float32 may be wrong, so the first numbers are tested. The settings <f4 and <f8 name the
+        # byte order: they mean the same types, without the test.
         names_byte_order = self.format[0] in "<>"
+        # Other types cannot be tested: any bytes are plausible integers, and float16 spans too few decades.
         if not names_byte_order and self.dtype.str in ("<f4", "<f8"):
             self.dtype_to_check = self.dtype.str
         self.raw_size = self.dtype.itemsize * self.dimensions
@@ -64,7 +66,7 @@ class RawWriter(Writer):
     @np.errstate(invalid="ignore")  # NumPy would warn about numbers that an integer does not hold
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
-        rows = stack_fields(fields)
+        rows = stack_fields(fields)  # (n, total width): in each row, the numbers of all fields side by side
         dtype = raw_type(self.format)
         numbers = rows.astype(dtype)
         if dtype.kind != "f":
@@ -95,8 +97,8 @@ class NpyWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a file for each row or, with `counts`, for each group of `counts[i]` rows."""
-        rows = stack_fields(fields)
-        row_shape = rows.shape[1:]
+        rows = stack_fields(fields)  # (n, total width): in each row, the numbers of all fields side by side
+        row_shape = rows.shape[1:]  # (total width,)
         values = encode_rows(rows, counts)
         if counts is None:
             header = encode_header(rows.dtype, row_shape)

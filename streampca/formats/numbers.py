@@ -59,9 +59,10 @@ class NumberPacker:
         return self.pack_numbers(*map(self._convert, row, labels))
 
     def _convert(self, value: Any, label: str) -> float:
-        """Return an entry as a float. Raises `VectorError`."""
-        value = plain_number(value)
-        if isinstance(value, int | float | Decimal) or is_number_word(value):
+        """Return an entry as a float: a number, a boolean (1 or 0), or a word such as NaN. Raises `VectorError`."""
+        value = plain_number(value)  # takes the number out of an object such as {"$numberDouble": "1.5"}
+        is_word = is_number_word(value)  # "NaN", "Infinity" or "-Infinity"
+        if isinstance(value, int | float | Decimal) or is_word:
             return float(value)
         if value is None and self._null_as_nan:
             return math.nan
@@ -106,27 +107,31 @@ class RowVectors(NamedTuple):
 
 
 def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
-    """Return the vectors of rows. `pack` returns the float64 numbers of a row, or raises the error of the row."""
+    """Return the vectors of rows, and the error of each row that holds no vector.
+
+    `pack` returns the numbers of a row as bytes of float64; as `GuessedNumbers`, with the guessed type, if the row does
+    not name their type. If the row holds no vector, `pack` raises the row's error.
+    """
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
-    guessed_dtypes: set[str | None] = set()
-    vector_size = 8 * dimensions
+    guessed_dtypes: set[str | None] = set()  # None: a row names the type of its numbers
+    vector_size = 8 * dimensions  # bytes
     for index, row in enumerate(rows):
         try:
             packed = pack(row)
-            guessed_dtype = None
-            if isinstance(packed, GuessedNumbers):
-                packed, guessed_dtype = packed
-            guessed_dtypes.add(guessed_dtype)
-            packed_rows.append(packed)
-            counts[index] = memoryview(packed).nbytes // vector_size
+            # Only `GuessedNumbers` have a guessed type.
+            numbers = packed.numbers if isinstance(packed, GuessedNumbers) else packed
+            guessed_dtypes.add(packed.dtype if isinstance(packed, GuessedNumbers) else None)
+            packed_rows.append(numbers)
+            counts[index] = memoryview(numbers).nbytes // vector_size
         except VectorError as error:
             errors.append((index, error))
         except RecursionError:
             errors.append((index, VectorError("undecodable", "its arrays are too deep")))
     vectors = np.frombuffer(b"".join(packed_rows)).reshape(-1, dimensions)
-    return RowVectors(vectors, counts, errors, common_dtype(guessed_dtypes))
+    common_guess = common_dtype(guessed_dtypes)  # None if the types differ, or if a row names the type
+    return RowVectors(vectors, counts, errors, guessed_dtype=common_guess)
 
 
 def common_dtype(guessed_dtypes: Collection[str | None]) -> str | None:

@@ -68,19 +68,21 @@ def find_problem(rows: Array) -> str:
     magnitudes[is_left_out] = np.inf  # these come last when the numbers of a dimension are sorted
     counts = (~is_left_out).sum(axis=0)  # of the numbers of each dimension
 
+    # Numbers that were read as a wrong type are often almost 0: near the smallest normal number of this type. For
+    # float16, whose smallest normal number is 6e-5, the factor would make the limit 4, more than many measured numbers.
     is_float16 = rows.dtype.itemsize == 2
-    # float16 has a smallest normal number of 6e-5. Times `_TINY_FACTOR` it would be 4: more than many measured numbers.
     tiny = np.finfo(rows.dtype).tiny * (1.0 if is_float16 else _TINY_FACTOR)
     if counts.any() and not (magnitudes[~is_left_out] >= tiny).any():
         return f"all numbers but zero are below {tiny:.0e}"
 
     has_enough = counts >= _MIN_NUMBERS
-    ascending = np.sort(magnitudes[:, has_enough], axis=0)
+    ascending = np.sort(magnitudes[:, has_enough], axis=0)  # each column: its numbers, then inf for those left out
     last_index = counts[has_enough] - 1  # in each dimension, of the largest number
     index_of_percentile_90 = last_index * 9 // 10
     index_of_percentile_10 = last_index - index_of_percentile_90  # as many numbers are left out at both ends
-    indices = np.stack([index_of_percentile_10, index_of_percentile_90])
-    low, high = np.log10(np.take_along_axis(ascending, indices, axis=0))
+    indices = np.stack([index_of_percentile_10, index_of_percentile_90])  # in each column of `ascending`
+    numbers_at_percentiles = np.take_along_axis(ascending, indices, axis=0)
+    low, high = np.log10(numbers_at_percentiles)
     decades = (high - low).max(initial=0.0)
     if decades > _MAX_DECADES:
         return f"the middle 80 % of the numbers of a dimension span {decades:.0f} decades"

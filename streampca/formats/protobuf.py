@@ -96,7 +96,7 @@ class _MessageReader:
         """
         self._dimensions = reader.dimensions
         self._numbers = reader.numbers
-        self._names = reader.numbers.names
+        self._names = reader.numbers.names  # of the fields on the paths and in `where`: only these are read
         self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
         # Labels are read with a type of their own: a label that cannot be read must not spoil the vector beside it.
         label_descriptor = _find_message_type(_with_unread_as_bytes(files, self._label_names), indexes)
@@ -104,7 +104,9 @@ class _MessageReader:
         vector_files = _with_unread_as_bytes(files, self._names)
         descriptor = _find_message_type(vector_files, indexes)
         self._original_type = message_factory.GetMessageClass(descriptor)
-        self._packed_type = None  # has `repeated bytes` in place of the field that may hold packed numbers
+        # The type in which the field with packed numbers is `repeated bytes`, so that all numbers come at once: in a
+        # message, packed numbers are bytes with a length. None if no field may hold packed numbers.
+        self._packed_type = None
         only_field = _check_paths_and_find_only_field(reader, descriptor)
         if only_field is not None and self._may_be_packed(only_field):
             self._path = [part.name for part in reader.paths[0] if isinstance(part, Part)]
@@ -116,20 +118,20 @@ class _MessageReader:
     def _may_be_packed(self, field: FieldDescriptor) -> bool:
         """Return whether all numbers of a vector may be packed in a field, so that they can be read at once."""
         is_repeated_float = field.is_repeated and field.type in _PACKED_SIZES
-        # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
+        # With a field `indices` or `shape` (`names_beside`) beside it, the array may be a sparse vector or a tensor.
         may_be_special = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
-        # In place of an array that an update left alone, Debezium may send a list of `PLACEHOLDER_LENGTH` numbers. The
-        # faster way would take it for a vector of this length.
+        # For an array column that an UPDATE did not change, Debezium sends a fixed list of `PLACEHOLDER_LENGTH` numbers
+        # instead of the content. If d is this length, the faster way would take the list for a vector.
         may_be_placeholder = self._dimensions == PLACEHOLDER_LENGTH
         return is_repeated_float and not may_be_special and not may_be_placeholder
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a message; if they are packed, without a Python object for each of them."""
-        if self._packed_type is not None:
+        if self._packed_type is not None:  # the schema has a field that may hold packed numbers
             numbers = self._read_packed(_parse(self._packed_type, payload))
-            if numbers is not None:
+            if numbers is not None:  # None if this message does not hold d packed numbers
                 return numbers
-        tree = _to_tree(_parse(self._original_type, payload), self._names)
+        tree = _to_tree(_parse(self._original_type, payload), self._names)  # only the fields with these names
         return self._numbers.pack(tree)
 
     def read_label_tree(self, payload: bytes) -> Any:
@@ -301,21 +303,22 @@ def _check_paths_and_find_only_field(reader: Reader, root: Descriptor) -> FieldD
 
 
 def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
-    """Return the field to which a path leads from a message type.
+    """Return the field to which a path leads from a message type; None if only a message can tell what is there.
 
-    Returns None if the path leads through repeated fields, to a wrapper such as DoubleValue, or into a Struct, a map or
-    a text of JSON, whose names are not in the schema. If there is no such field, or if it cannot hold numbers, raises
-    `VectorError`.
+    Only a message can tell if the path leads through repeated fields, to a wrapper such as DoubleValue, or into a
+    Struct, a map or a text of JSON, whose names are not in the schema. If the schema has no such field, or if the field
+    cannot hold numbers, raises `VectorError`.
     """
     dotted_path = spell_path(get_steps(path))
     message = root
     field = None
     leads_through_repeated = False  # if True, a message may hold the field several times
     for part in path:
-        if field is not None:  # the field of the part before, through which the path leads
-            if _may_hold_any_names(field):
+        previous_field = field  # of the part before; the path leads through this field
+        if previous_field is not None:
+            if _may_hold_any_names(previous_field):
                 return None  # the schema does not have the names on the rest of the path
-            leads_through_repeated = leads_through_repeated or field.is_repeated
+            leads_through_repeated = leads_through_repeated or previous_field.is_repeated
         if isinstance(part, Choice):  # chooses an item of a repeated field: all items have the field's type
             continue
         siblings = message.fields_by_name if message else {}
@@ -324,6 +327,7 @@ def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
         field = siblings[part.name]
         message = field.message_type  # None if the field holds no message
     is_wrapper = message is not None and message.file.name == _WRAPPERS  # of a number or a text
+    # A path may also end at a Struct, a map or a text of JSON.
     if field is None or is_wrapper or _may_hold_any_names(field):
         return None
     if field.cpp_type not in _NUMBERS and field.type != FieldDescriptor.TYPE_BYTES:
@@ -406,7 +410,11 @@ def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
 
 
 def _with_repeated_bytes(files: Files, field: FieldDescriptor) -> Files:
-    """Return a copy of a schema with the type `repeated bytes` for one of its fields."""
+    """Return a copy of a schema in which a field of packed floats has the type `repeated bytes`.
+
+    In a message, packed floats are bytes with a length. So with this type, Protobuf returns all numbers as bytes
+    instead of as a list of floats.
+    """
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     changed_file = next(file for file in changed.file if file.name == field.file.name)
     package = field.file.package

@@ -143,10 +143,14 @@ class SchemaCache(Generic[T]):
 
 
 def _parse_frame(frame: bytes) -> int | str:
-    """Return the id or GUID in a frame. Raises `VectorError`."""
-    problem = describe_foreign_frame(frame)
+    """Return the id or GUID in a frame. If the bytes are not a complete frame, raise `VectorError`.
+
+    A frame is 0 and the four bytes of an id, or 1 and the sixteen bytes of a GUID. If the value that begins with the
+    frame is shorter, `frame` is incomplete.
+    """
+    problem = describe_foreign_frame(frame)  # such as a frame of AWS Glue; "" if it is not a known foreign frame
     is_complete = len(frame) == frame_size(frame)
-    if not problem and (not is_complete or frame[0] > 1):  # a frame begins with 0 or 1
+    if not problem and (not is_complete or frame[0] > 1):
         problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
     if problem:
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")

@@ -68,7 +68,10 @@ class _Branch:
 
     @classmethod
     def of(cls, steps_by_path: Mapping[int, Sequence[Step]]) -> "_Branch":
-        """Create the branch of several paths. `steps_by_path` are the steps that each path has left, by its index."""
+        """Create a branch: a node in the tree of all paths, with a child for each step with which paths go on.
+
+        `steps_by_path` are the steps that each path through the node has left, by the index of the path.
+        """
         ends = []
         rest_by_step: dict[Step, dict[int, Sequence[Step]]] = {}
         for index, steps in steps_by_path.items():
@@ -77,7 +80,7 @@ class _Branch:
             else:
                 ends.append(index)
         following = {step: cls.of(rest_by_path) for step, rest_by_path in rest_by_step.items()}
-        return cls(tuple(steps_by_path), tuple(ends), following)
+        return cls(path_indices=tuple(steps_by_path), ends=tuple(ends), next=following)
 
     @cached_property
     def common_step(self) -> Step | None:
@@ -92,10 +95,12 @@ class _Branch:
         return 1 + following.count_steps_left(path_index)
 
     def items_without_value(self, step: Step, parent: Any) -> list[Item]:
-        """Return an item with the reason for each path, if the step to this branch leads to nothing in `parent`.
+        """For each path through this branch, return an item that says why the path has no value.
 
-        If `parent` is null, the reason is `SkipReason.NULL`; otherwise it is `Absent`, with the step that is missing.
+        A branch is a node in the tree of all paths. The `step` to this node leads to nothing in `parent`. If `parent`
+        is null, the reason is `SkipReason.NULL`; otherwise it is `Absent`, with the step that is missing.
         """
+        # An `Item` has the indices of the paths that lead to its value: here a single one.
         if parent is None:
             return [Item((index,), SkipReason.NULL) for index in self.path_indices]
         return [Item((index,), Absent(index, step, parent)) for index in self.path_indices]
@@ -133,10 +138,11 @@ class Elements(NamedTuple):
     max_texts: int  # texts that hold JSON, which the paths may still lead through
 
     def find_depth(self, paths: Sequence[Sequence[Step]]) -> int:
-        """Return how many steps lead to the array: the length of a path minus the steps that it has left in an element.
+        """Return how many steps lead from the value to this array.
 
-        `paths` are all paths of `field`; `branch` has the indices of those through the array. These share the steps to
-        the array, so the first one serves.
+        `paths` are all paths of `field`; `branch.path_indices` are the paths through the array, which share the steps
+        to the array. For example, the paths a.b.x and a.b.y lead through an array at a.b: the 3 steps of the first path
+        minus the 1 step (x) that this path has left in an element are 2.
         """
         first_path_index = self.branch.path_indices[0]
         return len(paths[first_path_index]) - self.branch.count_steps_left(first_path_index)
@@ -284,10 +290,12 @@ def _find_in_chosen(elements: Elements, choice: Choice, tests_of_chosen: Sequenc
     """
     branch = elements.branch
     fitting = [element for element in elements.array if _fits(element, choice, elements.max_texts)]
-    if not fitting:
+    if not fitting:  # an `Absent` for each path
         return branch.items_without_value(choice, parent=elements.array)
     accepted = list(filter(elements.is_accepted, fitting))
-    if not accepted:  # the choice fits elements, but none of them meets `elements.tests`
+    # The choice fits elements, but none of them meets `elements.tests`. So only the paths of this branch have no value:
+    # other paths may lead elsewhere.
+    if not accepted:
         return [Item((index,), SkipReason.UNMET) for index in branch.path_indices]
     if len(accepted) > 1:
         raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
@@ -302,7 +310,11 @@ def _is_met(test: _Test, value: Any, max_texts: int) -> bool:
 
 
 def single_values(found: Found | list[Any]) -> Iterator[Any]:
-    """Yield each value that was found, and each value in an array. A path that leads to nothing gives None."""
+    """Yield each single value at the end of a path, also those inside of arrays; None if a path leads to nothing.
+
+    `found` has an `Item` for each path. The value of an item may be `Elements`: an array of objects in which the paths
+    go on, and whose `find_in_each` yields what they lead to in each object. `found` may also be a plain array.
+    """
     items = [] if isinstance(found, SkipReason) else found
     for item in items:
         value = item.value if isinstance(item, Item) else item
@@ -312,6 +324,7 @@ def single_values(found: Found | list[Any]) -> Iterator[Any]:
         elif isinstance(value, list):
             yield from single_values(value)
         else:
+            # `plain_number` takes the number out of an object such as {"$numberDouble": "1.5"}.
             yield None if isinstance(value, SkipReason | Absent) else plain_number(value)
 
 
