@@ -40,9 +40,12 @@ class OnlineFit:
 
     def learn(self, V: Array) -> "OnlineFit":
         """Return a new fit that has also learned the rows V (n, d). This fit does not change."""
-        past_scores = copy(self.past_scores)  # scoring changes the copy
+        # `score_block` replaces the scores and histograms of the copy, and never changes them in place. So a shallow
+        # copy is enough to leave this fit as it is.
+        past_scores = copy(self.past_scores)
         next_position = self.fold.stats.learned + len(V)  # an estimator's position is the number of its rows
         batch = batch_of_rows(V, end=next_position)
+        # `take` calls `score_block` with each block just before the block is learned.
         fold, _ = self.fold.take(batch, self.config, before_block=past_scores.score_block)
         return replace(self, fold=fold, past_scores=past_scores, loaded=None)
 
@@ -61,9 +64,10 @@ class OnlineFit:
         state = self.state
         row_count = state.count
         n_components = self.parameters["n_components"]
-        # The model has as many components as the models that scored the rows, or explains the same share of the
-        # variance. For None and "mle", it first has as many components as features.
-        k = choose_number_of_components(state, self.past_scores.components_or_share)
+        # What the user set as `n_components`: the number, or the share of the variance that must be explained. For None
+        # and "mle", it is the number of features.
+        components_or_share = self.past_scores.components_or_share
+        k = choose_number_of_components(state, components_or_share)
         if n_components in (None, "mle"):
             k = min(k, row_count)  # as in scikit-learn, not more components than rows
         if n_components == "mle":  # a number by Minka's rule

@@ -146,21 +146,22 @@ def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> 
 
 
 def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
-    """Raise `ValueError` if a vector of V (n, d) cannot be learned, or if all entries of the first rows are too small.
+    """Raise `ValueError` if a vector of V (n, d) cannot be learned.
 
-    `first` says that V holds the first rows.
+    `first` says that V holds the first rows that are learned. If all their entries are so small that squares underflow,
+    the first rows are refused, too.
     """
     judge = Judge.of(config)  # says which vectors can be learned
     if config.impute and config.components == config.dimensions:
         # The judge asks for at least 2k known entries, or for all d if these are fewer. With k = d components it would
-        # refuse every row with a missing entry. scikit-learn's checks of estimators fit such rows, so here one known
-        # entry is enough.
+        # refuse every row with a missing entry. The tests that scikit-learn runs on every estimator fit such rows, so
+        # `min_observed` is lowered: one known entry is enough.
         judge = replace(judge, min_observed=1)
     bad = judge.first_bad(V)
     if bad:
         remedy = "; scale the data down" if bad.reason == "too_large" else ""
         raise ValueError(f"row {bad.row}: {bad.message}{remedy}")
-    if not first:  # in later rows, entries that are too small count as zero
+    if not first:  # in later rows, entries that are so small count as zero
         return
     largest = float(np.fmax.reduce(np.abs(V), axis=None))  # `fmax` ignores NaN
     if 0 < largest < config.smallest_value:

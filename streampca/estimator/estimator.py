@@ -114,9 +114,9 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         """
         online: OnlineFit | None = getattr(self, "online_", None)
         if online:
-            online.refuse_without_fold()
+            online.refuse_without_fold()  # a worker's model cannot learn: its file lacks the state of learning
             checks.refuse_changed(self, online.parameters)
-        for slab in checks.split_into_slabs(X, self.batch_size):
+        for slab in checks.split_into_slabs(X, self.batch_size):  # a slab is `batch_size` rows, or 32 MiB of rows
             is_first = online is None
             V = checks.check_rows(self, slab, reset=is_first)
             if online is None:
@@ -141,11 +141,12 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     @classmethod
     @one_thread
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Return the estimator in a file that `save` has written. Learning on gives the same bits as without the file.
+        """Return the estimator in a file of `save`, of `streampca fit` or of a worker.
 
-        After a file of `streampca fit`, learning gives the same numbers up to rounding. A worker's model, such as a
-        version in a store, gives the same coordinates, but cannot learn on. Raises `StreampcaError` if the file is
-        damaged, of another kind, or of a release whose files this release cannot read.
+        After `save` and `load`, further rows give the same bits as without the file. After a file of `streampca fit`,
+        they give the same numbers up to rounding. From a worker's model, such as a version in a store, the estimator
+        computes the same coordinates, but it cannot learn further rows. Raises `StreampcaError` if the file is damaged,
+        of another kind, or of a release whose files this release cannot read.
         """
         published = model_file.decode_file(Path(path).read_bytes(), str(path))
         estimator = cls(**saved.find_parameters(published))
@@ -181,11 +182,11 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # With whiten=True, `in_basis` divides the coordinates by the standard deviations in `projected.model`. The
-            # deviations of scikit-learn have ddof=1, as in the unbiased model. Both models have the same axes and mean,
-            # so only the divisors change.
+            # For whiten=True, `in_basis` must divide by standard deviations with ddof=1, as scikit-learn does. Only the
+            # unbiased model has these deviations; its axes and mean are those of `fit.model`.
             projected = replace(projected, model=fit.unbiased_model)
-            return projected.in_basis(self._basis).astype(V.dtype, copy=False)
+            basis = self._basis  # "whitened" with whiten=True, otherwise "principal"
+            return projected.in_basis(basis).astype(V.dtype, copy=False)
 
         return self._compute_by_slab(X, project)
 
@@ -212,10 +213,11 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         model = self.model_
 
         def compute_p_values(V: Array) -> F64:
-            p_values = past_scores.p_values(model.project(V).relative_scores)
+            scores = model.project(V).relative_scores  # divided by the scores that the model expects
+            p_values = past_scores.p_values(scores)
             return p_values.score  # of T² and SPE together
 
-        return self._compute_by_slab(X, compute_p_values)
+        return self._compute_by_slab(X, compute_p_values)  # some rows at a time, to bound the memory
 
     @one_thread
     def _compute_by_slab(self, X: ArrayLike, compute: Callable[[Array], Any]) -> F64:
@@ -275,8 +277,8 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.
 
     The merged estimator can continue with `partial_fit`. The order of the parts changes only the rounding, unless rows
-    have missing entries: then each part is pooled with the sum of the parts before it, and another order may give
-    another sum. Raises `ValueError` if there are no parts, or if their parameters or features differ.
+    have missing entries: then the share of each part in the result depends on the parts before it. Raises `ValueError`
+    if there are no parts, or if their parameters or features differ.
     """
     if not parts:
         raise ValueError("nothing to merge")
@@ -284,6 +286,7 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     first = fits[0]
     for fit in fits:
         fit.refuse_without_fold()
+        # `config` does not have the share of the variance that `n_components` may be, so it is compared here.
         has_same_components = fit.past_scores.components_or_share == first.past_scores.components_or_share
         if fit.config != first.config or not has_same_components:
             raise ValueError("only estimators with the same parameters and features can be merged")

@@ -43,13 +43,15 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
         if d is None:  # find it out from the first vector
             batches = (batch for batch, _ in read_batches(columns.needed, None))  # None: all row groups
             d = _find_dimensions(batches, columns, path)
-            # With d known, columns are chosen again: if there are d columns, they name the dimensions.
+            # Columns name the dimensions if there are d of them. This is known only now, so columns are chosen again.
             columns = columns_of(schema, options._replace(dimensions=d), path)
 
+    # `fields` take the vectors out of a record batch. `value_name` is what their errors call it.
     fields = columns.create_fields(dimensions=d, value_name="record batch")
 
     def read() -> Iterator[FileBatch]:
         """Open the file again, and yield its rows in batches of bounded size."""
+        # `needed` columns hold the numbers or what conditions test. `other_columns` are copied to the user's output.
         names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
         step = batch_rows(d)
         with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
@@ -71,7 +73,8 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
 
 def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int:
     """Return how many numbers the first vector in record batches has. Raises `InputError` if there is none."""
-    # The names of all fields that are read. They do not depend on the number of dimensions, which is not known yet.
+    # Of this object, only the names of the columns that it reads are used. They do not depend on `dimensions`, which
+    # is not known yet, nor on `value_name`, which only errors show.
     read_names = columns.create_fields(dimensions=0, value_name="record batch").names
     for batch in batches:
         for i in range(len(batch)):
@@ -139,10 +142,11 @@ def _open_parquet(path: str) -> Iterator[Any]:
     """Open a Parquet file. Yields its schema, and the function that reads record batches."""
     # With `pre_buffer`, a whole row group would be read at once.
     with (
-        open_seekable(path) as file,
+        open_seekable(path) as file,  # the path of a local file, or a file of pyarrow at a URL
         pa.OSFile(file) if isinstance(file, str) else file as source,
         parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
     ):
+        # If two files were written one behind the other, the wrong rows would be read; without row groups, no rows.
         if table.num_row_groups:
             _refuse_joined_parquet(source, table.metadata)
         yield table.schema_arrow, partial(_read_parquet, table)
@@ -159,11 +163,11 @@ def _open_arrow_stream(path: str) -> Iterator[Any]:
 def _open_arrow_file(path: str) -> Iterator[Any]:
     """Open a file in Arrow's file format. Yields its schema, and the function that reads record batches."""
     with (
-        open_seekable(path) as file,
+        open_seekable(path) as file,  # the path of a local file, or a file of pyarrow at a URL
         pa.OSFile(file) if isinstance(file, str) else file as source,
         pa.ipc.open_file(source) as batches,
     ):
-        _refuse_joined_arrow(source)
+        _refuse_joined_arrow(source)  # if two files were written one behind the other, the wrong rows would be read
         yield batches.schema, partial(_read_file, batches)
 
 

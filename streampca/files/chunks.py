@@ -70,7 +70,9 @@ def _refuse_changed(chunk: Chunk) -> None:
 
 def _list_files(source: str) -> list[str]:
     """Return the paths of the files in a source: a file, a folder or a Delta table. Raises `InputError`."""
-    if source.endswith(".metadata.json"):  # of an Iceberg table, whose files may hold rows that were deleted
+    # A file with this name describes an Iceberg table. Such tables are refused, since their files may hold rows that
+    # were deleted. Of all kinds of tables, only Delta tables can be read.
+    if source.endswith(".metadata.json"):
         raise InputError(f"{source}: of tables those of Delta can be read")
     file_system, path = _locate(source)
     info = file_system.get_file_info(path)
@@ -85,6 +87,7 @@ def _list_files(source: str) -> list[str]:
     if "://" in source:
         scheme, _, _ = source.partition("://")
         prefix = f"{scheme}://"
+    # `_is_data` leaves out hidden files, marks such as `_SUCCESS`, and files of unknown kinds.
     entries = file_system.get_file_info(pa.fs.FileSelector(path, recursive=True))
     files = [entry.path for entry in entries if entry.is_file and _is_data(entry.path.removeprefix(path))]
     return sorted(prefix + file for file in files)
@@ -115,7 +118,10 @@ def _locate(path: str) -> tuple[Any, str]:
 
 
 def _normalize(path: str) -> str:
-    """Return a local path as an absolute path whose folder has no links, so that a file has one path; keep a URL."""
+    """Return the absolute path of a local file, with the links in its folder resolved. Return a URL as it is.
+
+    A link that leads to the file itself is kept, because its name says what kind of file it is.
+    """
     file_system, local_path = _locate(path)
     if not isinstance(file_system, pa.fs.LocalFileSystem):
         return path

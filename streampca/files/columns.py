@@ -64,8 +64,10 @@ class Columns(NamedTuple):
     def count_dimensions(self, row: Any, path: str) -> int:
         """Return how many numbers the vectors in this row have; 0 if it holds no vector. Raises `InputError`."""
         try:
-            return self.create_fields(dimensions=0, value_name="first row").count_dimensions(row)  # 0: not known yet
-        except (VectorError, RecursionError) as error:
+            # What finds the numbers in a row. Their number is not known yet, hence 0; errors call the row "first row".
+            fields = self.create_fields(dimensions=0, value_name="first row")
+            return fields.count_dimensions(row)
+        except (VectorError, RecursionError) as error:  # RecursionError: arrays are nested too deeply
             raise InputError(f"{path}: {error}") from None
 
 
@@ -117,8 +119,9 @@ def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, pa
     """Raise `InputError` if the options ask for columns that a file does not have."""
     if (has_field or options.where) and not columns:
         raise InputError(f"{path} has no columns: leave --field and --where away")
-    others: Sequence[str] = () if isinstance(options.others, bool) else options.others
-    unknown = set(others) - columns.keys()
+    # `options.others` are the further columns that the user asks for. True stands for all columns, and False for none.
+    further_columns: Sequence[str] = () if isinstance(options.others, bool) else options.others
+    unknown = set(further_columns) - columns.keys()
     if unknown:
         raise InputError(f"{path}: there is no column {min(unknown)}; there are {_quote(columns)}")
 
@@ -128,11 +131,13 @@ def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptio
 
     With gaps allowed, some columns may be missing, but not all. The value at the path of a missing column is None.
     """
+    # If there are several columns, the error says that the user may allow gaps: one missing column would then be a gap.
+    gap_hint = NULL_HINT if len(asked_paths) > 1 else ""
     value_by_path: dict[Path, Any] = {}
     missing_count = 0
     for asked_path in asked_paths:
         try:
-            value_by_path |= _expand(asked_path, row, path)
+            value_by_path |= _expand(asked_path, row, path)  # a pattern becomes the path of each column that it matches
         except InputError as error:  # the file has no such column
             missing_count += 1
             value_by_path[asked_path] = None
@@ -140,8 +145,9 @@ def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptio
             # matches no column does not say which dimensions are missing.
             has_pattern = any(map(_is_pattern, asked_path))
             may_be_gap = options.impute and not has_pattern
-            if not may_be_gap or missing_count == len(asked_paths):
-                raise InputError(f"{error}{NULL_HINT if len(asked_paths) > 1 else ''}") from None
+            are_all_missing = missing_count == len(asked_paths)
+            if not may_be_gap or are_all_missing:
+                raise InputError(f"{error}{gap_hint}") from None
     return value_by_path
 
 
@@ -160,7 +166,11 @@ def _order_by_names(
 def _describe_order(
     names_in_file: Sequence[str] | None, learned_names: Sequence[str] | None, *, has_field: bool
 ) -> list[str]:
-    """Return a note for the user if columns are read in an order that the user has not given."""
+    """Return a note for the user if the user did not choose the order in which columns are read.
+
+    `names_in_file` is None if the file has no names for the dimensions. `has_field` says that the user listed the
+    columns by `--field`: without learned names, they are read in the order of this list, which needs no note.
+    """
     if learned_names and not names_in_file:
         return ["its columns have no names, so they are read in their order"]
     if learned_names and list(learned_names) != names_in_file:
@@ -171,15 +181,19 @@ def _describe_order(
 
 
 def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
-    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each."""
+    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each.
+
+    `options.dimensions` is the number of dimensions, if it is known. `options.names` are the names of dimensions that a
+    model has learned.
+    """
     path_count = len(value_by_path)
     if not path_count:
         return None
-    # If there are as many dimensions as paths, each path leads to one dimension, even if an array is there. With two
-    # dimensions, `x,y` in {"x": [1, 2, 3], "y": [4, 5, 6]} are three vectors of two numbers, x and y.
+    # Case 1: there are several paths, and as many dimensions. An array at a path then holds one dimension of several
+    # vectors: with two dimensions, `x,y` in {"x": [1, 2, 3], "y": [4, 5, 6]} are three vectors of two numbers, x and y.
     has_path_to_each = path_count > 1 and options.dimensions == path_count
-    # Otherwise only paths to numbers lead to one dimension each. With learned names, there may be more such paths than
-    # dimensions: only the columns with learned names are read.
+    # Case 2: there is one number at each path, and no other number of dimensions is known. If a model has learned
+    # names, there may be more paths than dimensions, because only the paths with learned names will be read.
     may_be_dimensions = options.names or options.dimensions in (None, path_count)
     lead_to_numbers = all(map(_is_number, value_by_path.values()))
     if has_path_to_each or (may_be_dimensions and lead_to_numbers):
@@ -190,14 +204,14 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
 def _choose_by_default(row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
     """Return the paths of the columns to read without `--field`, with the value at each; {} if the row is an array."""
     columns = _find_columns(row)
-    if not columns and not isinstance(row, list | str):
+    if not columns and not isinstance(row, list | str):  # a text may be a vector in base64
         raise InputError(f"{path} holds no vectors: neither arrays nor columns")
     learned_names = options.names or ()
     present = columns.keys() & set(learned_names)
     has_all_learned = len(present) == len(learned_names)
     # All columns with learned names are there, or gaps are allowed: read exactly these columns, whatever else there is.
     if present and (options.impute or has_all_learned):
-        return {(Part(name),): columns.get(name) for name in learned_names}
+        return {(Part(name),): columns.get(name) for name in learned_names}  # the path to a column has one part
     _refuse_columns_without_numbers(columns, options, path)
     return {(Part(name),): value for name, value in columns.items()}
 
@@ -269,10 +283,11 @@ def refuse_patterns(columns: Columns, path: str) -> None:
     Patterns are expanded by an example of a row. If a column holds maps or JSON texts, the example does not have the
     names in them, so a pattern for these names cannot be expanded.
     """
-    for columns_path in columns.paths:
-        for part in columns_path[1:]:  # the first part is the name of a column
+    for path_to_number in columns.paths:
+        for part in path_to_number[1:]:  # the first part is the name of a column
+            # A part that is not a name is a choice, such as `[id=temp]`. A `*` in backticks is not a wildcard.
             if isinstance(part, Part) and not part.quoted and {"*", "?"} & set(part.name):
-                pattern = spell_path(get_steps(columns_path))
+                pattern = spell_path(get_steps(path_to_number))
                 raise InputError(f"{path}: which names fit the pattern {pattern} is not known: write each name")
 
 

@@ -88,13 +88,14 @@ def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: in
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
     """Return the options that skip the lines before the rows or the header, if cells have this separator.
 
-    The rows are the last line of the head and all lines directly before it with numbers in the same cells. The line
-    above the rows is
+    The rows are the last line of the head and all lines directly before it with numbers in the same cells. What is
+    skipped depends on the line directly above the rows. Above the row `1,2,3` this line may be
 
-    - text, if it has another number of cells: then all lines above the rows are skipped,
-    - a row with a wrong cell, if a number is where the rows have one: then nothing is skipped,
-    - otherwise a header: then the lines above it are skipped. But if there are two headers, such as names and units,
-      neither serves as the header, so all lines above the rows are skipped.
+    - text, such as `Device 7`, with another number of cells: all lines above the rows are skipped.
+    - a row with a wrong cell, such as `1,2,x`, with a number where the rows have one: nothing is skipped.
+    - a header, such as `time,x,y`: the lines above the header are skipped.
+    - a second header, such as the units `s,m,m` below the names `time,x,y`: neither line can serve as the header, so
+      all lines above the rows are skipped.
 
     Returns "" if there is nothing to skip, or if the separator does not fit.
     """
@@ -108,8 +109,9 @@ def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) ->
     has_numbers = any(row_pattern)
     if not has_numbers or not patterns_above_rows:
         return ""
-    if row_pattern in patterns_above_rows:  # there are rows before and after a bad line
+    if row_pattern in patterns_above_rows:  # a bad line is between rows: to skip the lines above it would lose rows
         return ""
+    # The head begins after the lines that are skipped already, so their number is added.
     skip_all_above_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1  # of the line directly above the rows, if it is a header
     pattern = patterns_above_rows[header_index]  # which cells of this line are numbers

@@ -119,6 +119,8 @@ def _write_csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Wr
 def _to_texts(name: str, column: Any) -> list[Any]:
     """Return the cells of a column: an Arrow array, or a NumPy array of Python objects. Raises `InputError`."""
     if isinstance(column, np.ndarray):
+        # Objects, arrays and truth values become JSON: Python would write True, not true. `csv.writer` writes texts,
+        # numbers and None as they are.
         return [_encode(value).decode() if isinstance(value, dict | list | bool) else value for value in column]
     import pyarrow as pa
 

@@ -74,7 +74,8 @@ def input_errors(path: str, *errors: type[Exception]) -> Iterator[None]:
         raise
     except expected as error:
         text = str(getattr(error, "strerror", None) or error)
-        text, _, _ = text.partition(" (b'")  # the rest of such an error shows bytes of the file
+        # Some libraries end the error with the bytes that they found: "Not a gzipped file (b'PK')". These are cut off.
+        text, _, _ = text.partition(" (b'")
         raise InputError(f"{path} cannot be read: {' '.join(text.split())}") from None
 
 

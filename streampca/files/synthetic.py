@@ -71,10 +71,12 @@ class LowRank:
     def rows(self) -> Rows:
         """Return the stream as the rows of a file that does not end."""
         d = self.basis.shape[1]
-        n = min(256, batch_rows(d))
+        n = min(256, batch_rows(d))  # fewer rows if they are so long that 256 would take much memory
         # The share of the stream that was read is always 0, since the stream does not end.
         batches = (batch_of_vectors(self.draw(n), share=0.0) for _ in itertools.count())
-        return Rows("synthetic", d, lambda: batches)  # a second reader continues where the first has stopped
+        # All readers get the same iterator. A new reader continues after the last vector that was read, so no vector
+        # is read twice.
+        return Rows("synthetic", d, batches=lambda: batches)
 
 
 def generate_rows(names: Sequence[str] | None, dimensions: int | None) -> Rows:

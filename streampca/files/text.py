@@ -37,7 +37,7 @@ _TYPES: dict[type, str | None] = {str: None, int: "int64", float: "float64"}  # 
 _SEPARATORS = (",", ";", "\t")
 _HEAD_LINES = 8  # number of first lines of a CSV file that show its separator and header
 _MAX_PREAMBLE = 64  # number of first lines of a CSV file among which its first row is searched, for advice in errors
-_MIN_AXIS_NUMBERS = 4  # fewer numbers often rise or fall by chance
+_MIN_FREQUENCIES = 4  # numbers in a header that rise or fall; fewer numbers often do so by chance
 
 
 def text_batches(
@@ -93,16 +93,20 @@ class _CsvReader:
     """Finds the numbers in the records of a CSV file. A record is a list of cells."""
 
     def __init__(self, layout: _CsvLayout, columns: Columns, options: FileOptions) -> None:
-        """Prepare to read records in which `columns` say where the numbers are."""
+        """Prepare to read records in which `columns` say where the numbers are.
+
+        If each number has a cell of its own, `pack_numbers` tests all conditions. If cells hold JSON with several
+        numbers, `pack_texts` tests only the conditions on whole cells. The inner conditions, which lead into the JSON,
+        are then tested by the `NumberFields` that take the numbers out of it.
+        """
         self._layout = layout
         self._options = options
         # A condition of one step is about a whole cell, such as site=north. A condition of more steps leads into a cell
         # that holds JSON, such as `readings.ok=true`.
         whole_cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
         self._inner_conditions = [condition for condition in options.where if len(condition.steps) > 1]
-        self._filter_by_all_conditions = columns.create_row_filter()  # if each number has a cell of its own
-        # If cells hold several numbers. The fields that find the numbers test the inner conditions, which may be about
-        # the elements of an array that hold the numbers.
+        self._filter_by_all_conditions = columns.create_row_filter()  # for `pack_numbers`
+        # For `pack_texts`. An inner condition may choose elements of an array, so no filter of whole rows tests it.
         self._filter_by_whole_cells = columns._replace(where=whole_cell_conditions).create_row_filter()
 
         self.number_columns = [str(get_steps(path)[0]) for path in columns.paths]
@@ -114,7 +118,8 @@ class _CsvReader:
         self._columns_beside = names_beside(self.number_columns)
         inner_columns = [condition.steps[0] for condition in self._inner_conditions]
         columns_to_parse = dict.fromkeys([*self.number_columns, *self._columns_beside, *inner_columns])
-        self._parsed_index_by_name = {name: index_by_name[name] for name in columns_to_parse if name in index_by_name}
+        # Where the cells are that `values` parses, by the name of the column.
+        self._index_of_parsed_column = {name: index_by_name[name] for name in columns_to_parse if name in index_by_name}
 
     def records(self, file: Any) -> Iterator[list[str]]:
         """Yield the records of an opened file, without the header."""
@@ -141,17 +146,21 @@ class _CsvReader:
 
     def values(self, cells: list[str]) -> dict[str, Any]:
         """Return the values of the columns that numbers and conditions lead into, by the names of the columns."""
-        values = {name: parse_value(_get_cell(index, cells)) for name, index in self._parsed_index_by_name.items()}
+        values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
         if self._columns_beside:
-            # [1,2,3,4] in `data` with [2,2] in `shape` beside it are two vectors of two numbers. To be read together,
-            # the two cells must be arrays, not texts.
+            # Another column says how the numbers are read. With [2,2] in `shape`, [1,2,3,4] in `data` holds two vectors
+            # of two numbers. Both cells must then be arrays, not texts with JSON.
             values = {name: open_text(value) for name, value in values.items()}
         return values
 
     def _refuse_record(self, cells: list[str], row_filter: NumberFields) -> None:
-        """Raise `VectorError` if a record has another number of cells than columns, or does not meet the conditions."""
+        """Raise `VectorError` if a record has another number of cells than columns, or does not meet the conditions.
+
+        Of `row_filter`, only the conditions `where` are used, and nothing that finds numbers.
+        """
         layout = self._layout
         if len(cells) != len(layout.names):
+            # `advice` names the options that skip lines before the header, if the file seems to begin with such lines.
             text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
             raise VectorError("wrong_length", text)
         if row_filter.where:
@@ -207,7 +216,10 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
 
 
 def _find_first_values(path: str, reader: _CsvReader) -> dict[str, Any]:
-    """Return the values of the columns with numbers in the first row that has any; {} if all are missing."""
+    """Return the values of the first row in which a column of numbers is not empty, by the names of the columns.
+
+    They include the values of columns that conditions test. If no row has a number, returns {}.
+    """
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
         for cells in reader.records(file):
             value_by_name = reader.values(cells)
@@ -326,16 +338,18 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     has_missing_word = any(map(is_missing, first))  # a word such as NA is a missing number, or a name
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
-    may_be_axis = len(first) >= _MIN_AXIS_NUMBERS and _are_axis(numbers, second_numbers)
-    may_be_header = has_missing_word or are_positions or may_be_axis
+    # The names in a header may be frequencies, which rise or fall. If the numbers of the second line do the same, both
+    # lines are rows.
+    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _are_frequencies(numbers, second_numbers)
+    may_be_header = has_missing_word or are_positions or may_be_frequencies
     return None if may_be_header else False
 
 
-def _are_axis(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Return whether the numbers of the first line may be column names: the values of an axis, such as frequencies.
+def _are_frequencies(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+    """Return whether the numbers of the first line may name the columns, like the frequencies of a spectrum.
 
-    The values of an axis rise from column to column, or fall. If the numbers of the second line do the same, both lines
-    are rows.
+    Such numbers rise from column to column, or fall. If the numbers of the second line do the same, both lines are
+    rows.
     """
     if _is_rising(first):
         return not _is_rising(second)
@@ -407,20 +421,20 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
     row_filter = Columns(paths=(), where=options.where).create_row_filter()
     with open_stream(path) as (file, _):
         for row, value in enumerate(_json_values(file), 1):
-            if isinstance(value, VectorError):
+            if isinstance(value, VectorError):  # `_json_values` yields an error for a line that is not JSON
                 raise InputError(f"{path}, row {row}: {value}")
             try:
                 is_read = value is not None and row_filter.accepts(value)
-            except VectorError:  # a condition fits several elements: the row is refused when it is read
+            except VectorError:  # a condition fits several elements of an array: later, reading refuses the row
                 is_read = False
             if not is_read:
                 continue
             columns = choose_columns(value, options, path)
-            if columns.are_all_null:
+            if columns.are_all_null:  # null does not show which columns hold numbers: a later row may
                 continue
             d = options.dimensions or columns.count_dimensions(value, path)
             if d:  # the row holds a vector
-                # With d known, columns are chosen again: if there are d columns, they name the dimensions.
+                # Columns name the dimensions if there are d of them. This is known only now, so they are chosen again.
                 columns = choose_columns(value, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=value)
     if options.dimensions is None:

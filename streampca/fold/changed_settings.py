@@ -35,12 +35,14 @@ class Change(NamedTuple):
 def explain_refusal(changes: Sequence[Change], *, knows_all_axes: bool) -> str:
     """Return why learning cannot continue with these changes, or "" if it can.
 
-    `knows_all_axes` says that more components than before can be computed from what was learned.
+    A setting in `_ADOPTABLE_SETTINGS`, such as `half_life_messages`, may change: its new value counts from now on.
+    `components` may always become fewer. They may become more if `knows_all_axes`: if the state kept the covariance, or
+    has learned nothing, the further components can be computed.
     """
     reasons = []
     for change in changes:
         needs_more_axes = change.setting == "components" and change.now > change.then
-        if needs_more_axes and not knows_all_axes:  # the covariance, which has all axes, was not kept
+        if needs_more_axes and not knows_all_axes:
             reasons.append(f"{change}: beyond {LARGEST_COVARIANCE} dimensions, no more components were learned")
         elif change.setting not in _ADOPTABLE_SETTINGS:
             reasons.append(f"{change}: {_REFUSALS.get(change.setting, _DEFAULT_REFUSAL)}")

@@ -44,8 +44,8 @@ class Checkpoint:
     def end(self) -> int | dict[int, int] | None:
         """The end of a backfill: a time in milliseconds, or by partition the first offset that was not learned.
 
-        None if the backfill has learned all rows of its files, because the topic's first record is later. `until` has
-        the end as a text: milliseconds, offsets such as "0:100,1:50", or "".
+        None if the backfill has learned all rows of its files. Then it needs no end, because all records of the topic
+        are later than these rows. `until` has the end as a text: milliseconds, offsets such as "0:100,1:50", or "".
         """
         if not self.until:
             return None
@@ -67,9 +67,12 @@ class Checkpoint:
             now["field"] = then.get("field")
         if of_backfill:
             now["where"] = then.get("where")
+        # Names of dimensions are not settings. If they differ, the two lists of names are added as texts for the error.
         different_names = describe_difference(self.names, fold_config.names)
         if different_names:
-            then["names"], now["names"] = different_names
+            checkpoint_names, worker_names = different_names
+            then["names"] = checkpoint_names
+            now["names"] = worker_names
         settings = sorted(now.keys() | then.keys())
         return [Change(name, then.get(name), now.get(name)) for name in settings if then.get(name) != now.get(name)]
 
@@ -79,9 +82,13 @@ class Checkpoint:
         if not changes:
             return
         if is_backfill(self.partition):
-            remedy = f"delete it: `streampca backfill --remove {self.partition - FIRST_BACKFILL}`"
+            backfill_number = (
+                self.partition - FIRST_BACKFILL
+            )  # its checkpoint has the partition FIRST_BACKFILL + number
+            remedy = f"delete it: `streampca backfill --remove {backfill_number}`"
         else:
             remedy = "start over with another store folder and another group_id"
+        # If each changed setting keeps the meaning of what was learned, learning may continue with the new settings.
         can_adopt = not self._why_not_adoptable(changes)
         if can_adopt:
             remedy = f"keep what was learned: `streampca reset --adopt-settings`, or {remedy}"
@@ -117,7 +124,7 @@ class Checkpoint:
         settings = fold_config.as_dict()
         has_learned = fold.stats.learned > 0
         if has_learned or self.settings == settings:
-            # Equal settings are compared as well: names of dimensions are not part of them, but must be the same, too.
+            # Even if the settings are equal, the names of the dimensions may differ, which `settings` does not have.
             self.refuse_other_settings(fold_config)
             return self
         empty = Fold.empty(fold_config.learning)
@@ -139,7 +146,8 @@ class Checkpoint:
         return agree_on_names(
             names,
             self.names,
-            named_by="others",  # the settings, the records, or the checkpoint of another partition
+            # In the error, `names` come from "others": the settings, the records, or another partition's checkpoint.
+            named_by="others",
             others_named_by=f"the checkpoint of partition {partition_name(self.partition)}",
         )
 
@@ -185,7 +193,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     fold = checkpoint.fold
     state = fold.state
     stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
-    if not fold.stats.skipped:  # `decode` takes a missing number for 0
+    # Without deletes, the file has the same bytes as in releases that did not count deletes. `decode` adds the 0 again.
+    if not fold.stats.skipped:
         del stats["skipped"]
     header = {
         "kind": KIND,
@@ -200,7 +209,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "weight": state.weight,
         "total_variance": state.total_variance,
         "count": state.count,
-        "concentration": state.concentration,
+        "concentration": state.concentration,  # sum of the squares of the messages' shares of the weight
         "clipped": state.clipped,
         "event_time": asdict(fold.event_time),
         "stats": stats,
@@ -214,7 +223,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "C_pinv": state.C_pinv,
         "mean": state.mean,
         "pending": fold.pending,
-        "pending_retention": fold.retention,
+        "pending_retention": fold.retention,  # share of the earlier weight that each pending vector leaves
     }
     for name in _OPTIONAL_ARRAYS:
         array = getattr(state, name)

@@ -20,7 +20,7 @@ Settings = Mapping[str, Any]  # those in the header of the checkpoint
 def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool) -> None:
     """Raise `DamagedFileError` for arrays that no release with this format can have written.
 
-    `has_learned` says that the state has learned a message.
+    `has_learned` says that the state has learned a message: a state that standardizes then has scales of the entries.
     """
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     expected = _expect_types(arrays, settings, has_learned=has_learned)
@@ -31,7 +31,7 @@ def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool
     for name, array in arrays.items():
         if find_unusable_entries(array, impute=may_have_gaps and name == "pending").any():
             raise DamagedFileError(f"{name} holds values that are not finite")
-    _refuse_values_out_of_range(arrays)
+    _refuse_values_out_of_range(arrays)  # too large numbers, shares beyond 1, and negative variances
 
 
 def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> dict[str, Any]:

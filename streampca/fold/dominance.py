@@ -16,22 +16,27 @@ _FEWEST_VECTORS = 30  # of fewer vectors, the variances of alike dimensions may 
 
 
 def describe_dominant_dimension(published: PublishedModel) -> str:
-    """Warn if one dimension of a model has more than 90 % of the total variance. Return "" if no dimension has.
+    """Return a warning if one dimension of a model has more than 90 % of the total variance; otherwise "".
 
-    With `standardize` this never warns: all dimensions that vary have the same variance.
+    There is never a warning with `standardize`, which gives all dimensions that vary the same variance.
     """
     model = published.model
     if model.scale is not None:
         return ""
     # Variance outside of the components is left out: a dimension with so large a share is nearly the first component.
     variances = model.explained_variance @ np.square(model.components)
-    return describe_dominant_variance(variances, model.total_variance, model.weight, published.names)
+    return describe_dominant_variance(
+        variances=variances,
+        total_variance=model.total_variance,
+        vector_count=model.weight,  # for how many vectors the model counts: fewer than 30 are too few for a warning
+        names=published.names,
+    )
 
 
 def describe_dominant_variance(
     variances: Array, total_variance: float, vector_count: float, names: Sequence[str] | None
 ) -> str:
-    """Warn if one dimension has more than 90 % of the total variance of some vectors. Return "" if no dimension has.
+    """Return a warning if one dimension has more than 90 % of the total variance of some vectors; otherwise "".
 
     `variances` (d,) are those of the dimensions, `names` their names.
     """

@@ -68,9 +68,9 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a model from format 2 to format 3.
 
     A model of format 2 does not say which dimensions were never seen. If vectors may lack entries, a dimension counts
-    as never seen if its mean is exactly 0 and its entry in each axis is 0. Format 3 has the array `seen` and, if
-    learning can continue from the file, the share of the weight for which each dimension was known: `known` is 0 for
-    dimensions that were never seen, and 1 for all other dimensions.
+    as never seen if its mean is exactly 0, and its entry in each axis is 0 up to rounding. Format 3 has the array
+    `seen`. If learning can continue from the file, it also has the array `known`: 0 for each dimension that was never
+    seen, and 1 for each other dimension.
     """
     mean = arrays.get("mean")
     components = arrays.get("components")
@@ -82,7 +82,8 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     is_damaged = components.ndim != 2 or mean.shape != components.shape[1:] or variance.shape != components.shape[:1]
     if is_damaged:  # `model_file.decode` refuses it
         return header, arrays
-    largest_entries = np.abs(components[variance > 0]).max(axis=0, initial=0.0)
+    axes_of_variance = components[variance > 0]  # an axis without variance has an arbitrary direction
+    largest_entries = np.abs(axes_of_variance).max(axis=0, initial=0.0)  # of each dimension
     seen = (mean != 0) | (largest_entries > _ROUNDING)
     if seen.all():
         return header, arrays
@@ -91,14 +92,18 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     if continuation is not None:
         known = seen  # for each dimension
         is_covariance = continuation.ndim == 1
-        if is_covariance:  # for each pair of dimensions: known if both were seen
-            known = np.minimum.outer(seen, seen)[np.tril_indices(len(seen))]
+        if is_covariance:  # `known` then has an entry for each pair of dimensions
+            both_seen = np.minimum.outer(seen, seen)  # (d, d)
+            known = both_seen[np.tril_indices(len(seen))]  # packed like the covariance: the lower triangle, row by row
         arrays["known"] = known.astype(np.float64)
     return header, arrays
 
 
 def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
-    """Raise `DamagedFileError` if the arrays to convert do not fit each other, or `unseen` does not hold shares."""
+    """Raise `DamagedFileError` if arrays of format 3 do not fit each other, or `unseen` does not hold shares.
+
+    `unseen` (d,) has the share of the weight that belongs to messages before each dimension was first seen.
+    """
     d = unseen.size
     lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed
     to_convert = {"unseen": unseen} | {name: array for name, array in arrays.items() if name in lengths}

@@ -35,7 +35,7 @@ class EventTime:
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
         # 62 earlier timestamps precede the m new ones, so that each new timestamp ends a window of 63. At the start of
-        # a stream fewer are known, and −1 stands for the timestamps before them.
+        # a stream fewer are known, and `_UNKNOWN` (−1) fills the places before them.
         recent = np.asarray(self.recent, np.int64)
         unknown = np.full(_WINDOW - 1 - len(recent), _UNKNOWN)
         known_ms = np.concatenate([unknown, recent, timestamps[has_time]])  # (62 + m,)
@@ -44,11 +44,13 @@ class EventTime:
         times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
         before_ms = times_ms[:-1]  # (m,): the event time before each new timestamp
         steps_ms = np.zeros(len(timestamps), np.int64)
-        steps_ms[has_time] = np.where(before_ms >= 0, np.diff(times_ms), 0)  # the first event time is not a step
+        # The jump from unknown (−1) to the first event time is not a step: earlier messages must not lose weight by it.
+        has_time_before = before_ms >= 0
+        steps_ms[has_time] = np.where(has_time_before, np.diff(times_ms), 0)
         last_ms = known_ms[-(_WINDOW - 1) :]
         event_time = EventTime(
             now_ms=int(times_ms[-1]),
-            recent=tuple(last_ms[last_ms >= 0].tolist()),  # without the −1 of the start
+            recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start of a stream
             ahead=self.ahead + _count_ahead(known_ms, before_ms),  # records more than a day ahead of the event time
         )
         return event_time, steps_ms

@@ -117,11 +117,15 @@ class Fold:
 
         Blocks of the new configuration may be smaller. If the pending vectors fill such blocks, the blocks are learned.
         """
+        # `retention` has, for each pending vector, the share of the earlier weight that the vector leaves.
         pending = Messages(self.pending, self.retention)
+        no_messages = pending.part(0, 0)
         learned = learn_whole_blocks(
             learning_config,
+            # If the state keeps the covariance, C gets as many columns as the new configuration asks for.
             axes.adapt_columns(self.state, learning_config),
-            pending=pending.part(0, 0),  # none
+            # Blocks end elsewhere now, so the pending vectors are divided into blocks again, like new vectors.
+            pending=no_messages,
             new=pending,
         )
         return replace(
@@ -141,7 +145,8 @@ class Fold:
 
         The fold itself does not learn the pending messages until they fill a block.
         """
-        state, _ = learn(self.state, self.pending, self.retention, learning_config)
+        # `retention` has, for each pending message, the share of the earlier weight that the message leaves.
+        state, _losses = learn(self.state, self.pending, self.retention, learning_config)
         return state
 
 
@@ -180,9 +185,10 @@ class FoldConfig:
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
         values = dict(settings)
-        values.setdefault("missing_values", "")
-        values["impute"] = values["missing"] == "impute"
-        values["factor"] = False  # only tests set it, and `as_dict` leaves it out
+        values.setdefault("missing_values", "")  # left out if no number means "missing", and by earlier releases
+        values["impute"] = values["missing"] == "impute"  # whether vectors may lack entries
+        # True would forbid to keep the covariance in few dimensions. Only tests set it, and `as_dict` leaves it out.
+        values["factor"] = False
         learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
         own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
         own_values = {name: values[name] for name in own_names if name in values}  # `where` is left out if it is empty

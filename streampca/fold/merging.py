@@ -82,13 +82,13 @@ class FoldMerger:
         self._config = config
         self._clock_ms = now_ms
         self._merged_time_ms = _NO_TIME  # the latest event time so far: all merged folds have decayed until then
-        self._merger = StateMerger(config.learning.columns)
+        self._merger = StateMerger(config.learning.columns)  # number of columns of C and F together
         self._stats: list[FoldStats] = []
         self._topic = ""
         self._topic_id = ""
         self._names = config.names
-        self._positions: dict[int, int] = {}
-        self._losses: dict[int, float] = {}
+        self._positions: dict[int, int] = {}  # partition → next offset
+        self._losses: dict[int, float] = {}  # partition → recent share of the variance that its model did not explain
 
     def add_partition(self, checkpoint: Checkpoint) -> None:
         """Merge the fold of a partition.
@@ -123,14 +123,15 @@ class FoldMerger:
     def add(self, fold: Fold) -> None:
         """Merge a fold of another stream.
 
-        The earlier folds and this fold both lose weight until the later of their event times.
+        Of the earlier folds and this fold, the side with the earlier event time first loses the weight that it would
+        lose until the later event time.
         """
         time_ms = fold.event_time.now_ms
         if self._clock_ms is not None:
             # With an event time in the future, one fold would make all other folds lose their weight.
             time_ms = min(time_ms, self._clock_ms)
         earlier_ms = self._merged_time_ms
-        later_ms = max(time_ms, earlier_ms)
+        later_ms = max(time_ms, earlier_ms)  # `_NO_TIME` is less than all times
         kept_share = 1.0  # of the fold's weight: a fold without an event time keeps all of it
         if time_ms != _NO_TIME:
             kept_share = self._config.compute_decay(later_ms - time_ms)
@@ -150,10 +151,12 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        state = self.state(columns=components + SPARE_WITH_COVARIANCE)  # like a learned state, with spare directions
+        # Beside the components, C keeps spare directions: as many as in a learned state that keeps the covariance.
+        state = self.state(columns=components + SPARE_WITH_COVARIANCE)
         if state is None:
             return None
-        groups = self._merger.groups()  # of the folds; how far their states differ shows the sampling error
+        # The states of a few groups of folds. How far these states differ shows the sampling error.
+        groups = self._merger.groups()
         return MergedFold(
             state=state,
             stats=FoldStats.total(self._stats),
@@ -169,6 +172,7 @@ class FoldMerger:
         """Make a fold at this position from which learning can continue after all merged folds."""
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
+        # The merged C gets as many columns as C and F of a learned state have together.
         state = self.state(columns=learning_config.columns) or empty.state
         # The merged C may have columns whose length is nearly 0. They are left out, because learning computes (CᵀC)⁻¹,
         # which would overflow.
@@ -176,6 +180,7 @@ class FoldMerger:
         return replace(
             empty,
             position=position,
+            # No other field changes: `C_pinv` is computed from C when it is asked for.
             state=replace(state, C=np.ascontiguousarray(state.C[:, long_columns])),
             event_time=EventTime(self._merged_time_ms),
             stats=FoldStats.total(self._stats),
@@ -184,8 +189,9 @@ class FoldMerger:
 
 def _find_long_columns(state: State, learning_config: LearningConfig) -> NDArray[np.intp]:
     """Return the indices of the columns of C that are longer than rounding errors, the longest column first."""
-    # `select` takes ascending variances, but the columns of C are ordered by falling variance. So `select` gets them in
-    # reverse order, and returns positions in this order: 0 is the last column of C.
-    reverse_positions = learning_config.limits.select(state.variance[::-1])
+    # The columns of C are ordered by falling variance. `select` takes ascending variances, so it counts positions from
+    # the last column of C, which is 0. It returns the position of the longest column first.
+    ascending_variance = state.variance[::-1]
+    positions_from_last = learning_config.limits.select(ascending_variance)
     last_column = state.rank - 1
-    return last_column - reverse_positions
+    return last_column - positions_from_last

@@ -123,9 +123,10 @@ def encode(published: PublishedModel) -> bytes:
         "learned": published.continuation,
         "known": published.known,
         "checkpoint": None if published.checkpoint is None else np.frombuffer(published.checkpoint, np.uint8),
-        "names": None if published.names is None else np.array(published.names),  # `decode` reads the header's
+        # Only for people who open the file with `numpy.load`: `decode` reads the names in the header.
+        "names": None if published.names is None else np.array(published.names),
     }
-    arrays |= _make_arrays_for_people(published)  # under further names, for people who open the file with `numpy.load`
+    arrays |= _make_arrays_for_people(published)  # such as `explained_variance_ratio`; `decode` does not read them
     present = {name: array for name, array in optional.items() if array is not None}
     return npz.encode(header, arrays | present)
 
@@ -156,7 +157,8 @@ def decode(data: bytes) -> PublishedModel:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     has_required_arrays = arrays.keys() >= _REQUIRED_ARRAYS
     if not has_required_arrays:
-        names_of_arrays = ", ".join(sorted(arrays)) or "of none"  # these may show what kind of file it is
+        # The names of the arrays may show what kind of file it is. "of none": it holds no arrays.
+        names_of_arrays = ", ".join(sorted(arrays)) or "of none"
         raise DamagedFileError(f"not a model file: it holds the arrays {names_of_arrays}")
     model = Model(
         components=arrays["components"],
@@ -167,10 +169,11 @@ def decode(data: bytes) -> PublishedModel:
         scale=arrays.get("scale"),
         seen=arrays.get("seen"),
     )
+    stats = header.model_dump(include=set(ModelStats.model_fields))  # the header has the counts among its fields
     published = PublishedModel(
         version=header.version,
         model=model,
-        stats=ModelStats(**header.model_dump(include=set(ModelStats.model_fields))),
+        stats=ModelStats(**stats),
         topic=header.topic,
         topic_id=header.topic_id,
         positions={int(partition): position for partition, position in header.positions.items()},
@@ -180,9 +183,12 @@ def decode(data: bytes) -> PublishedModel:
         subspace_error=header.subspace_error,
         axis_errors=header.axis_errors,
         past_scores=past_scores,
+        # What `streampca fit` keeps, so that learning can continue: the packed covariance or the axes, and the share of
+        # the weight for which each pair of dimensions, or each dimension, was known.
         continuation=arrays.get("learned"),
         known=arrays.get("known"),
         names=header.names,
+        # What an estimator keeps: the checkpoint file of its fold, and its parameters.
         checkpoint=arrays["checkpoint"].tobytes() if "checkpoint" in arrays else None,
         estimator=header.estimator,
     )
@@ -237,6 +243,7 @@ def _find_problem(published: PublishedModel) -> str | None:
 def _find_wrong_number(published: PublishedModel) -> str | None:
     """Return what is wrong with the numbers in a model whose arrays fit each other, or None if they are valid."""
     model = published.model
+    # `_find_problem` has refused NaN in arrays, so only these two numbers may be NaN.
     if not np.isfinite([model.total_variance, model.weight]).all():
         return "the total variance or the weight is not finite"
     if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:

@@ -93,8 +93,9 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
+        # Without the lock, NumPy's parser of headers may fail when several threads use it.
         with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as members:
-            # A small compressed member might need any amount of memory.
+            # `zip` is the archive of the members. A small compressed member might need any amount of memory.
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
                 raise ValueError("a member is compressed")
             arrays = {name: members[name] for name in members.files}

@@ -96,7 +96,7 @@ class FoldStats:
             loss_ewma=_average(shares, [stats.loss_ewma for stats in parts]),
             norm_ewma=_average(shares, [stats.norm_ewma for stats in parts]),
             first_ms=min(known_first_ms, default=_NO_TIME),
-            last_ms=max((stats.last_ms for stats in parts), default=_NO_TIME),
+            last_ms=max((stats.last_ms for stats in parts), default=_NO_TIME),  # `_NO_TIME` is less than all times
         )
 
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
@@ -116,7 +116,7 @@ class FoldStats:
         """Return the stats after n more messages.
 
         `residual` (n,) are the squared lengths ‖r‖² of the messages' residuals, and `norm` (n,) the squared lengths
-        ‖y‖² of their centred vectors.
+        ‖y‖² of their centred vectors. `with_loss` counts the messages whose loss was measured.
         """
         n = len(norm)
         mean_residual = float(np.add.reduce(residual)) / n
