@@ -58,7 +58,8 @@ class Faults(ProcessFaults):
 
         Only when the group's offsets show it: they name the store, but only an offset shows that a backup is old.
         """
-        if fault.target % 2 and self._has_saved_all():
+        has_identity = f"/store/{identity.NAME}" in self._world.volume.entries  # `vanish` may have deleted it
+        if fault.target % 2 and self._has_saved_all() and has_identity:
             self._restore_old_backup()
         if not self._world.cluster.committed or (self._is_backup and not self._has_saved_all()):
             return
