@@ -347,13 +347,13 @@ def _may_hold_any_names(field: FieldDescriptor) -> bool:
 def _to_tree(value: Any, names: Collection[str]) -> Any:
     """Return a message as a dict of its fields with these names, and the messages in it likewise.
 
-    A wrapper, such as DoubleValue, becomes its number, and a Struct becomes a dict of all its fields. Any value that is
-    not a message is returned as it is.
+    A wrapper, such as DoubleValue, becomes its number, unless a path may name the wrapper's field `value`. A Struct
+    becomes a dict of all its fields. Any value that is not a message is returned as it is.
     """
     if not isinstance(value, Message):
         return value
     descriptor = value.DESCRIPTOR
-    if descriptor.file.name == _WRAPPERS:
+    if descriptor.file.name == _WRAPPERS and "value" not in names:
         return value.value
     if descriptor.file.name == _STRUCTS:
         if descriptor.name == "Struct":

@@ -190,3 +190,25 @@ def test_a_sparse_vector_is_refused_as_sparse() -> None:
 
 def test_booleans_are_numbers() -> None:
     assert readings("flags").decode([protobuf(reading(flags=[True, False, True]))]).vectors.tolist() == [[1, 0, 1]]
+
+
+WRAPPED = """
+syntax = "proto3";
+import "google/protobuf/wrappers.proto";
+message R {
+  repeated google.protobuf.DoubleValue v = 1;
+  google.protobuf.DoubleValue x = 2;
+  google.protobuf.DoubleValue y = 3;
+}
+"""
+
+
+@pytest.mark.parametrize(("field", "d"), [("v", 3), ("v.value", 3), ("x,y", 2), ("x.value,y.value", 2)])
+def test_a_wrapper_is_read_as_its_number_and_by_its_field(field: str, d: int) -> None:
+    def wrapped(number: int, value: float) -> bytes:
+        return bytes([number << 3 | 2, 9, 0x09]) + np.array([value]).tobytes()
+
+    message = b"".join(wrapped(1, value) for value in ROW) + wrapped(2, ROW[0]) + wrapped(3, ROW[1])
+    decoder = codec("protobuf", field, memory(WriterSchema("PROTOBUF", WRAPPED)), d=d)
+    decoded = decoder.decode([framed(1, b"\0" + message)])
+    assert decoded.vectors.tolist() == [ROW[:d]], decoded.rejects
