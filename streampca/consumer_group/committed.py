@@ -22,6 +22,7 @@ _LONGEST_LOCATION = 500  # characters
 _IS_START = "begins"  # a field of the JSON that a worker commits
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 _VERSION = re.compile(r"\bversion=([0-9]+)")
+_STORE_FIELDS = {"store", "location", "host"}
 _TOPIC = re.compile(r"\btopic=([\w-]+)")
 _LAST_RECORD = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 
@@ -41,22 +42,25 @@ def format_store_metadata(identity: StoreIdentity, *, is_start: bool = False) ->
 
 def parse_store_metadata(metadata: str) -> StoreIdentity | None:
     """Return the identity of the store of the worker that has committed; None if another tool has committed."""
-    try:
-        fields = _read_fields(metadata)
-        return StoreIdentity(str(fields["store"]), str(fields["location"]), str(fields["host"]))
-    except (ValueError, TypeError, KeyError):
+    fields = _parse_fields(metadata)
+    if not fields:
         return None
+    return StoreIdentity(str(fields["store"]), str(fields["location"]), str(fields["host"]))
 
 
 def marks_start(metadata: str) -> bool:
     """Return whether a worker has committed that a new partition, of which nothing was learned, begins there."""
-    return parse_store_metadata(metadata) is not None and _IS_START in _read_fields(metadata)
+    return _IS_START in _parse_fields(metadata)
 
 
-def _read_fields(metadata: str) -> Any:
-    """Return what a worker has committed as JSON. Raises `ValueError` if the metadata are not JSON."""
-    fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes behind the JSON
-    return fields
+def _parse_fields(metadata: str) -> dict[str, Any]:
+    """Return what a worker has committed as JSON; {} if another tool has committed."""
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes behind the JSON
+    except ValueError:
+        return {}
+    is_from_worker = isinstance(fields, dict) and fields.keys() >= _STORE_FIELDS
+    return fields if is_from_worker else {}
 
 
 class OutputShape(NamedTuple):
