@@ -46,23 +46,24 @@ class ArrowReader(Reader):
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of all rows, one vector after the other. Raises `VectorError`.
 
-        If the type of all numbers had to be guessed, because they are bytes or base64, returns it with the numbers.
+        If all numbers are bytes or base64, and their type was guessed to be the same, returns this type with the
+        numbers.
         """
         try:
             # Arrow's own memory pools keep what they have freed: with them, a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
-                vectors, guessed_dtypes = self._read_batches(batches)
+                vectors_of_batches, guessed_dtypes = self._read_batches(batches)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             cause = " ".join(str(error).split())
             raise VectorError("undecodable", f"not an Arrow IPC stream: {cause[:200]}") from None
-        if len(vectors) == 1:
-            joined = vectors[0]  # an optimisation: `concatenate` would copy the array
+        if len(vectors_of_batches) == 1:
+            joined = vectors_of_batches[0]  # an optimisation: `concatenate` would copy the array
         else:
             # `concatenate` needs at least one array, and a stream may hold no record batch.
             no_vectors = np.empty((0, self.dimensions))
-            joined = np.concatenate([no_vectors, *vectors])
+            joined = np.concatenate([no_vectors, *vectors_of_batches])
         numbers = joined.ravel().data
         dtype = common_dtype(guessed_dtypes)
         return GuessedNumbers(numbers, dtype) if dtype else numbers

@@ -81,7 +81,8 @@ class Reader(ABC):
     def read_tree(self, value: bytes) -> Any:
         """Return what a value holds, as objects, arrays, texts and numbers.
 
-        Only values of which `read` has returned numbers are read. Raises `VectorError` if values have no fields.
+        Is called only with values of which `read` has returned numbers. This default is for formats whose values have
+        no fields: it raises `VectorError`.
         """
         raise VectorError("undecodable", f"values of format {self.format} have no fields")
 

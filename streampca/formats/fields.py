@@ -85,22 +85,25 @@ class NumberFields:
         self._prepare_fast_way()
 
     def _prepare_fast_way(self) -> None:
-        """Decide whether `_pack_fast` can read most values, without the slower walk, and by which steps."""
+        """Decide whether `_pack_fast` can take the numbers of most values straight from one object or array.
+
+        A step is one name or index of a path. The slower walk follows each path, and tests the conditions of `where`.
+        """
         if self._has_path_per_entry:
             # The steps lead to the object that has all numbers.
             self._fast_steps: Sequence[Step] = self._steps_of_paths[0][:-1]
             last_steps = [steps[-1] for steps in self._steps_of_paths]
             self._get_numbers: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
-            has_one_place = all(steps[:-1] == self._fast_steps for steps in self._steps_of_paths)
+            are_in_one_container = all(steps[:-1] == self._fast_steps for steps in self._steps_of_paths)
         else:
             # The steps lead to the array of d numbers.
             self._fast_steps = self._steps_of_paths[0]
             self._get_numbers = None
-            has_one_place = len(self._steps_of_paths) == 1
+            are_in_one_container = len(self._steps_of_paths) == 1
         # For an array column that an UPDATE did not change, Debezium sends a fixed list of `PLACEHOLDER_LENGTH` numbers
         # instead of the content. If d is this length, the faster way would take the list for a vector.
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
-        self._has_fast_way = has_one_place and not self.where and not may_be_placeholder
+        self._has_fast_way = are_in_one_container and not self.where and not may_be_placeholder
 
     @property
     def names(self) -> set[str]:

@@ -3,7 +3,7 @@
 import json
 import math
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -134,10 +134,11 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
     return RowVectors(vectors, counts, errors, guessed_dtype=common_guess)
 
 
-def common_dtype(guessed_dtypes: Collection[str | None]) -> str | None:
+def common_dtype(guessed_dtypes: Set[str | None]) -> str | None:
     """If the type of all numbers was guessed, and is the same, return it; else return None.
 
-    `guessed_dtypes` are the different types that were guessed, and None if the type of some numbers was known.
+    `guessed_dtypes` holds each type that was guessed, and None if the type of some numbers was known. So a single
+    element is the common type or None, and several elements are no common type.
     """
     return next(iter(guessed_dtypes)) if len(guessed_dtypes) == 1 else None
 

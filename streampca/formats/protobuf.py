@@ -168,25 +168,26 @@ class ProtobufWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row; `counts` are not used.
 
-        A value is the frame, the indexes of the message's type, the head of each message around the fields, and the
-        fields. The head of a message or of packed numbers is a tag and a size.
+        A value is the frame, the indexes of the message's type, and the fields. If `around` is not empty, the fields
+        are nested in so many messages. The head of a message or of packed numbers is a tag and a size.
         """
-        encoded_fields = list[Any]()
-        floats_size = 0  # bytes of the floats in a row, with their heads
+        # Each part is either bytes that are the same in all rows, or has one item for each row.
+        parts_of_fields = list[Any]()
+        floats_size = 0  # bytes of the floats in a row, with their heads: the size of the innermost message
         for number, values in enumerate(fields.values(), 1):
             length_tag = _encode_tag(number, _WIRE_LENGTH)
-            encode_item = partial(_encode_item, length_tag)
+            with_tag_and_size = partial(_encode_item, length_tag)
             match values.dtype.kind:
                 case "O":  # texts or bytes
-                    encoded_fields.append(encode_items(values, encode_item))
+                    parts_of_fields.append(encode_items(values, with_tag_and_size))
                 case "f":
                     is_vector = values.ndim == 2
                     row_size = 8 * (values.shape[1] if is_vector else 1)  # bytes of the numbers in one row
                     head = length_tag + varint(row_size) if is_vector else _encode_tag(number, _WIRE_FIXED64)
-                    encoded_fields += [head, values]
+                    parts_of_fields += [head, values]
                     floats_size += len(head) + row_size
                 case _:  # whole numbers, which are packed
-                    encoded_fields.append([encode_item(b"".join(map(varint, row))) for row in values.tolist()])
+                    parts_of_fields.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
         # Messages are only written around fields of floats, which have the same size in all rows. So the messages have
         # the same size, too, and the same heads.
         heads_around = b""
@@ -196,7 +197,7 @@ class ProtobufWriter(Writer):
             heads_around = head + heads_around
             inner_size += len(head)
         first_type = b"\0"  # in place of the indexes of the message's type, which is the first one of the schema
-        return join_parts([self.frame + first_type + heads_around, *encoded_fields])
+        return join_parts([self.frame + first_type + heads_around, *parts_of_fields])
 
 
 def _encode_tag(number: int, wire_type: int) -> bytes:

@@ -32,9 +32,11 @@ class SamplingError:
 def estimate_sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
     """Estimate the errors of the leading axes of `merged`, the state of all groups, by a jackknife over the groups.
 
-    The axes are compared with the axes without group j, for each of the G groups. The squared error is the sum over the
-    groups of the sin² of the angles between the two, times the factor (W/w_j − 1)/G, where w_j is the weight of group j
-    and W the sum of the weights. For groups of equal weight, this factor is (G − 1)/G.
+    The axes are compared with the axes without group j, for each of the G groups. A squared error is a sum over the
+    groups of sin², times the factor (W/w_j − 1)/G, where w_j is the weight of group j and W the sum of the weights. For
+    groups of equal weight, this factor is (G − 1)/G. For an axis, sin² is of the angle to the axis of the same number,
+    and the error is returned as an angle. For the subspace, the sin² of all principal angles are summed, and the
+    squared error is returned.
 
     Returns None if there are fewer than four groups, or no variance. Axes without variance are arbitrary: their error
     is π/2, and the error of the subspace does not count them.
@@ -50,7 +52,7 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
     for j, factor in enumerate(factors):
         without_group = _pool([*groups[:j], *groups[j + 1 :]], rank)
         axes_without, _ = axes.find_principal_axes(without_group, rank)
-        cosines = merged_axes @ axes_without.T
+        cosines = merged_axes @ axes_without.T  # of the angles between all pairs of axes
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
         axis_squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
     axis_errors = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))

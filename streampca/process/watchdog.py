@@ -85,13 +85,13 @@ def watch_threads() -> Iterator[None]:
 
 
 def tick(within_s: float | None = None) -> None:
-    """End the process unless this thread ends or ticks again within `within_s`, by default `HANG_S`.
+    """Set this thread's deadline: the watchdog ends the process unless the thread ends, or ticks again, in time.
 
-    Outside of `watch_threads`, do nothing.
+    The thread has `within_s` seconds, by default `HANG_S`. Outside of `watch_threads`, do nothing.
     """
     watch = _watch  # read once: another thread may leave `watch_threads` meanwhile
     if watch is not None:
-        # `ran_s` grows only while the process runs, so a frozen container does not count.
+        # `ran_s` is the watchdog's clock. It stops while the process is frozen, so this time does not count.
         watch.due_s[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
 
 

@@ -243,10 +243,10 @@ class Transformer(MemberLoop):
         """Once all records of refused transactions are committed, return to the rule of the first try.
 
         In the first try, only timestamps that the topic forbids are replaced. After a broker has refused a timestamp,
-        each further try replaces more, until the refused record is committed, perhaps some transactions later. A
+        each further try replaces more of the timestamps, until all records of the refused transaction are committed. A
         partition that was released is another member's, so this member no longer waits for its records.
         """
-        for partition, end in list(self._refused_up_to.items()):
+        for partition, end in list(self._refused_up_to.items()):  # `end` is behind the last refused record
             is_ours = partition in self._positions
             is_committed = is_ours and self._positions[partition].position >= end
             if is_committed or not is_ours:

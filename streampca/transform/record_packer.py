@@ -58,14 +58,14 @@ class RecordPacker:
         record whose message is too large.
         """
         values = self.write_values(projected.fields, projected.counts)
-        # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}, which names the record of the output.
+        # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}: the record from which the output was made.
         template = make_origin_template(projected)
         headers = [
             [*headers_of_record, (ORIGIN, template % offset)]
             for headers_of_record, offset in zip(projected.headers, projected.offsets.tolist(), strict=True)
         ]
         timestamps = projected.timestamps.tolist()
-        # In the order of the fields of `Outgoing`.
+        # Each tuple has the fields of `Outgoing`, in their order.
         return zip(repeat(topic), repeat(projected.partition), values, projected.keys, headers, timestamps)
 
     def write_values(self, fields: Fields, counts: NDArray[np.int64]) -> Sequence[bytes]:
