@@ -68,7 +68,7 @@ class ConfluentSource(ClientSource):
         has_no_partition = self._has_joined and not self._assigned
         if has_no_partition:
             self._rejoin_if_nobody_reads()
-        if self._group and not self._has_subscribed:
+        if self._group and not self._has_subscribed:  # not earlier: the group waits for a member's polls
             self._subscribe()
             self._has_subscribed = True
         if self._is_revoking:  # the caller has handled the revocation
@@ -116,7 +116,7 @@ class ConfluentSource(ClientSource):
         return self._memberships.popleft()
 
     def _is_member(self) -> bool:
-        # librdkafka does not call `_on_lost` for a member without partitions, but its id changes.
+        # For a member without partitions, librdkafka does not call `_on_lost`: only the member's id changes.
         now = time.monotonic()
         if self._has_joined and now >= self._next_member_check_at:
             self._next_member_check_at = now + _CHECK_MEMBER_EVERY_S

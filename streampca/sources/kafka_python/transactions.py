@@ -134,9 +134,9 @@ class KafkaPythonProducer(ClientProducer):
         return len(self._unacknowledged)
 
     def _send_with_own_time(self, refused: _Sent, error: KafkaError) -> _Sent:
-        """Send a dead letter that was refused for the time of sending again, with its record's own time.
+        """Send a refused dead letter again, with its record's own time.
 
-        Raises `SourceError` for any other refusal.
+        Raises `SourceError` unless the letter was refused for the time of sending.
         """
         own_time_ms = self._find_own_time_to_send(getattr(error, "errno", None), refused.record.headers)
         was_sent_twice = refused.time_ms is not None
