@@ -45,7 +45,10 @@ log = structlog.get_logger()
 
 
 class ConfluentConnection(ClientConnection):
-    """See `streampca.sources.client_connection.ClientConnection`. It has an admin client of its own."""
+    """See `streampca.sources.client_connection.ClientConnection`. It has an admin client of its own.
+
+    A client without answers is replaced: librdkafka may lose all brokers, and not find them again (docs/kafka.md).
+    """
 
     connected = True
     _other_broker_answers = False  # whether a broker has answered after the broker that was asked for the topic had not
