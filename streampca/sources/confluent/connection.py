@@ -47,7 +47,7 @@ log = structlog.get_logger()
 class ConfluentConnection(ClientConnection):
     """See `streampca.sources.client_connection.ClientConnection`. It has an admin client of its own.
 
-    A client without answers is replaced: librdkafka may lose all brokers, and not find them again (docs/kafka.md).
+    A client without answers is replaced: see "Hangs in librdkafka" in docs/kafka.md.
     """
 
     connected = True

@@ -56,7 +56,7 @@ class ConfluentTransactions(ClientTransactions):
             "partitioner": "murmur2_random",  # as other clients
             "on_delivery": self._on_delivery,
             "delivery.report.only.error": True,
-            # With the default, a commit may never end after an outage (docs/kafka.md).
+            # With the default, a commit may never end: see "Hangs in librdkafka" in docs/kafka.md.
             "metadata.recovery.strategy": "none",
         }
         self._producer = create(Producer, connection_options(self._settings) | options)
