@@ -258,11 +258,13 @@ class Codec:
             except Exception as error:  # no value may end the worker
                 rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
                 continue
-            # The type that a reader guesses for the numbers is checked elsewhere (`explain_wrong_type`).
-            numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
-            # The length of a memoryview is its number of items, not of bytes.
-            is_bytes = type(numbers_of_value) is bytes
-            byte_count = len(numbers_of_value) if is_bytes else memoryview(numbers_of_value).nbytes
+            if type(read) is bytes:  # an optimisation: most readers return bytes, and their length is quickly known
+                numbers_of_value: VectorBytes = read
+                byte_count = len(read)
+            else:
+                # The type that a reader guesses for the numbers is checked elsewhere (`explain_wrong_type`).
+                numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
+                byte_count = memoryview(numbers_of_value).nbytes  # `len` of a memoryview counts items, not bytes
             total_bytes += byte_count
             vector_count = byte_count // vector_bytes
             if vector_count > 1 and not self.allows_several:

@@ -85,7 +85,7 @@ class NumberFields:
         self._prepare_fast_way()
 
     def _prepare_fast_way(self) -> None:
-        """Decide whether `_pack_fast` can take the numbers of most values straight from one object or array.
+        """Decide whether `pack` can take the numbers of most values straight from one object or array.
 
         A step is one name or index of a path. The slower walk follows each path, and tests the conditions of `where`.
         """
@@ -121,10 +121,28 @@ class NumberFields:
         If an array that should hold vectors is empty, there are no numbers. If the value is not a vector, raises
         `VectorError`. Its reason is "no_value" for null in place of a vector, and "where" if a condition is not met.
         """
+        # An optimisation: most values have an array of d numbers at the only path, or a number at each of d paths. With
+        # one path, `_fast_steps` lead to the array. With d paths, they lead to the object that has all d numbers, and
+        # `_get_numbers` takes the numbers from this object. `_pack_any` reads such values, too, but more slowly.
         if self._has_fast_way:
-            packed = self._pack_fast(value)
-            if packed is not None:
-                return packed
+            try:
+                parent: Any = None  # not used if there are no steps: then no name is beside the array
+                end = value
+                for name in self._fast_steps:
+                    parent = end
+                    end = end[name]
+                if self._get_numbers is not None:  # there are d paths
+                    return self._pack_numbers(*self._get_numbers(end))
+                # A field such as `shape` beside the array may make it a sparse vector or a tensor.
+                may_be_special = self.names_beside and any(name in parent for name in self.names_beside)
+                if type(end) is list and not may_be_special:
+                    return self._pack_numbers(*end)
+            except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
+                pass
+        return self._pack_or_suggest_field(value)
+
+    def _pack_or_suggest_field(self, value: Any) -> VectorBytes | GuessedNumbers:
+        """Do what `pack` does, for any value. If the value is not a vector, the error names a better `field`."""
         try:
             return self._pack_any(value)
         except VectorError as error:
@@ -135,29 +153,6 @@ class NumberFields:
                 raise
             text = f"{error}; field={better_field} reads {self.dimensions} numbers"
             raise VectorError(error.reason, text) from None
-
-    def _pack_fast(self, value: Any) -> bytes | None:
-        """If `_fast_steps` lead to plain numbers, return them as float64; else return None.
-
-        An optimisation: most values have an array of d numbers at the only path, or a number at each of d paths. With
-        one path, `_fast_steps` lead to the array. With d paths, they lead to the object that has all d numbers, and
-        `_get_numbers` takes the numbers from this object. `_pack_any` reads such values, too, but more slowly.
-        """
-        try:
-            parent: Any = None  # not used if there are no steps: then no name is beside the array
-            end = value
-            for name in self._fast_steps:
-                parent = end
-                end = end[name]
-            if self._get_numbers is not None:  # there are d paths
-                return self._pack_numbers(*self._get_numbers(end))
-            # A field such as `shape` beside the array may make it a sparse vector or a tensor.
-            may_be_special = self.names_beside and any(name in parent for name in self.names_beside)
-            if type(end) is list and not may_be_special:
-                return self._pack_numbers(*end)
-        except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
-            pass
-        return None
 
     def _make_packer_for_search(self, value: Any) -> Callable[[Sequence[Path]], object]:
         """Return a function that packs the numbers of the value at any paths.
