@@ -107,7 +107,12 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
         return state, V
     missing = np.isnan(V)
     is_first_shown = is_unseen & ~missing.all(axis=0)
-    mean = np.where(is_first_shown, _compute_observed_mean(V, missing), state.mean)
+    observed_mean = _compute_observed_mean(V, missing)
+    was_constant = state.total_variance == 0
+    if was_constant:  # a rounded mean of equal values would give the stream a variance, and later values be outliers
+        only_values = _find_only_values(V, missing)
+        observed_mean = np.where(np.isnan(only_values), observed_mean, only_values)
+    mean = np.where(is_first_shown, observed_mean, state.mean)
     return replace(state, mean=mean), V
 
 
@@ -117,9 +122,25 @@ def _compute_observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
     return np.asarray(np.where(missing, 0.0, V).sum(axis=0) / np.maximum(counts, 1))
 
 
+def _find_only_values(V: Array, missing: NDArray[np.bool_]) -> F64:
+    """Find the value of each entry that has the same value in all messages that show it, (d,).
+
+    It is NaN for an entry with several values, and 0 for an entry that no message shows.
+    """
+    lowest = np.where(missing, np.inf, V).min(axis=0)
+    highest = np.where(missing, -np.inf, V).max(axis=0)
+    only_values = np.where(lowest == highest, lowest, np.nan)
+    return np.where(missing.all(axis=0), 0.0, only_values).astype(np.float64)
+
+
 def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> Predictor:
     """Find the predictor for the first block V (n, d) of a stream by expectation maximisation (EM)."""
     n, d = V.shape
+    if center:
+        only_values = _find_only_values(V, missing)
+        is_constant = not np.isnan(only_values).any()
+        if is_constant:  # rounded means would give the stream a variance, and all that follows would be outliers
+            return _build_mean_predictor(only_values)
     seen = int((~missing).any(axis=0).sum())
     mean = _compute_observed_mean(V, missing) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)

@@ -454,7 +454,7 @@ class Checkpointer:
             at_earliest = [partition for partition in partitions if partition not in start_offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
             if start_offsets:
-                saved_folds = yield from self._save_starts(start_offsets, examined.stored, why_unrestored)
+                saved_folds = yield from self._save_starts(start_offsets, examined, why_unrestored)
                 folds.update(saved_folds)
             self._note_restored(folds)
             yield folds
@@ -497,14 +497,14 @@ class Checkpointer:
         return {partition: message for partition, message in message_by_missing.items() if partition in partitions}
 
     def _save_starts(
-        self, start_offsets: Mapping[int, int], stored: Checkpoints, why_unrestored: dict[int, str]
+        self, start_offsets: Mapping[int, int], examined: Examined, why_unrestored: dict[int, str]
     ) -> FoldGenerator[dict[int, Fold]]:
         """Save an empty fold of each new partition at its start offset, and return the folds that were saved.
 
         First the offsets are committed, marked as starts: if this process dies before a fold is saved, the next owner
         begins there. Otherwise it would choose again, and with start=latest choose a later offset. If the store or the
         group refuses a start, the cause is added to `why_unrestored`. While threads write, this generator yields {}, so
-        that the loop can poll.
+        that the loop can poll. `examined` holds the store's checkpoints, and the starts of earlier owners.
         """
         self.check_topic()  # otherwise the offsets could mean records of a topic that has replaced ours
         # Commits the starts, and returns those that the group has then.
@@ -516,11 +516,11 @@ class Checkpointer:
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._make_checkpoints(folds)}
 
         def save(partition: int) -> None:
-            stored.save(checkpoints[partition])
+            examined.stored.save(checkpoints[partition])
 
         saved_folds: dict[int, Fold] = {}
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}
-        writes = stored.for_each(sizes, _end_process_if_hanging(save))
+        writes = examined.stored.for_each(sizes, _end_process_if_hanging(save))
         while not writes.have_ended:
             for partition, raise_if_failed in writes.take_ended(_YIELD_AFTER_S):
                 try:
@@ -529,7 +529,12 @@ class Checkpointer:
                     why_unrestored[partition] = str(error)
                     continue
                 saved_folds[partition] = folds[partition]
-                log.info("partition begun", partition=partition, offset=agreed_offsets[partition], start=self._start)
+                offset = agreed_offsets[partition]
+                # The setting `start` has not decided if an earlier owner had committed a start, or if a new owner has
+                # committed one since: the group may then have another offset than this worker has chosen.
+                was_committed = partition in examined.compared.committed_starts or offset != start_offsets[partition]
+                start = "committed" if was_committed else self._start
+                log.info("partition begun", partition=partition, offset=offset, start=start)
             yield {}
         # Commit the offsets again, without the mark. An unmarked offset says that its checkpoint is saved. So a worker
         # that gets a listing without the checkpoint waits until the store lists it.
