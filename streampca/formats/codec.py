@@ -52,6 +52,12 @@ class _ReadValues(NamedTuple):
     rejects: list[Reject]
     value_count: int  # how many values were read, including the rejects
 
+    @classmethod
+    def of_raw(cls, values: Sequence[bytes]) -> "_ReadValues":
+        """Return values that each are the numbers of a vector."""
+        n = len(values)
+        return cls(values, indices=np.arange(n), counts=np.ones(n, np.int64), rejects=[], value_count=n)
+
 
 @dataclass(frozen=True)
 class Codec:
@@ -205,14 +211,7 @@ class Codec:
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
         if self._are_raw_vectors(values):
-            n = len(values)
-            return _ReadValues(
-                numbers=values,  # type: ignore[arg-type]  # no value is None
-                indices=np.arange(n),
-                counts=np.ones(n, np.int64),
-                rejects=[],
-                value_count=n,
-            )
+            return _ReadValues.of_raw(values)  # type: ignore[arg-type]  # no value is None
         numbers: list[VectorBytes] = []
         indices = list[int]()
         counts = list[int]()

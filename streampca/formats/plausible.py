@@ -6,6 +6,7 @@ neither. Zeros, infinities and NaN are left out: they say nothing of the type.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,15 +99,8 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
     vector_size = rows.dtype.itemsize * dimensions
     same_size_first = (rows.dtype.itemsize, 8, 4, 2, 1)
     number_sizes = [size for size in same_size_first if vector_size % size == 0]
-    floats = []
-    for size in number_sizes:
-        if size == 1:
-            continue
-        for order in "<>":
-            numbers = rows.view(f"{order}f{size}")
-            is_plausible = np.isfinite(numbers).all() and not find_problem(numbers)
-            if is_plausible and numbers.dtype != rows.dtype:
-                floats.append(numbers)
+    float_sizes = [size for size in number_sizes if size > 1]
+    floats = _find_plausible_floats(rows, float_sizes)
     signed = [_view_as_integers(rows, size) for size in number_sizes]
     unsigned = [_view_as_unsigned(integers) for integers in signed]
 
@@ -118,6 +112,18 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
         suggestion = name if entries == dimensions else f"{name} (dimensions={entries})"
         formats[suggestion] = None
     return list(formats)
+
+
+def _find_plausible_floats(rows: Array, sizes: Sequence[int]) -> list[Array]:
+    """Return the bytes of vectors as floats of other types with these sizes, where they are plausible."""
+    plausible_floats = []
+    for size in sizes:
+        for order in "<>":
+            floats = rows.view(f"{order}f{size}")
+            is_plausible = np.isfinite(floats).all() and not find_problem(floats)
+            if is_plausible and floats.dtype != rows.dtype:
+                plausible_floats.append(floats)
+    return plausible_floats
 
 
 def _view_as_integers(rows: Array, size: int) -> NDArray[np.signedinteger[Any]]:

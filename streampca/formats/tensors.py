@@ -31,8 +31,13 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
     if name == "values" and not are_indices_unset:
         raise sparse_error()
     shape = parent.get("shape")
-    if not isinstance(array, list) or not isinstance(shape, list) or not _are_lengths(shape):
-        return array
+    if isinstance(array, list) and isinstance(shape, list) and _are_lengths(shape):
+        return _rows_of_tensor(array, shape, name)
+    return array
+
+
+def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
+    """Return the rows of a tensor; if it has one axis, return its numbers."""
     numbers = array
     while any(isinstance(entry, list) for entry in numbers):
         numbers = _flatten_once(numbers)
