@@ -118,10 +118,7 @@ def validate(batch: Any) -> None:
 
 
 def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
-    """Give the texts that are not read the type bytes: they may not be UTF-8.
-
-    `read_names` are the names of the columns and nested fields that are read.
-    """
+    """Give the type bytes to texts that are not read, because they may not be UTF-8."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
@@ -224,10 +221,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
 
 
 def row_to_dict(one_row: Any) -> dict[str, Any]:
-    """Return the only row of a record batch as a dict.
-
-    Raises `VectorError` if a text is not UTF-8, or if a key occurs twice in a map.
-    """
+    """Return the only row of a record batch as a dict."""
     row = {}
     for field, column in zip(one_row.schema, one_row.columns, strict=True):
         try:

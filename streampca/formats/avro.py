@@ -267,10 +267,7 @@ def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record
 
 
 def _find_float_size(item_type: Any) -> int | None:
-    """Return the bytes of a number if its type is float or double; else None.
-
-    A type is written as "float" or as {"type": "float"}.
-    """
+    """Return the bytes of a number if its type is float or double; else None."""
     name = item_type.get("type") if isinstance(item_type, dict) else item_type
     return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 

@@ -171,7 +171,6 @@ class Codec:
         else:
             return []
         numbers = np.frombuffer(untyped.numbers, self._reader.dtype).astype(untyped.dtype, copy=False)
-        # For example, -9999 for a missing number is not plausible.
         numbers = self.judge.missing_values.to_nan(numbers)
         vectors = numbers.reshape(-1, self.judge.dimensions)
         return [plausible.sample_entries(vector) for vector in vectors]

@@ -138,7 +138,7 @@ def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> byt
     """
     layout = f"{len(cells)}d"
     try:
-        # The parser of JSON is fast, and reads most numbers.
+        # This is much faster than `parse_cell`.
         return struct.pack(layout, *orjson.loads(f"[{','.join(cells)}]"))
     except (ValueError, struct.error):
         numbers = [parse_cell(cell) for cell in cells]

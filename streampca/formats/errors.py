@@ -45,10 +45,7 @@ class MissingFieldError(VectorError):
 
 
 def missing_field_error(field: str, name: str, parent: Any, value_name: str) -> VectorError:
-    """Return the error for a path that leads to a name or an element that does not exist.
-
-    `name` is the part of the path `field` that is missing in `parent`.
-    """
+    """Return the error for a path that leads to a name or an element that does not exist."""
     text = f"no field {field!r} in the {value_name}"
     if isinstance(parent, dict):
         return MissingFieldError("undecodable", f"{text}: there is {quote_names(parent)}, but not {name!r}")

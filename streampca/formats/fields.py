@@ -306,7 +306,6 @@ class NumberFields:
         collected = self._collect(found, by_position)
         for read in by_position:
             self._watch_places(read)
-        # Elements without a vector are left out.
         items = [item for item in collected if not isinstance(item, SkipReason)]
         has_only_reasons = bool(collected) and not items
         if has_only_reasons:

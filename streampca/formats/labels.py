@@ -34,7 +34,7 @@ class LabelFinder:
 
 def _to_text(value: Any) -> str:
     """Return a text as it is, and a number as text; `NO_LABEL` for any other value."""
-    if isinstance(value, bytes):  # Avro may hold texts as bytes
+    if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
         # Lone surrogates, which JSON allows, cannot be written again.

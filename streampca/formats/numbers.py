@@ -58,7 +58,7 @@ class NumberPacker:
         return self.pack_numbers(*map(self._convert, row, labels))
 
     def _convert(self, value: Any, label: str) -> float:
-        """Return an entry as a float: a number, a boolean (1 or 0), or a word such as NaN. Raises `VectorError`."""
+        """Return an entry as a float: a number, a boolean (1 or 0), or a word such as NaN."""
         value = plain_number(value)
         is_word = is_number_word(value)
         if isinstance(value, int | float | Decimal) or is_word:
@@ -106,10 +106,7 @@ class RowVectors(NamedTuple):
 
 
 def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
-    """Return the vectors of rows, and the error of each row that holds no vector.
-
-    `pack` returns the numbers of a row, or raises the row's `VectorError`.
-    """
+    """Return the vectors of rows, and the error of each row that holds no vector."""
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []

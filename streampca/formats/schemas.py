@@ -75,7 +75,7 @@ class SchemaCache(Generic[T]):
     """
 
     def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
-        """`kind` is the kind of schema that values have, such as AVRO. Without a registry, raises `ValueError`."""
+        """`kind` is the kind of schema, such as AVRO. Without a registry, raises `ValueError`."""
         if schemas is None:
             raise ValueError(f"{kind} needs a schema registry")
         self._schemas = schemas

@@ -33,10 +33,7 @@ class SeenNames:
 
 
 def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[np.bool_], what_was_read: str) -> str:
-    """Say at which names no vector has a number; "" if there is none.
-
-    `what_was_read` is a part of the message, such as "the first 100 records".
-    """
+    """Say at which names no vector has a number; "" if there is none."""
     has_vectors = is_seen_by_dimension.any()  # each vector has at least one number
     if not names or not has_vectors:
         return ""

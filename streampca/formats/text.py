@@ -71,10 +71,7 @@ def is_unavailable(value: Any) -> bool:
 
 
 def decode_text(text: str) -> Any:
-    """Return the array in a text that begins with a bracket; decode any other text as base64.
-
-    An array is written as in JSON, NumPy ([1. 2.]) or Postgres ({1,2}).
-    """
+    """Return the array in a text that begins with a bracket; decode any other text as base64."""
     text = text.strip()
     if _SPARSE.fullmatch(text):
         raise sparse_error()

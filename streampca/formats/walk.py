@@ -88,10 +88,7 @@ class _Branch:
         return 1 + following.count_steps_left(path_index)
 
     def items_without_value(self, step: Step, parent: Any) -> list[Item]:
-        """For each path of this branch, return an item that says why the path has no value.
-
-        The `step` to this branch leads to nothing in `parent`.
-        """
+        """For each path of this branch, return an item that says why the path has no value."""
         if parent is None:
             return [Item((index,), SkipReason.NULL) for index in self.path_indices]
         return [Item((index,), Absent(index, step, parent)) for index in self.path_indices]
@@ -295,10 +292,7 @@ def _fits(element: Any, choice: Choice, max_texts: int) -> bool:
 
 
 def open_texts(value: Any, max_texts: int) -> tuple[Any, int]:
-    """If a value is a text of JSON, return what it holds, and how many more texts may be parsed.
-
-    A text of JSON in the text is parsed, too.
-    """
+    """If a value is a text of JSON, return what it holds, and how many more texts may be parsed."""
     while max_texts and isinstance(value, str):
         max_texts -= 1
         try:
