@@ -13,7 +13,7 @@ F64 = NDArray[np.float64]
 def power_of_two(scale: float) -> float:
     """Return the smallest power of two above a positive number, or 1 for 0.
 
-    Numbers up to `scale` can be divided by it without rounding, and then have squares that do not overflow.
+    Dividing by it is exact, and prevents overflow.
     """
     return float(np.ldexp(1.0, np.frexp(scale)[1])) if scale else 1.0
 

@@ -85,9 +85,8 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
         rows = choose_signs(rows, reference)
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
-    # Only a stream with gaps can have a Σ with negative eigenvalues.
     had_gaps = state.missing is not None or state.known is not None
-    if had_gaps:
+    if had_gaps:  # otherwise Σ has no negative eigenvalues
         raised, total_variance = _raise_small_variances(state)
         count = min(len(raised), components)
         variance[:count] = raised[:count]
@@ -187,7 +186,7 @@ def _restore_covariance(
     d = model.dimensions
     if continuation is None:
         U = model.components.T.astype(np.float64)
-        # Without variance, `noise_variance` is a tiny positive number, which must not enter Σ.
+        # Without variance, the noise is a tiny number.
         noise = model.noise_variance if model.total_variance > 0 else 0.0
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:
@@ -196,7 +195,7 @@ def _restore_covariance(
     else:
         covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())
-        # If Σ has negative eigenvalues, `make_model` has raised the total variance.
+        # `make_model` has raised the total variance.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)

@@ -26,10 +26,7 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 
 
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
-    """Predict from the changes of ordinary entries how late entries and those of dead sensors change.
-
-    The lower triangle of `change` (d, d) has the shown changes of Σ. `row_squares` (d,) are Σc y².
-    """
+    """Predict from the changes of ordinary entries how late entries and those of dead sensors change."""
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * block.eta)
     can_predict = block.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
@@ -44,10 +41,10 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
     if was_clipped:
         is_dead = is_predicted & (step.replaced_share <= 0)
         covariances = _limit_dead_sensors(x.C, covariances, is_dead=is_dead, row_squares=row_squares)
-    # Small changes of nearly constant entries may give far too large coordinates.
+    # Otherwise nearly constant entries may give far too large coordinates.
     largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
     share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
-    # The mean grows with x, and covariances with x².
+    # Covariances grow with x².
     share_of_mean = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
     return pairs.PredictedChanges(
         C=x.C,
@@ -84,9 +81,7 @@ def _predict_coordinates(
 ) -> _CoordinateChanges:
     """Compute how the moments of x change with the moments of the ordinary entries L.
 
-    With Δ (`change`), δ (`mean_change`) and M = (C_LᵀC_L + diag(ridge))⁻¹, they change by:
-
-        cov(y_L, x): Δ_LL C_L M        cov(x, x): M C_Lᵀ Δ_LL C_L M        mean of x: M C_Lᵀ δ_L
+    With M = (C_LᵀC_L + diag(ridge))⁻¹, cov(y_L, x) changes by Δ_LL C_L M.
     """
     # Products must not overflow, so C is divided by `unit`.
     unit = power_of_two(float(np.abs(predictor.C).max()))
@@ -96,10 +91,10 @@ def _predict_coordinates(
     scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))
     scaled_all_rows = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L
     scaled_Delta_C_L = is_ordinary[:, None] * scaled_all_rows  # Δ_LL C_L
-    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # change of cov(y_L, x)
-    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # change of cov(x, x)
+    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # of cov(y_L, x)
+    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # of cov(x, x)
     mean = scaled_M @ (scaled_C_L.T @ mean_change) / unit
-    predicted_with_x = scaled_C @ second_moments * unit  # change of cov(c·x, x)
+    predicted_with_x = scaled_C @ second_moments * unit  # of cov(c·x, x)
     covariances = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
     return _CoordinateChanges(
         C=scaled_C * unit, covariances_with_x=covariances, second_moments=second_moments, mean=mean

@@ -118,9 +118,8 @@ def _sum_fits(block: BlockWithGaps) -> F64:
 def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, D: F64) -> F64:
     """Compute the variances σ² of the entries of the data after a block, (d,), if Σ is not kept.
 
-    `squares` (d,) are Σc y². D (d,) converts data to the units of the block.
+    `squares` (d,) are Σc y² in the units of the block.
     """
-    # About the mean before the block, the squares are larger.
     B = (squares + np.square(block.change_of_row_mean)) / block.eta
     change = step.replaced_share * (B - variances_before * D**2) - np.square(step.mean_change)
     return np.maximum(variances_before + change / D**2, 0.0)

@@ -26,7 +26,7 @@ def compute_added_share(before: State, added: State, past: float, new: float) ->
 def _compute_known_shares(state: State) -> F64 | None:
     """Compute the share of a state's weight that counts in a merge for each pair of entries, packed.
 
-    Without Σ, the result has a share for each entry, (d,). None means 1 everywhere.
+    Without Σ, the shares are of entries, (d,). None means 1.
     """
     entry_shares = state.known_entries
     if state.missing is not None:
@@ -39,7 +39,7 @@ def _compute_known_shares(state: State) -> F64 | None:
     share_of_rarer_entry = np.minimum.outer(entry_shares, entry_shares)[np.tril_indices(len(entry_shares))]
     if state.known is None:
         return share_of_rarer_entry
-    # Σ_ij of a pair never shown together comes from filled messages alone, so it hardly counts.
+    # A pair that only filled messages show hardly counts.
     share_if_filled = np.where(state.covariance != 0, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
     return np.where(state.known > 0, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
 

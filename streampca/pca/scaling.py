@@ -34,7 +34,7 @@ def choose_scale(state: State, V: Array) -> F64:
     For an entry that was constant so far, D comes from the block.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
-    standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 for a constant entry
+    standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 if constant
     is_constant = standardised_variances < 0.5
     if not is_constant.any():
         return scale
