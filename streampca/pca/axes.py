@@ -78,7 +78,7 @@ def choose_signs(components: F64, reference: Array | None = None) -> F64:
 def make_model(state: State, components: int, reference: Array | None = None) -> Model:
     """Make the model of the `components` leading columns of a state.
 
-    If `reference` has the same dimensions, the axes get the signs of these components.
+    The axes get the signs of a `reference` with the same dimensions.
     """
     rows, variance = find_principal_axes(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
@@ -156,7 +156,7 @@ def restore_state(
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),  # as if n messages had equal shares
+        concentration=1 / max(model.weight, 1.0),  # as of messages with equal shares
         scale=model.scale,
         known=known_shares,
     )
@@ -186,7 +186,7 @@ def _restore_covariance(
     d = model.dimensions
     if continuation is None:
         U = model.components.T.astype(np.float64)
-        # Without variance, the noise is a tiny number.
+        # Without variance, `noise_variance` is still positive, but must not enter Σ.
         noise = model.noise_variance if model.total_variance > 0 else 0.0
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:
@@ -195,7 +195,7 @@ def _restore_covariance(
     else:
         covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())
-        # `make_model` has raised the total variance.
+        # With negative eigenvalues, `make_model` has raised the total variance.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)

@@ -174,7 +174,7 @@ def _update_covariance(
 ) -> State:
     """Return the state with the next Σ and [C | F].
 
-    `after` still has those of before the block.
+    `after` still has Σ and [C | F] from before the block.
     """
     if gap_block:
         next_state, covariance = _add_block_with_gaps(after, prepared, gap_block, config)
@@ -255,7 +255,7 @@ def _update_factor(
         after = replace(after, mean=mean, known=step.known)
     F = after.C[:, config.components :]
     start = np.hstack([learned.C, F, learned.sketch])
-    units: Array | float = 1.0  # in the units of the next block
+    units: Array | float = 1.0  # from the units of this block to the next
     if prepared.scale is not None:
         variances = _compute_next_variances(after, prepared, learned, gap_block, step)
         after = replace(after, variances=variances)

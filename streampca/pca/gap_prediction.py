@@ -44,7 +44,7 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
     # Otherwise nearly constant entries may give far too large coordinates.
     largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
     share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
-    # Covariances grow with x².
+    # The mean grows with x, but covariances with x².
     share_of_mean = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
     return pairs.PredictedChanges(
         C=x.C,
@@ -91,10 +91,10 @@ def _predict_coordinates(
     scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))
     scaled_all_rows = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L
     scaled_Delta_C_L = is_ordinary[:, None] * scaled_all_rows  # Δ_LL C_L
-    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # of cov(y_L, x)
-    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # of cov(x, x)
+    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # change of cov(y_L, x)
+    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # change of cov(x, x)
     mean = scaled_M @ (scaled_C_L.T @ mean_change) / unit
-    predicted_with_x = scaled_C @ second_moments * unit  # of cov(c·x, x)
+    predicted_with_x = scaled_C @ second_moments * unit  # change of cov(c·x, x)
     covariances = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
     return _CoordinateChanges(
         C=scaled_C * unit, covariances_with_x=covariances, second_moments=second_moments, mean=mean

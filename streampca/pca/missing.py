@@ -137,7 +137,7 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    If some pair is in no message, means often lead to a wrong optimum.
+    If some pair of entries is in no message, EM begins with a covariance instead of means.
     """
     shown = (~missing).astype(np.float64)
     counts = shown.T @ shown
@@ -156,7 +156,7 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     """Fill in the covariances in Σ (d, d) of pairs of entries that are not known.
 
-    Entries with equal rows of `is_known` are filled together. Linking entries L give Σ_ij = Σ_iL Σ_LL⁻¹ Σ_Lj.
+    With linking entries L, Σ_ij becomes Σ_iL Σ_LL⁻¹ Σ_Lj. Entries with equal rows of `is_known` are filled together.
     """
     seen = np.flatnonzero(is_known.diagonal())
     if is_known[np.ix_(seen, seen)].all():

@@ -115,7 +115,8 @@ class Model:
     def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
         """Project vectors (n, d): compute their coordinates and residuals.
 
-        Missing entries, NaN, are filled with expected values. Vectors of float32 are projected in single precision.
+        Missing entries, NaN, are filled with expected values, whose uncertainty is added to residuals and T². Vectors
+        of float32 are projected in single precision.
         """
         if self.seen is not None:
             vectors = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
@@ -227,7 +228,7 @@ class Projected:
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
         """Find the dimensions that contribute most to T² and to SPE of each vector, `limit` for each.
 
-        Returns the dimensions (2, n, limit), and their contributions by falling absolute value.
+        Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
         """
         components = self.model.components
         variance = self.model.floored_variance

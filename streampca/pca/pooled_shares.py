@@ -1,4 +1,8 @@
-"""Computes the share that each of two merged states has in pooled moments, if entries were missing in their streams."""
+"""Computes the share that each of two merged states has in pooled moments, if entries were missing in their streams.
+
+With the share s_j of the messages that show entry j, the entry counts by e_j = min(N_jj, (s_j/0.1)²), and a pair of
+entries by min(N_ij, e_i, e_j).
+"""
 
 import numpy as np
 

@@ -51,7 +51,7 @@ class PooledCovariance:
         self._most_rows = max(2 * self._columns_kept, uncut_rows)
         self._pooled = State.empty(0)
         self._holds_several_states = False
-        # Without Σ, the pooled covariance is RᵀR + `_variance_outside` I.
+        # Without Σ, the pooled covariance is RᵀR plus `_variance_outside` in all directions.
         self._rows: list[_ScaledRows] = []
         self._variance_outside = 0.0
         self._scale: F64 | None = None  # D of the rows
@@ -66,7 +66,7 @@ class PooledCovariance:
         self._pooled = replace(self._pooled, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state, which counts with this share of its weight. Neither may be 0."""
+        """Add a state, which counts with this share of its weight. The share and the weight must not be 0."""
         before = self._pooled
         added_weight = state.weight * share
         weight = before.weight + added_weight
@@ -156,7 +156,7 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0."""
         state = self._pooled
-        if self._holds_several_states:  # a single stream stays as learned
+        if self._holds_several_states:  # the state of a single stream stays as it was learned
             state = _complete_covariance(state)
         state = self._with_columns(state, columns)
         state = axes.decompose(state, columns)

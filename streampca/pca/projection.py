@@ -39,10 +39,10 @@ class Contributions(NamedTuple):
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
     """Fill the missing entries of each row y (n, d) with their expected values, in place.
 
-    Returns what their uncertainty adds to the expected T² and SPE, (n,) each. With Φ = U(Λ − σ²)^½ and Ψ = (Φ_oᵀΦ_o +
-    σ²I)⁻¹:
+    Returns what their uncertainty adds to the expected T² and SPE, (n,) each.
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
+        Φ = U(Λ − σ²)^½                     Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
@@ -92,7 +92,7 @@ def _compute_uncertainty(
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    They have Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ. `root` is (Λ − σ²)^½, and `U_Phi` is U_mᵀΦ_m.
+    Filled entries have Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ. `root` is (Λ − σ²)^½, and `U_Phi` is U_mᵀΦ_m.
     """
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
@@ -143,7 +143,7 @@ def multiply_in_tiles(rows: Array, matrix: Array) -> Array:
 def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
     """Return a matrix with the vectors (n, d) in the rows at these ascending indices.
 
-    Its number of rows is a multiple of `GEMM_ROWS`, so that batches do not change bits.
+    Its number of rows is a multiple of `GEMM_ROWS`.
     """
     tile_count = int(indices[-1]) // GEMM_ROWS + 1
     rows = np.zeros((tile_count * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
@@ -156,7 +156,7 @@ def find_largest_contributions(
 ) -> tuple[NDArray[np.intp], Contributions]:
     """Find the dimensions that contribute most to T² and to SPE of each row, `limit` for each.
 
-    Returns the dimensions (2, n, limit), and their contributions by falling absolute value.
+    Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
     """
     coordinates = multiply_in_tiles(centred, components.T)
     residual = centred - multiply_in_tiles(coordinates, components)

@@ -57,7 +57,7 @@ def estimate_spikes(
 ) -> Spikes:
     """Estimate the covariance of the stream from the variances λ (k,) along the axes of a model.
 
-    t follows from λ = σ²(1 + t)(1 + γ/t).
+    The strength t of an axis follows from λ = σ²(1 + t)(1 + γ/t).
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0

@@ -89,9 +89,9 @@ def move_entries_near_medians(V: Array) -> Array:
     """Clip each entry of V (n, d) to ten median distances from its median; NaN stays."""
     median = _compute_medians(V)
     distances = np.abs(V - median)
-    distances[distances == 0] = np.nan  # the limit could be 0
+    distances[distances == 0] = np.nan  # otherwise the limit could be 0
     limit = _MEDIANS * _compute_medians(distances)
-    limit = np.where(np.isnan(limit), np.inf, limit)  # all values are equal or missing
+    limit = np.where(np.isnan(limit), np.inf, limit)  # NaN if all values are equal or missing
     return np.clip(V, median - limit, median + limit)
 
 

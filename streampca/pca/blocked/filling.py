@@ -69,10 +69,10 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
     k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        # C_OᵀC_O is CᵀC less the missing rows, if they are fewer.
+        # If fewer rows are missing than observed, C_OᵀC_O is computed as CᵀC less the missing rows.
         uses_missing_rows = missing[s] <= d - missing[s]
         used_count = min(missing[s], d - missing[s])
-        used_rows = np.zeros((max(1, used_count), k))  # not empty: BLAS needs a row
+        used_rows = np.zeros((max(1, used_count), k))  # BLAS must not get an empty matrix
         used = 0
         for j in range(d):
             is_missing = math.isnan(V[s, j])
@@ -93,7 +93,7 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
 
 @compiled_within
 def _clip(x: F64) -> None:
-    """Scale x (k,) so that ‖x‖² ≤ k + √(2k), one standard deviation above its Gaussian mean."""
+    """Scale x (k,) down to ‖x‖² ≤ k + √(2k) (docs/mathematics.md, section 11)."""
     square = 0.0
     limit = len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
@@ -105,16 +105,16 @@ def _clip(x: F64) -> None:
 
 @compiled_within
 def _solve(H: F64, p: F64, x: F64) -> None:
-    """Solve Hx = p for x (k,), which holds zeros and keeps them if H is not positive definite."""
+    """Solve Hx = p for x (k,), which stays 0 if H is not positive definite."""
     L, is_definite = _cholesky(H)
     if not is_definite:
         return
-    for i in range(len(p)):  # Lz = p, with z in x
+    for i in range(len(p)):  # solve Lz = p; z is written to x
         rest = p[i]
         for j in range(i):
             rest -= L[i, j] * x[j]
         x[i] = rest / L[i, i]
-    for i in range(len(p) - 1, -1, -1):  # Lᵀx = z
+    for i in range(len(p) - 1, -1, -1):  # solve Lᵀx = z
         rest = x[i]
         for j in range(i + 1, len(p)):
             rest -= L[j, i] * x[j]
@@ -135,6 +135,6 @@ def _cholesky(A: F64) -> tuple[F64, bool]:
                 L[i, j] = rest / L[j, j]
             elif rest > K * _EPS * A[i, i] and rest < np.inf:
                 L[i, i] = math.sqrt(rest)
-            else:  # rounding, or not finite
+            else:  # `rest` is rounding, or not finite
                 return L, False
     return L, True

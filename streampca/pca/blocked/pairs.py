@@ -74,7 +74,7 @@ def compute_changes(
                 rf = RF[i - first, j]
                 known_before = past * known[row + j]
                 if shown[i, j] > 0:
-                    # Each product is averaged over the messages that have it.
+                    # Each of the four products of f + r is averaged over the messages that have it.
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
                     moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i] + rr / shown[i, j]
@@ -115,7 +115,7 @@ def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, 
         return 0.0
     i_known = entries.known_before[i] + (eta if i_is_shown else 0.0)
     j_known = entries.known_before[j] + (eta if j_is_shown else 0.0)
-    pair_weight = min(i_known, j_known)  # N
+    pair_weight = min(i_known, j_known)
     return eta / max(eta, pair_weight) if pair_weight > 0 else 0.0
 
 
@@ -173,8 +173,7 @@ def add_changes(
             value = covariance_before[row + j] * (D[i] * D[j])
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
-                # negative for a late entry
-                predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta
+                predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta  # negative for a late entry
                 value += predicted_share * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]
             value = min(max(value, -largest), largest)

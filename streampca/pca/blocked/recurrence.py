@@ -59,7 +59,7 @@ def product(A: Array, B: Array, form: Any) -> Array:
         B.strides[0] // B.itemsize,
         A.ctypes.data,
         A.strides[0] // A.itemsize,
-        _ZERO.ctypes.data,  # β = 0
+        _ZERO.ctypes.data,  # β is 0
         out.ctypes.data,
         n,
     )
@@ -127,7 +127,7 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
     w = len(S)
     Sp = product(p[first:end], S, PLAIN)
     u = np.zeros(w)
-    f_due = 0.0  # of the message before
+    f_due = 0.0  # f and u of the message before
     u_due = np.zeros(w)
     for s in range(first, end):
         x = X[s]
@@ -153,8 +153,7 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
     """Change p and Sp of each later message t after a message with coordinates x was learned.
 
-    p_t becomes p_t + e x with e = h (G_t − p_t·x), and S p_t gets the next S. u·p_t is computed as x·Sp_t, whose
-    rounding error stays small.
+    p_t becomes p_t + e x with e = h (G_t − p_t·x). u·p_t is computed as x·Sp_t, whose rounding error stays small.
     """
     w = len(x)
     for t in range(len(p)):
@@ -178,7 +177,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
     for i in range(len(x)):
         out[i] = 0.0
     for j in range(0, len(S), 4):
-        v0 = shrink * v[j]  # the product v[j] v[i] may underflow
+        v0 = shrink * v[j]  # first, because v[j] v[i] may underflow
         v1 = shrink * v[j + 1]
         v2 = shrink * v[j + 2]
         v3 = shrink * v[j + 3]

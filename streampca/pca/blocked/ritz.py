@@ -53,7 +53,7 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
     """Return the next [C | F] from rows B = A diag(units), with A (n, d), by Nyström's method.
 
-    With a basis X of the span of D · `start`, and S = BᵀBX, it takes BᵀB for S(XᵀS)⁻¹Sᵀ.
+    With a basis X of the span of D · `start`, and S = BᵀBX, BᵀB is approximated by S(XᵀS)⁻¹Sᵀ.
     """
     D = np.reshape(units, (-1, 1)).astype(A.dtype)
     X = orthonormalise(D * start, passes=1)  # half of the digits are enough
@@ -78,7 +78,7 @@ def decompose_rows(A: Array, limits: Limits) -> Array:
         return decompose_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)
     variance, U = _leading_eigenvectors((A @ A.T).astype(np.float64, copy=False), limits.columns)
     selected = limits.select(variance)
-    # Aᵀu is a scaled axis of AᵀA.
+    # For an eigenvector u of AAᵀ, Aᵀu is a scaled axis of AᵀA.
     return np.ascontiguousarray(A.T @ U[:, selected].astype(A.dtype, copy=False))
 
 
