@@ -26,7 +26,7 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
 
 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
-    """Return (C + w xᵀ)† from C† by Meyer's formula, where w ⟂ range(C) and C has full column rank."""
+    """Return (C + w xᵀ)† from C† by Meyer's formula, where w ⟂ range(C)."""
     ww = w @ w
     if ww == 0:  # the message lies in the span of C
         return C_pinv

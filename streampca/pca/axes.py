@@ -41,9 +41,9 @@ def adapt_columns(state: State, config: LearningConfig) -> State:
 
 
 def find_principal_axes(state: State, k: int) -> tuple[F64, F64]:
-    """Return the k leading axes of a state, as orthonormal rows (k, d), and their variances (k,).
+    """Return the k leading axes of a state, as orthonormal rows (k, d), and their variances.
 
-    If the state has fewer columns, the remaining axes are arbitrary, with variance 0.
+    If the state has fewer columns, the remaining axes have variance 0.
     """
     learned_axes = np.asarray(ritz.orthonormalise(state.C[:, :k].astype(np.float64)), np.float64)
     learned_count = min(k, state.rank)
@@ -108,9 +108,9 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
 
 
 def _raise_small_variances(state: State) -> tuple[F64, float]:
-    """Raise small variances if Σ has negative eigenvalues; return the variances and their total.
+    """If Σ has negative eigenvalues, raise small variances; return the variances and their total.
 
-    The mean negative eigenvalue estimates the error of all eigenvalues, so no variance should be smaller.
+    The mean negative eigenvalue estimates the error of every variance.
     """
     dimensions = state.seen_dimensions
     variance = state.variance[:dimensions]
@@ -127,7 +127,7 @@ def _raise_small_variances(state: State) -> tuple[F64, float]:
 def compute_continuation(state: State, model_total_variance: float) -> F32:
     """Return what a model must keep of its state so that learning can continue.
 
-    This is DΣD/t, packed, or [C | F]/√t (d, r), where t is the model's total variance.
+    This is DΣD/t, packed, or [C | F]/√t (d, r), with the model's total variance t.
     """
     divisor = model_total_variance or 1.0
     if state.covariance is None:
@@ -207,7 +207,7 @@ def _restore_covariance(
 def _find_standardised_variances(C: Array, scale: F64) -> F64:
     """Return the variance of each standardised entry, (d,): 0 for a constant entry, otherwise 1.
 
-    A constant entry has the scale 1 and a row of zeros in C (d, r).
+    A constant entry has the scale 1 and a row of zeros in C.
     """
     has_variance = np.abs(C).max(axis=1, initial=0.0) > 1e-6
     return np.asarray((scale != 1) | has_variance, np.float64)

@@ -53,7 +53,7 @@ class PreparedBlock(NamedTuple):
 def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block V (n, d), in which entries may be missing; return the next state and the losses."""
     past_row_count = 0 if config.keeps_covariance else state.rank
-    # Rows for the past, and below them the rows of the block.
+    # Rows for the past, then for the block.
     rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     block_rows = rows[past_row_count:]
     prepared = _prepare(state, V, retention, config, memory=block_rows)
@@ -246,7 +246,7 @@ def _update_factor(
 ) -> State:
     """If Σ is not kept, return the state with the next [C | F].
 
-    The covariance of past and block is AᵀA plus the variance `outside` in all directions.
+    The covariance is AᵀA plus the variance `outside` in all directions.
     """
     step = None
     if gap_block:

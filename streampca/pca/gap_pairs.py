@@ -47,7 +47,7 @@ class PairStep(NamedTuple):
 
 
 def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> PairStep:
-    """Compute how the block changes Σ (packed): by the pairs that it shows, and by predictions."""
+    """Compute how the block changes Σ: by the pairs that it shows, and by predictions."""
     d = len(D)
     if covariance is None:
         covariance = np.zeros(d * (d + 1) // 2)

@@ -26,7 +26,7 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 
 
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
-    """Predict from the changes of ordinary entries how late entries and those of dead sensors change."""
+    """Predict the changes of late entries and dead sensors from those of ordinary entries."""
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * block.eta)
     can_predict = block.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
@@ -41,7 +41,7 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
     if was_clipped:
         is_dead = is_predicted & (step.replaced_share <= 0)
         covariances = _limit_dead_sensors(x.C, covariances, is_dead=is_dead, row_squares=row_squares)
-    # Otherwise nearly constant entries may give far too large coordinates.
+    # Nearly constant entries may give far too large coordinates.
     largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
     share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
     # The mean grows with x, but covariances with x².
@@ -79,7 +79,7 @@ class _CoordinateChanges(NamedTuple):
 def _predict_coordinates(
     predictor: Predictor, *, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
 ) -> _CoordinateChanges:
-    """Compute how the moments of x change with the moments of the ordinary entries L.
+    """Compute how the moments of x change with those of the ordinary entries L.
 
     With M = (C_LᵀC_L + diag(ridge))⁻¹, cov(y_L, x) changes by Δ_LL C_L M.
     """

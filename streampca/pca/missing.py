@@ -70,14 +70,14 @@ def make_predictor(state: State, components: int) -> Predictor:
 
 
 def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
-    """Make a predictor from the columns of C (d, k) with more variance λ than the noise σ²."""
+    """Make a predictor from the columns of C (d, k) with more variance than noise."""
     noise = max(compute_noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
     has_signal = variance > noise
     if not has_signal.any():
         return _build_mean_predictor(mean)
     rounding = 8 * float(np.finfo(C.dtype).eps)
     C = C[:, has_signal].astype(np.float64)
-    # A missing value of a constant entry must be filled with exactly its mean.
+    # A constant entry must be filled with exactly its mean.
     is_constant = np.abs(C).max(axis=1) < rounding * np.abs(C).max()
     C[is_constant] = 0.0
     ridge = noise / (1 - noise / variance[has_signal])  # σ²/(1 − σ²/λ), (k,)
@@ -137,7 +137,7 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    If some pair of entries is in no message, EM begins with a covariance instead of means.
+    If no message shows some pair, EM begins with a covariance instead of means.
     """
     shown = (~missing).astype(np.float64)
     counts = shown.T @ shown

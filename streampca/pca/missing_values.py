@@ -50,7 +50,7 @@ NO_MISSING_VALUES = MissingValues()
 def normalize_missing_values(given: str | float | Sequence[float] | None) -> str:
     """Return the numbers that mean "missing" as a text with commas, in ascending order.
 
-    NaN is left out, because it is always missing. Raises `ValueError` for anything that is not a number.
+    Leaves out NaN. Raises `ValueError` for anything that is not a number.
     """
     words: Sequence[str | float]
     if isinstance(given, str):

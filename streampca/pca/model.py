@@ -226,7 +226,7 @@ class Projected:
 
     @np.errstate(all="ignore")  # huge numbers may give infinity or NaN
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
-        """Find the dimensions that contribute most to T² and to SPE of each vector, `limit` for each.
+        """Find the `limit` dimensions that contribute most to T² of each vector, and to SPE.
 
         Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
         """

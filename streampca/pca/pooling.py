@@ -99,9 +99,9 @@ class PooledCovariance:
         self._scale = state.scale
 
     def _pool_moments_and_rows(self, state: State, past: float, new: float) -> State:
-        """Return the pooled state with its moments after one more state (docs/mathematics.md, section 7).
+        """Return the pooled moments after one more state (docs/mathematics.md, section 7).
 
-        With the shares p and n of past and new state, and the step δ of the mean, Σ = pΣ₁ + nΣ₂ + pn δδᵀ.
+        With the shares p and n of the past and the new state, and the step δ of the mean, Σ = pΣ₁ + nΣ₂ + pn δδᵀ.
         """
         before = self._pooled
         mean_step = state.mean - before.mean  # δ
@@ -156,7 +156,7 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0."""
         state = self._pooled
-        if self._holds_several_states:  # the state of a single stream stays as it was learned
+        if self._holds_several_states:  # a single state stays as it was learned
             state = _complete_covariance(state)
         state = self._with_columns(state, columns)
         state = axes.decompose(state, columns)

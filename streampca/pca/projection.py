@@ -41,8 +41,7 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
 
     Returns what their uncertainty adds to the expected T² and SPE, (n,) each.
 
-        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
-        Φ = U(Λ − σ²)^½                     Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹        Φ = U(Λ − σ²)^½
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
@@ -59,7 +58,7 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # (b, k, k)
         B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
         B_transposed = np.swapaxes(B, 1, 2)
-        # One product for each row, so that no other row changes its bits.
+        # One product for each row, so that its rounding does not depend on other rows.
         coordinates = eigenvalues[:, None] * (y[:, None] @ Phi @ B)
         expected = (coordinates @ B_transposed @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o
         centred[rows] = np.where(missing, expected, y)
@@ -79,7 +78,7 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
 def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
     """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ.
 
-    Coordinates that observed entries do not determine get variance 1.
+    Coordinates that the observed entries do not determine get the variance 1.
     """
     S, B = np.linalg.eigh(Phi_Phi_o)
     is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
@@ -92,7 +91,7 @@ def _compute_uncertainty(
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    Filled entries have Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ. `root` is (Λ − σ²)^½, and `U_Phi` is U_mᵀΦ_m.
+    The filled entries have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
     """
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
@@ -154,7 +153,7 @@ def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
 def find_largest_contributions(
     centred: Array, components: Array, variance: F64, limit: int
 ) -> tuple[NDArray[np.intp], Contributions]:
-    """Find the dimensions that contribute most to T² and to SPE of each row, `limit` for each.
+    """Find the `limit` dimensions that contribute most to T² of each row, and to SPE.
 
     Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
     """

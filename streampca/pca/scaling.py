@@ -18,7 +18,7 @@ _MOST_ROUNDING = 2.0**20  # messages after which the rounding error of a running
 
 
 def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
-    """Compute D = 1/standard deviation from variances and means of entries, (d,) each; 1 for a constant entry.
+    """Compute D = 1/standard deviation of each entry, (d,); 1 for a constant entry.
 
     A variance that may be only the rounding of a large mean counts as 0.
     """

@@ -55,7 +55,7 @@ class Spikes(NamedTuple):
 def estimate_spikes(
     variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
 ) -> Spikes:
-    """Estimate the covariance of the stream from the variances λ (k,) along the axes of a model.
+    """Estimate the covariance of the stream from the variances λ (k,) along learned axes.
 
     The strength t of an axis follows from λ = σ²(1 + t)(1 + γ/t).
     """
@@ -66,7 +66,7 @@ def estimate_spikes(
         # t is the larger solution of t² − bt + γ = 0.
         smallest_b = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
-        root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)  # √(b² − 4γ) without overflow
+        root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)  # √(b² − 4γ), without the overflow of b²
         t = (b + root) / 2
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
         sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)

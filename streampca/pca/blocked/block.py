@@ -39,7 +39,7 @@ def learn(
 ) -> BlockResult:
     """Learn the messages V (n, d) one after the other: each moves the mean and C (d, K).
 
-    The columns of C must be orthogonal. The rows √c·y are written to Y (n, d).
+    The columns of C must be orthogonal. Y (n, d) gets the rows √c·y.
     """
     n, d = V.shape
     # With d columns, C explains every message.
@@ -91,10 +91,7 @@ def learn(
 
 
 def part_size(columns: int) -> int:
-    """Return the number of messages in a part, between two updates of C.
-
-    It is near K = `columns`, for which products and updates take the least time.
-    """
+    """Return the number of messages in a part: near K = `columns`, for which the work is least."""
     largest_power_of_two = (1 << columns.bit_length()) // 2
     return min(max(16, largest_power_of_two), 128)
 
@@ -128,7 +125,7 @@ def _learn(
 ) -> tuple[F64, float]:  # fmt: skip
     """Learn the messages V (n, d) part by part; return S = (CᵀC)⁻¹ and tr Σ after them.
 
-    Updates C and the mean, and fills in `Y` and the arguments after it.
+    Updates C and the mean, and fills in Y and the arguments after it.
     """
     n = len(V)
     K = len(S)

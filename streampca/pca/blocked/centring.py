@@ -41,7 +41,7 @@ class Weights(NamedTuple):
 def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
     """Compute the weights of the messages of a block that follows `state`.
 
-    `known_share` is the share of the weight for which all entries of the block have been known.
+    `known_share` is the share of the weight for which all entries have been known.
     """
     before, eta, c, past, reach, concentration = _compute_weights(
         w=state.weight,

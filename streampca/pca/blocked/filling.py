@@ -61,15 +61,12 @@ def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64
 
 @compiled_within
 def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
-    """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O.
-
-    Clipping keeps a message with few entries from magnifying noise.
-    """
+    """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O."""
     B, d = V.shape
     k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        # If fewer rows are missing than observed, C_OᵀC_O is computed as CᵀC less the missing rows.
+        # C_OᵀC_O is a sum over observed rows, or CᵀC less a sum over missing rows.
         uses_missing_rows = missing[s] <= d - missing[s]
         used_count = min(missing[s], d - missing[s])
         used_rows = np.zeros((max(1, used_count), k))  # BLAS must not get an empty matrix
@@ -87,7 +84,7 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
                     H[i, m] = CC[i, m] - H[i, m]
             H[i, i] += ridge[i]
         _solve(H, CY[s], X[s])
-        _clip(X[s])
+        _clip(X[s])  # x of few entries is mostly noise
     return X
 
 

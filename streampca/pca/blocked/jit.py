@@ -32,7 +32,7 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "n
 def compiled(function: Function, **options: Any) -> Function:
     """Compile a function at its first call, and cache its machine code.
 
-    It is for short calls: it keeps the GIL. Division by zero gives infinity or NaN.
+    It keeps the GIL. Division by zero gives infinity or NaN.
     """
     dispatcher = njit(**_OPTIONS, **options)(function)
     with contextlib.suppress(RuntimeError):  # there is no folder to cache in

@@ -83,10 +83,9 @@ def compute_changes(
                     replaced_share[row + j] = counted / next_known[row + j]
                 else:
                     if _begins(entries, i) or _begins(entries, j):
-                        # As above, with r_i r_j = 0.
                         moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i]
                     else:
-                        # The mean over the filled messages f + r.
+                        # The mean over the filled messages.
                         moment = (ff + fr * entries.root_q[j] + rf * entries.root_q[i]) / eta
                     replaced_share[row + j] = _compute_replaced_share_if_never_together(entries, i, j, eta)
                     next_known[row + j] = known_before + eta if known_before > 0 else 0.0
@@ -103,10 +102,7 @@ def _begins(entries: Entries, j: int) -> bool:
 
 @compiled_within
 def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
-    """Return the share of Σ_ij that the block replaces if no message shows both entries.
-
-    It is 0 if an entry that is already known is missing in the whole block.
-    """
+    """Return the share of Σ_ij that the block replaces if no message shows both entries (gaps.py, step 6)."""
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
     each_is_shown = i_is_shown and j_is_shown
@@ -160,7 +156,7 @@ def add_changes(
 ) -> F64:  # fmt: skip
     """Compute Σ after a block, packed, from the shown and the predicted changes (gaps.py, steps 4 and 5).
 
-    `square` (d, d) becomes Σ in the units of the next block.
+    Fills in `square` (d, d), which is Σ in the units of the next block.
     """
     d = len(variance)
     after = np.empty(len(covariance_before))

@@ -122,12 +122,12 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
 
-    One pass over S subtracts the change of the message before, and computes Sx.
+    One pass over S subtracts f u uᵀ, due from the message before, and computes Sx.
     """
     w = len(S)
     Sp = product(p[first:end], S, PLAIN)
     u = np.zeros(w)
-    f_due = 0.0  # f and u of the message before
+    f_due = 0.0
     u_due = np.zeros(w)
     for s in range(first, end):
         x = X[s]
@@ -201,7 +201,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 def _solve(X: F64, h: F64) -> F64:
     """Compute Z (b, w), with which C takes the steps of b messages at once.
 
-    C becomes C + (Y − XCᵀ)ᵀZ. docs/mathematics.md, section 2.
+    C becomes C + (Y − XCᵀ)ᵀZ.
     """
     XX = product(X, X, TRANSPOSED)
     b, w = X.shape

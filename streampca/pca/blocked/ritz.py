@@ -51,9 +51,9 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 
 
 def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
-    """Return the next [C | F] from rows B = A diag(units), with A (n, d), by Nyström's method.
+    """Return the next [C | F] from rows B = A diag(units) by Nyström's method.
 
-    With a basis X of the span of D · `start`, and S = BᵀBX, BᵀB is approximated by S(XᵀS)⁻¹Sᵀ.
+    With a basis X of the span of `start`, and S = BᵀBX, BᵀB is approximated by S(XᵀS)⁻¹Sᵀ.
     """
     D = np.reshape(units, (-1, 1)).astype(A.dtype)
     X = orthonormalise(D * start, passes=1)  # half of the digits are enough
@@ -72,7 +72,7 @@ def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float 
 
 
 def decompose_rows(A: Array, limits: Limits) -> Array:
-    """Return [C | F] from rows A (n, d) exactly: the leading axes of AᵀA times their standard deviations."""
+    """Return [C | F] from rows A (n, d) exactly."""
     n, d = A.shape
     if n >= d:
         return decompose_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)
