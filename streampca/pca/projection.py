@@ -54,15 +54,9 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     for start in range(0, len(incomplete_rows), _FILLED_ROWS):
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
-        y = np.where(missing, 0.0, centred[rows])
-        Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # (b, k, k)
-        B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
-        B_transposed = np.swapaxes(B, 1, 2)
-        # One product for each row, so that its rounding does not depend on other rows.
-        coordinates = eigenvalues[:, None] * (y[:, None] @ Phi @ B)
-        expected = (coordinates @ B_transposed @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o
-        centred[rows] = np.where(missing, expected, y)
-        sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed  # σ²Ψ
+        known = np.where(missing, 0.0, centred[rows])
+        expected, sigma2_Psi = _predict_entries(known, missing, Phi, sigma2)
+        centred[rows] = np.where(missing, expected, known)
         U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
         added_t2[rows], added_spe[rows] = _compute_uncertainty(
             U_Phi=U_Phi,
@@ -73,6 +67,21 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
             sigma2=sigma2,
         )
     return added_t2, added_spe
+
+
+def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: float) -> tuple[F64, F64]:
+    """Predict all entries of rows from their `known` entries (b, d), with 0 for the missing ones.
+
+    Returns ΦΨΦ_oᵀy_o (b, d), and σ²Ψ (b, k, k).
+    """
+    Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o
+    B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
+    B_transposed = np.swapaxes(B, 1, 2)
+    # One product for each row, so that its rounding does not depend on other rows.
+    coordinates = eigenvalues[:, None] * (known[:, None] @ Phi @ B)
+    expected = (coordinates @ B_transposed @ Phi.T)[:, 0]
+    sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed
+    return expected, sigma2_Psi
 
 
 def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802

@@ -46,7 +46,7 @@ def learn(
     has_all_directions = C.shape[1] == d
     K = 0 if has_all_directions else C.shape[1]
     kept_by_median = np.ones(n)
-    if total_variance <= smallest_variance:
+    if total_variance <= smallest_variance:  # the stream has no variance yet
         if n >= centring.UNCLIPPED_MESSAGES:
             V, kept_by_median = centring.move_near_median(V)
         weights = weights._replace(reach=np.full(n, np.inf))
