@@ -146,7 +146,7 @@ def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Lo
 def _find_gaps(
     prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
 ) -> gaps.BlockWithGaps | None:
-    """Return what gaps.py needs of a block, or None if the stream never had a gap."""
+    """Return what gaps.py needs of a block, or None if it is complete and every pair was always known."""
     before = prepared.before
     filled = prepared.filled
     always_known = before.known is None
@@ -195,7 +195,7 @@ def _update_covariance(
 
 
 def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.BlockResult) -> tuple[State, Array]:
-    """Add a block to Σ, if the stream never had a gap.
+    """Add a complete block to Σ, if every pair of entries was always known.
 
     Also returns the next Σ as a square (d, d) in the units of the next block.
     """
@@ -218,7 +218,7 @@ def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.Bl
 def _add_block_with_gaps(
     after: State, prepared: PreparedBlock, gap_block: gaps.BlockWithGaps, config: LearningConfig
 ) -> tuple[State, Array]:
-    """Add a block to Σ, if the stream has had gaps.
+    """Add a block to Σ, if it has gaps or if some pair of entries was not always known.
 
     Also returns the next Σ as a square (d, d) in the units of the next block.
     """

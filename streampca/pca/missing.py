@@ -92,7 +92,7 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
     """Clip outliers of the entries that no message before the block V (n, d) has shown.
 
-    The state gets the means of these entries.
+    The state gets the means of those entries that the block shows.
     """
     is_unseen = state.known_entries <= 0
     if not is_unseen.any():

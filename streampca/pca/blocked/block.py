@@ -37,10 +37,7 @@ class BlockResult(NamedTuple):
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
-    """Learn the messages V (n, d) one after the other: each moves the mean and C (d, K).
-
-    The columns of C must be orthogonal. Y (n, d) gets the rows √c·y.
-    """
+    """Learn the messages V (n, d) one by one: each moves the mean and C (d, K). Y (n, d) gets the rows √c·y."""
     n, d = V.shape
     # With d columns, C explains every message.
     has_all_directions = C.shape[1] == d
