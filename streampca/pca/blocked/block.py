@@ -58,7 +58,7 @@ def learn(
     S, next_total_variance = _learn(
         V=as_kernel_input(V),
         C_and_rows=C_and_rows,
-        S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹
+        S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹, because the columns of C are orthogonal
         mean=mean,
         weights=weights,
         total_variance=float(total_variance),
