@@ -168,7 +168,7 @@ class ClientSource(Source, ABC):
         return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
-        """For each position that brokers did not find, seek once more, or return `OutOfRange`."""
+        """For each position out of range, seek once more, or return `OutOfRange`."""
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
             log_offsets = self._log_offsets(partition)
@@ -182,7 +182,7 @@ class ClientSource(Source, ABC):
             elif is_position_in_log and uncompared is not None:
                 is_record_in_log = uncompared.offset >= earliest
                 last = {partition: uncompared} if is_record_in_log else NO_RECORDS
-                self.seek({partition: position}, last=last)
+                self.seek({partition: position}, last=last)  # to compare the record with the log
             else:
                 self._positions.stop(partition)
                 # If the log holds the position, the log was cut and has grown again.

@@ -73,9 +73,9 @@ class ClientTransactions(Transactions, ABC):
         timeout_s: float,
         source: Any = None,
     ) -> None:
-        """The transactions write to `topics`; the first one is the topic of outputs.
+        """The first of the `topics` is the topic of outputs. Brokers abort a transaction after `timeout_s`.
 
-        Brokers abort a transaction after `timeout_s`. Raises `SourceError`.
+        Raises `SourceError`.
         """
         self._settings = settings
         self._output_topic = topics[0]
@@ -83,14 +83,14 @@ class ClientTransactions(Transactions, ABC):
         self._timeout_s = timeout_s
         self._source = source
         self._is_transaction_open = False
-        self._producer: Any = None  # None before the first one, and after one was given up
+        self._producer: Any = None  # None while no producer is open
         self._configs: Mapping[str, str] = {}  # of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
         self._failures: list[Failure] = []  # of the current transaction
         self._next_batch_bytes = self.batch_bytes
         self._has_smaller_batches = False
         for topic in topics:
-            self._count_partitions(topic)  # raises if it does not exist
+            self._count_partitions(topic)  # raises if the topic is missing
 
     @abstractmethod
     def _start_producer(self) -> None:
@@ -216,7 +216,7 @@ class ClientTransactions(Transactions, ABC):
     def _give_up_and_raise(self, failure: Failure) -> NoReturn:
         """Give the producer up, and raise its first final error, or `TransactionFailedError` if a retry may help."""
         self._drop_producer()
-        # `failure` is perhaps only a consequence of earlier failures.
+        # An earlier failure may be the cause of this one.
         for possible_cause in [*self._failures, failure]:
             final_error = self._find_final_error(possible_cause)
             if final_error is not None:
@@ -225,7 +225,7 @@ class ClientTransactions(Transactions, ABC):
         raise TransactionFailedError(text) from None
 
     def _find_final_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise; None if a retry may help."""
+        """Return the error to raise for a failure; None if a retry may help."""
         code, text = self._code_and_text(failure.error)
         # One record without a key makes brokers refuse all records of its request.
         failures_in_topic = [other for other in [*self._failures, failure] if other.topic == failure.topic]
@@ -244,9 +244,9 @@ class ClientTransactions(Transactions, ABC):
     def _find_too_large_error(
         self, failure: Failure, code: int, error: SourceError
     ) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise for a record that was refused as too large; None if its batch was too large.
+        """Return the error to raise for a record that was refused as too large.
 
-        In the latter case, the next producer sends smaller batches.
+        If perhaps only its batch was too large, return None, and let the next producer send smaller batches.
         """
         is_larger_than_batches = failure.size > self.batch_bytes
         was_alone_in_batch = is_larger_than_batches or self.batch_bytes == EACH_RECORD_ALONE

@@ -2,8 +2,8 @@
 
 If the last record before a position is known, the client begins to fetch with this record, and it is compared. If the
 log was cut and has grown again, it holds another record at this offset. If compaction has removed the record, it cannot
-be compared. If a broker answers during reading that the log does not have the position, the record that was read last
-is compared, too.
+be compared. A broker that does not find the position may be a replica that lags behind for a moment. So the record that
+was read last is compared then, too, and only another record shows that the log was cut.
 """
 
 import bisect
@@ -58,10 +58,7 @@ class ReadPositions:
         return self.by_partition[partition].next if uncompared is None else uncompared.offset
 
     def mark_out_of_range(self, partition: int) -> None:
-        """Stop reading a partition, since a broker did not find the position.
-
-        The broker may only lag behind, so the last record must be compared again.
-        """
+        """Stop reading a partition, since a broker did not find the position. The last record is compared again."""
         last = self._last_records.get(partition)
         if partition in self.by_partition and last is not None:
             self.uncompared_records[partition] = last
@@ -110,9 +107,9 @@ class ReadPositions:
             self._last_records[partition] = last
 
     def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> bool:
-        """Return whether the log still holds the last record, so that the partition may be read on.
+        """Return whether the partition may be read on: the client has found no other record in place of the last one.
 
-        False, too, if the client has not fetched the record yet.
+        Return False while the client has not fetched so far.
         """
         position = self.by_partition[partition].next
         last = self.uncompared_records[partition]

@@ -109,9 +109,9 @@ class SchemaRegistry:
     def _find_error_to_raise(self, schema_id: int | str, error: SourceError | TimeoutError) -> Exception:
         """Return the error to raise after a request for a schema has failed.
 
-        If a schema fails for five minutes while the registry answers, it counts as unknown (`KeyError`).
+        If only this schema fails for five minutes, it counts as unknown (`KeyError`).
         """
-        if isinstance(error, SourceError):  # access is refused, perhaps only to this schema
+        if isinstance(error, SourceError):  # access may be refused only to this schema
             return TimeoutError(str(error)) if self._answers() else error
         now = time.monotonic()
         failing_since = self._failing_since.setdefault(schema_id, now)
