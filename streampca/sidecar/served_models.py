@@ -40,8 +40,7 @@ class ServedModels:
         self.pins: dict[str, int] = {}
         self.drifts: dict[str, dict[str, Any]] = {}  # pin → fields of `schemas.DriftResponse`
         self.gone_pins: dict[str, int] = {}  # pins whose version was deleted
-        # None while `drifts` is computed.
-        self.compared_model: PublishedModel | None = None
+        self.compared_model: PublishedModel | None = None  # the newest model when `drifts` was computed
         self._clock = clock
         self._pin_names: list[str] = []  # when the pins were last read
         self._next_read_of_pins_at = 0.0

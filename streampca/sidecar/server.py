@@ -55,7 +55,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # uvicorn raises the signal again: `stop` keeps it from ending the process.
+        # uvicorn raises the signal again at its end: `stop` ignores the second one.
         process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
