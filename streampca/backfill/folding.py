@@ -139,7 +139,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
 def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows before the end of the backfill as a batch to learn.
 
-    Rows that lack the time or offset to tell are rejected, as are rows whose vectors must not be learned.
+    Rows without the needed time or offset are rejected, and so are rows whose vectors must not be learned.
     """
     vectors = file_batch.found.vectors
     vectors_per_row = file_batch.found.counts
@@ -216,7 +216,7 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
 def _find_history(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two masks (n,): the rows before the end of the backfill, and those that do not tell."""
+    """Return two masks (n,): the rows before the end of the backfill, and those without the needed time or offset."""
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
         return has_time & (times_ms < plan.until_ms), ~has_time
@@ -240,7 +240,7 @@ def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     times = _parse_times(column) if is_text else column
     if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
-        times = times.cast(pa.timestamp("ms"), safe=False)  # without `safe=False`, microseconds are an error
+        times = times.cast(pa.timestamp("ms"), safe=False)  # cuts off microseconds
     # A column without any value has the type null.
     elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
         odd_timestamps = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))

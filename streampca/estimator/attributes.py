@@ -42,7 +42,7 @@ class OnlineFit:
         """Return a new fit that has also learned the rows V (n, d)."""
         # A shallow copy is enough: `score_block` changes nothing in place.
         past_scores = copy(self.past_scores)
-        next_position = self.fold.stats.learned + len(V)  # counts the rows
+        next_position = self.fold.stats.learned + len(V)
         batch = batch_of_rows(V, end=next_position)
         fold, _ = self.fold.take(batch, self.config, before_block=past_scores.score_block)
         return replace(self, fold=fold, past_scores=past_scores, loaded=None)

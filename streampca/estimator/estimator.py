@@ -199,7 +199,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return float(self.score_samples(X).mean())
 
     def p_values(self, X: ArrayLike) -> F64:
-        """Return the p-value of each row of X (n_samples,): the share of learned rows that were as unusual.
+        """Return the p-value of each row of X (n_samples,): the share of learned rows at least as unusual.
 
         Each learned row was scored just before it was learned. Before there are scores, all p-values are 1.
         """
