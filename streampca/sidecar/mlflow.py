@@ -16,7 +16,7 @@ from streampca.sidecar.engine import JSON, Endpoints, answer_response
 from streampca.sidecar.errors import RequestError, invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import describe_errors, describe_request
-from streampca.sidecar.parsing import Limits, check_names, parse_json_object, shape_rows, validate
+from streampca.sidecar.parsing import Limits, check_names, parse_json_object, refuse_query, shape_rows, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
@@ -76,9 +76,8 @@ class Invocation(ProjectRequest):
 def parse(raw: RawRequest, limits: Limits) -> Invocation:
     """Parse a body, which has one table of rows. Raises `RequestError`."""
     raw.require_json()
-    for name in ProjectQuery.model_fields:
-        if name in raw.query:  # otherwise, the newest version would answer ?version=3
-            raise invalid(f"{name} is not read from the query: write it into params")
+    options = [name for name in ProjectQuery.model_fields if name in raw.query]
+    refuse_query(options, instead="write it into params")
     content = parse_json_object(raw.body, limits)
     tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
     if len(tables) != 1:

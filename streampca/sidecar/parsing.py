@@ -123,6 +123,15 @@ def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> No
             raise invalid(f"unknown {kind} {name[:80]!r}; known: {', '.join(allowed)}")
 
 
+def refuse_query(names: Iterable[str], instead: str) -> None:
+    """Raise `RequestError` for the first of these query parameters, which a protocol does not read.
+
+    If ?version=3 were ignored, for example, the newest version would be used. `instead` says what to send.
+    """
+    for name in names:
+        raise invalid(f"{name[:80]} is not read from the query: {instead}")
+
+
 def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False) -> Schema:
     """Return the content as an object of the schema. Raises `RequestError`.
 

@@ -18,7 +18,7 @@ from streampca.sidecar.engine import JSON, Endpoints, bytes_response, encode_jso
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.openapi import describe_binary_answer, describe_errors, describe_request
-from streampca.sidecar.parsing import Limits, pack_rows, parse_json_object, validate
+from streampca.sidecar.parsing import Limits, pack_rows, parse_json_object, refuse_query, validate
 from streampca.sidecar.request import JSON_LENGTH_HEADER, OCTET_STREAM, RawRequest
 from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
@@ -158,6 +158,7 @@ def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inferen
     """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
     if raw.media_type != OCTET_STREAM:  # the type of JSON with bytes behind it
         raw.require_json(also_supported=[OCTET_STREAM])
+    refuse_query(raw.query, instead="write a version into the path, and everything else into the body")
     json_text = raw.body[: raw.json_length]
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])
