@@ -411,7 +411,7 @@ class Checkpointer:
             at_earliest = [partition for partition in partitions if partition not in start_offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
             if start_offsets:
-                saved_folds = yield from self._save_starts(start_offsets, examined.stored, why_unrestored)
+                saved_folds = yield from self._save_starts(start_offsets, examined, why_unrestored)
                 folds.update(saved_folds)
             self._note_restored(folds)
             yield folds
@@ -445,7 +445,7 @@ class Checkpointer:
         return {partition: message for partition, message in message_by_missing.items() if partition in partitions}
 
     def _save_starts(
-        self, start_offsets: Mapping[int, int], stored: Checkpoints, why_unrestored: dict[int, str]
+        self, start_offsets: Mapping[int, int], examined: Examined, why_unrestored: dict[int, str]
     ) -> FoldGenerator[dict[int, Fold]]:
         """Save an empty fold of each new partition, and return the saved folds."""
         self.check_topic()  # offsets of another topic would mean other records
@@ -458,11 +458,11 @@ class Checkpointer:
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._make_checkpoints(folds)}
 
         def save(partition: int) -> None:
-            stored.save(checkpoints[partition])
+            examined.stored.save(checkpoints[partition])
 
         saved_folds: dict[int, Fold] = {}
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}
-        writes = stored.for_each(sizes, _end_process_if_hanging(save))
+        writes = examined.stored.for_each(sizes, _end_process_if_hanging(save))
         while not writes.have_ended:
             for partition, raise_if_failed in writes.take_ended(_YIELD_AFTER_S):
                 try:
@@ -471,7 +471,11 @@ class Checkpointer:
                     why_unrestored[partition] = str(error)
                     continue
                 saved_folds[partition] = folds[partition]
-                log.info("partition begun", partition=partition, offset=agreed_offsets[partition], start=self._start)
+                offset = agreed_offsets[partition]
+                # Another owner may have committed a start before, or meanwhile.
+                was_committed = partition in examined.compared.committed_starts or offset != start_offsets[partition]
+                start = "committed" if was_committed else self._start
+                log.info("partition begun", partition=partition, offset=offset, start=start)
             yield {}
         # An unmarked offset says that its checkpoint is saved.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
