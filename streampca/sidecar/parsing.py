@@ -38,7 +38,6 @@ class Limits(NamedTuple):
 
 def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
     """Parse the body and the query parameters into a request of `schema`. Raises `RequestError`."""
-    # The type of the numbers is not known.
     if raw.media_type == OCTET_STREAM:
         example = next(iter(RAW_TYPES))
         raise RequestError(

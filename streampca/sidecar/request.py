@@ -138,7 +138,7 @@ def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
 def _parse_content_length(headers: Mapping[bytes, bytes]) -> int:
     """Return the length of the body by the header Content-Length, or 0 without the header."""
     digits = headers.get(b"content-length", b"0")  # the server refuses a header that is not digits
-    return int(digits[:20])  # Python does not convert thousands of digits
+    return int(digits[:20])  # Python refuses to convert thousands of digits
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
