@@ -112,7 +112,7 @@ def _prepare_loads(stored: Checkpoints, *, every: bool) -> Iterable[Answer[Check
     With `every`, threads load the checkpoints side by side.
     """
     if every:
-        sizes = stored.sizes(stored.newest_offsets())  # limit how many are loaded at once
+        sizes = stored.sizes(stored.newest_offsets())  # they limit how many are loaded at once
         yield from stored.for_each(sizes, stored.newest).take_in_order()
         return
     for partition in stored.partitions():
@@ -141,7 +141,7 @@ class Checkpointer:
         self._publish_schedule = PublishSchedule()
         self._group_store = GroupStore(source, writer.checkpoints)
         self._topic_id = ""  # empty: not known, or the brokers give topics no ids
-        self._unrestored: dict[int, str] = {}
+        self._why_unrestored: dict[int, str] = {}
         self._models_wait_for: Mapping[int, str] = {}  # causes, at the last publication
         self._reported_missing: Collection[int] = set()  # in the last report
         self._saved: dict[int, Fold] = {}  # the folds on disk, of assigned partitions
@@ -179,19 +179,19 @@ class Checkpointer:
 
         to_restore = [partition for partition in partitions if partition not in why_unrestored]
         # Partitions that failed before come last: they must not keep the others waiting.
-        to_restore.sort(key=lambda partition: (partition in self._unrestored, partition))
+        to_restore.sort(key=lambda partition: (partition in self._why_unrestored, partition))
         new = [partition for partition in to_restore if partition not in examined.offsets]
         offsets = {partition: examined.offsets[partition] for partition in to_restore if partition not in new}
         sizes = yield from self._ask(partial(stored.sizes, offsets))
         errors = yield from self._load(stored, sizes, committed, why_unrestored)
         is_any_restored = bool(self._saved)
         if errors and not is_any_restored and not new:
-            self._unrestored = why_unrestored
+            self._why_unrestored = why_unrestored
             raise errors[0]
 
         if new:
             yield from self._begin_new(new, examined, why_unrestored)
-        self._unrestored = why_unrestored
+        self._why_unrestored = why_unrestored
         self._report_missing()
 
     def forget(self, partitions: Collection[int]) -> None:
@@ -199,7 +199,7 @@ class Checkpointer:
         for partition in partitions:
             self._saved.pop(partition, None)
             self._uncommitted.discard(partition)
-            self._unrestored.pop(partition, None)
+            self._why_unrestored.pop(partition, None)
         # The next publication must report missing partitions again: `MemberState` forgets them.
         self._models_wait_for = {}
         self._reported_missing = set()
@@ -218,7 +218,7 @@ class Checkpointer:
             return False
         return self._publish_schedule.begin_if_due(
             # Nobody else publishes for unrestored partitions.
-            owned={*owned, *self._unrestored},
+            owned={*owned, *self._why_unrestored},
             all_partitions=self._source.partitions(),
             now=now,
         )
@@ -243,7 +243,7 @@ class Checkpointer:
                 to_write[partition] = fold
         if to_write and not self._prepare_save():
             to_write = {}
-        # A model contains these folds, too.
+        # A model also contains the folds that are not written now.
         saved_before = {p: fold for p, fold in self._saved.items() if p not in to_write}
         if to_write or publish or rewrite:
             self._running_save = self._writer.start(
@@ -320,7 +320,7 @@ class Checkpointer:
 
     def _report_missing(self) -> None:
         """Report which partitions are missing, unless the last report has named the same ones."""
-        missing = {**self._models_wait_for, **self._unrestored}
+        missing = {**self._models_wait_for, **self._why_unrestored}
         if missing.keys() != self._reported_missing:
             self._reported_missing = missing.keys()
             self._notify(PartitionsMissing(missing))
@@ -363,7 +363,7 @@ class Checkpointer:
                 except StoreError as error:
                     why_unrestored[partition] = str(error)
                     errors.append(error)
-            # Save again if the offset is not committed: a power failure may still lose the checkpoint.
+            # If the offset is not committed, save again: a power failure may lose the checkpoint.
             self._uncommitted |= {p for p in folds if p not in committed or marks_start(committed[p].metadata)}
             self._note_restored(folds)
             yield folds
@@ -407,7 +407,7 @@ class Checkpointer:
             partitions = new[first : first + _MAX_NEW_AT_ONCE]
             committed_starts = examined.compared.committed_starts
             start_offsets = self._choose_start_offsets(partitions, committed_starts, backfills)
-            # This start is not saved: the next owner would decide the same.
+            # The earliest record is not saved as a start: the next owner decides the same.
             at_earliest = [partition for partition in partitions if partition not in start_offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
             if start_offsets:
@@ -435,7 +435,7 @@ class Checkpointer:
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
         """Return the partitions that must not begin as new, each with the reason."""
-        # Partitions of the model had a checkpoint: without them, models would shrink.
+        # A partition of the model had a checkpoint. If it began as new, models would shrink.
         message_by_missing = find_missing(newest_model, offsets, self._topic_id)
         # With start=backfill, no partition can begin without the backfills.
         missing_backfills = [partition for partition in message_by_missing if is_backfill(partition)]
@@ -448,8 +448,8 @@ class Checkpointer:
         self, start_offsets: Mapping[int, int], examined: Examined, why_unrestored: dict[int, str]
     ) -> FoldGenerator[dict[int, Fold]]:
         """Save an empty fold of each new partition, and return the saved folds."""
-        self.check_topic()  # the offsets may be another topic's
-        # Commit first: with start=latest, the next owner would begin later.
+        self.check_topic()  # offsets of another topic would mean other records
+        # Commit first: if this process dies, the next owner begins there, too.
         agreed_offsets = self._group_store.agree_on_starts(start_offsets)
         refused = start_offsets.keys() - agreed_offsets.keys()
         why_unrestored |= dict.fromkeys(refused, "the group did not take the offset where it begins")
@@ -477,7 +477,7 @@ class Checkpointer:
                 start = "committed" if was_committed else self._start
                 log.info("partition begun", partition=partition, offset=offset, start=start)
             yield {}
-        # Without the mark, the offset says that its checkpoint is saved.
+        # An unmarked offset says that its checkpoint is saved.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds
 
@@ -488,11 +488,11 @@ class Checkpointer:
             backfills = find_backfills(stored)
             return stored.newest(backfills[-1]) if backfills else None
 
-        # reported later: the next model waits for the backfill
+        # A backfill that cannot be read is reported later, when models wait for it.
         with contextlib.suppress(StoreError):
             checkpoint = yield from self._ask(read_last)
             if checkpoint is not None:
-                # Keep the names; the fold is not needed.
+                # This keeps the names.
                 self._take_over(checkpoint.adapt_to(self._fold_config, self._topic_id))
 
     def _take_over(self, checkpoint: Checkpoint) -> Fold:
@@ -511,7 +511,7 @@ class Checkpointer:
         """Note that these folds are on disk, and that their partitions are restored."""
         self._saved |= folds
         for partition in folds:
-            self._unrestored.pop(partition, None)
+            self._why_unrestored.pop(partition, None)
 
 
 def _end_process_if_hanging(function: Callable[P, T]) -> Callable[P, T]:

@@ -27,6 +27,7 @@ class WorkerLog(MemberLog):
         self._has_warned_of_dominant_dimension = False
 
     def observe(self, change: Change) -> None:
+        """Log what an event means for the user."""
         super().observe(change)
         state = change.after
         match change.event:

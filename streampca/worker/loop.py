@@ -96,23 +96,25 @@ class Worker(MemberLoop):
     def _leave(self) -> None:
         """Save, leave the group, and publish a model.
 
-        The model comes last, so that the next owners of the partitions need not wait for it.
+        The model comes last, so that the next owners need not wait for it.
         """
         publish = False
         has_crashed = self._stop_cause is None
         try:
-            if not has_crashed:  # after a crash, nothing is saved
+            if not has_crashed:  # after a crash, the next worker learns the records again
                 self._checkpointer.save(self._folds)
+                # At the infinite time, a publication is due.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()
-            self._source.close()
+            self._source.close()  # leaves the group
         if publish:
-            no_folds: dict[int, Fold] = {}  # all are saved
+            no_folds: dict[int, Fold] = {}  # all folds are saved
             self._checkpointer.start_save(no_folds, publish=True)
             self._checkpointer.finish_save(wait=True)
 
     def _handle(self, event: Event) -> None:
+        """Learn records, take over or release partitions, or skip records that the log has lost."""
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
             # The running save must commit its offsets before the partitions are released.
             self._checkpointer.finish_save(wait=True)
@@ -142,7 +144,7 @@ class Worker(MemberLoop):
         config = self._config.fold
 
         def learn(last_learned: Learned | None) -> Learned:
-            # The result of an earlier batch in flight is newer.
+            # An earlier batch that is still in flight has a newer fold.
             fold = current_fold if last_learned is None else last_learned.fold
             return learn_batch(fold, batch, config)
 
@@ -157,7 +159,7 @@ class Worker(MemberLoop):
         partition = batch.partition
         had_learned_before = self._has_learned()
         rejects_to_send = self._config.find_dead_letters(batch, accepted_any=had_learned_before)
-        # If sending fails, the records are read again: keep the old fold until then.
+        # If sending fails, the records are read again, so the old fold must remain.
         for reject in rejects_to_send:
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
@@ -166,6 +168,7 @@ class Worker(MemberLoop):
         self._notify(self._describe_learned(batch, learned))
 
     def _describe_learned(self, batch: Vectors, learned: Learned) -> events.BatchLearned:
+        """Return the event that reports a learned batch."""
         incomplete = 0
         odd_timestamps: list[int] = []
         if self._config.fold.learning.impute:  # otherwise no vector has gaps
