@@ -125,7 +125,7 @@ def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> No
 def refuse_query(names: Iterable[str], instead: str) -> None:
     """Raise `RequestError` for the first of these query parameters, which a protocol does not read.
 
-    If ?version=3 were ignored, for example, the newest version would be used. `instead` says what to send.
+    The error asks to do `instead`.
     """
     for name in names:
         raise invalid(f"{name[:80]} is not read from the query: {instead}")

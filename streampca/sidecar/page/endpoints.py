@@ -89,8 +89,7 @@ class HistoryReader:
     def read_after(self, after: int) -> list[Metrics]:
         """Return the metrics of each readable version above `after`, in ascending order.
 
-        `settings` are None if the version before has the same. Raises `StoreError`.
-        Call it from one thread at a time.
+        `settings` that repeat those of the version before are None. Call it from one thread at a time.
         """
         versions = self._models.versions()
         for deleted in set(self._metrics).difference(versions):
