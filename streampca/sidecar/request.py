@@ -124,7 +124,6 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         ) from None
     # As an optimisation, an empty query is not parsed.
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
-    # The values of a repeated parameter become one list with commas.
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
     return RawRequest(body, media_type=media_type, query=query, headers=headers)
 

@@ -31,7 +31,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     Raises `SettingsError` if the address cannot be used, and `StoreError` if the store cannot be read.
     """
     with suppress(StoreBusyError):
-        Models(store, settings.topic).versions()
+        Models(store, settings.topic).versions()  # raises if the store cannot be read
     with prepare_process() as process:  # installs the tracer, which the app needs
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)

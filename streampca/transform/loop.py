@@ -119,7 +119,7 @@ class Transformer(MemberLoop):
 
     def _prepare_retry(self, error: RecordRefusedError) -> None:
         """Change how records are sent, so that brokers do not refuse the same record again."""
-        is_too_large = error.size > 0  # otherwise, its timestamp was refused
+        is_too_large = error.size > 0
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
@@ -155,7 +155,6 @@ class Transformer(MemberLoop):
         limit = self._output_limit
         outputs = self._outputs
 
-        # A worker's task needs the result of the last batch; this one does not.
         def project(_last_result: TransformedBatch | None) -> TransformedBatch:
             return outputs.project(model, limit, batch)
 

@@ -87,7 +87,7 @@ class Outputs:
         if not len(indices):
             return None
         offsets = offsets_of(batch.records)[indices]
-        timestamps = batch.timestamps  # only of records with vectors
+        timestamps = batch.timestamps
         have_own_tiles = (counts > 1) | self.codec.is_batch
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
         if self.only_p_below is not None:

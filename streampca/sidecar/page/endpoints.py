@@ -119,7 +119,6 @@ class HistoryReader:
         except StoreBusyError:  # the store fails, not only this file
             raise
         except (DamagedFileError, EarlierFormatError, StoreError) as error:
-            # The model cache logs the error, too.
             log.debug("model not in history", version=version, error=str(error))
             self._metrics.setdefault(version, None)  # another thread may have added it
 
