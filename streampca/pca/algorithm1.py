@@ -26,7 +26,7 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
 
 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
-    """Return (C + w xᵀ)† from C† by Meyer's formula, where w ⟂ range(C) and C has full column rank."""
+    """Return (C + w xᵀ)† from C† by Meyer's formula, where w ⟂ range(C)."""
     ww = w @ w
     if ww == 0:  # the message lies in the span of C
         return C_pinv
@@ -38,9 +38,9 @@ def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
     """Learn a message y (d,) with S = (CᵀC)⁻¹ instead of C†; return the next C, S and ‖r‖².
 
-    CᵀC grows by g x xᵀ with g = h²‖r‖², because r ⟂ range(C).
+    CᵀC grows by g x xᵀ, because r ⟂ range(C).
     """
-    x = S @ (C.T @ y)  # C†y
+    x = S @ (C.T @ y)
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
     g = h**2 * (r @ r)

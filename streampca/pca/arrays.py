@@ -11,10 +11,7 @@ F64 = NDArray[np.float64]
 
 
 def power_of_two(scale: float) -> float:
-    """Return the smallest power of two above a positive number, or 1 for 0.
-
-    Numbers up to `scale` can be divided by it without rounding, and then have squares that do not overflow.
-    """
+    """Return the smallest power of two above a positive number, or 1 for 0: a divisor that does not round."""
     return float(np.ldexp(1.0, np.frexp(scale)[1])) if scale else 1.0
 
 
@@ -89,5 +86,5 @@ def find_packed_diagonal(d: int) -> NDArray[np.int64]:
 
 
 def take_entries(shares: F64, d: int) -> F64:
-    """Return the shares of the d entries, (d,), from these or from the packed shares of all pairs."""
+    """Return the shares of the d entries, (d,), also from the packed shares of all pairs."""
     return shares if len(shares) == d else shares[find_packed_diagonal(d)]

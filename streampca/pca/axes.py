@@ -41,9 +41,9 @@ def adapt_columns(state: State, config: LearningConfig) -> State:
 
 
 def find_principal_axes(state: State, k: int) -> tuple[F64, F64]:
-    """Return the k leading axes of a state, as orthonormal rows (k, d), and their variances (k,).
+    """Return the k leading axes of a state, as orthonormal rows (k, d), and their variances.
 
-    If the state has fewer columns, the remaining axes are arbitrary, with variance 0.
+    If the state has fewer columns, the remaining axes have variance 0.
     """
     learned_axes = np.asarray(ritz.orthonormalise(state.C[:, :k].astype(np.float64)), np.float64)
     learned_count = min(k, state.rank)
@@ -78,16 +78,15 @@ def choose_signs(components: F64, reference: Array | None = None) -> F64:
 def make_model(state: State, components: int, reference: Array | None = None) -> Model:
     """Make the model of the `components` leading columns of a state.
 
-    If `reference` has the same dimensions, the axes get the signs of these components.
+    The axes get the signs of a `reference` with the same dimensions.
     """
     rows, variance = find_principal_axes(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = choose_signs(rows, reference)
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
-    # Only a stream with gaps can have a Σ with negative eigenvalues.
     had_gaps = state.missing is not None or state.known is not None
-    if had_gaps:
+    if had_gaps:  # otherwise Σ has no negative eigenvalues
         raised, total_variance = _raise_small_variances(state)
         count = min(len(raised), components)
         variance[:count] = raised[:count]
@@ -109,9 +108,9 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
 
 
 def _raise_small_variances(state: State) -> tuple[F64, float]:
-    """Raise small variances if Σ has negative eigenvalues; return the variances and their total.
+    """If Σ has negative eigenvalues, raise small variances; return the variances and their total.
 
-    The mean negative eigenvalue estimates the error of all eigenvalues, so no variance should be smaller.
+    The mean negative eigenvalue estimates the error of every variance.
     """
     dimensions = state.seen_dimensions
     variance = state.variance[:dimensions]
@@ -128,7 +127,7 @@ def _raise_small_variances(state: State) -> tuple[F64, float]:
 def compute_continuation(state: State, model_total_variance: float) -> F32:
     """Return what a model must keep of its state so that learning can continue.
 
-    This is DΣD/t, packed, or [C | F]/√t (d, r), where t is the model's total variance.
+    This is DΣD/t, packed, or [C | F]/√t (d, r), with the model's total variance t.
     """
     divisor = model_total_variance or 1.0
     if state.covariance is None:
@@ -157,7 +156,7 @@ def restore_state(
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),  # as if n messages had equal shares
+        concentration=1 / max(model.weight, 1.0),  # as of messages with equal shares
         scale=model.scale,
         known=known_shares,
     )
@@ -187,7 +186,7 @@ def _restore_covariance(
     d = model.dimensions
     if continuation is None:
         U = model.components.T.astype(np.float64)
-        # Without variance, `noise_variance` is a tiny positive number, which must not enter Σ.
+        # Without variance, `noise_variance` is still positive, but must not enter Σ.
         noise = model.noise_variance if model.total_variance > 0 else 0.0
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:
@@ -196,7 +195,7 @@ def _restore_covariance(
     else:
         covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
         trace = float(covariance.trace())
-        # If Σ has negative eigenvalues, `make_model` has raised the total variance.
+        # With negative eigenvalues, `make_model` has raised the total variance.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
@@ -208,7 +207,7 @@ def _restore_covariance(
 def _find_standardised_variances(C: Array, scale: F64) -> F64:
     """Return the variance of each standardised entry, (d,): 0 for a constant entry, otherwise 1.
 
-    A constant entry has the scale 1 and a row of zeros in C (d, r).
+    A constant entry has the scale 1 and a row of zeros in C.
     """
     has_variance = np.abs(C).max(axis=1, initial=0.0) > 1e-6
     return np.asarray((scale != 1) | has_variance, np.float64)

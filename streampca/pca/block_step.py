@@ -51,12 +51,9 @@ class PreparedBlock(NamedTuple):
 
 
 def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
-    """Learn one block V (n, d), in which entries may be missing; return the next state and the losses.
-
-    `retention` (n,) holds the share of the past that each message keeps.
-    """
+    """Learn one block V (n, d), in which entries may be missing; return the next state and the losses."""
     past_row_count = 0 if config.keeps_covariance else state.rank
-    # Rows for the past, and below them the rows of the block.
+    # Rows for the past, then for the block.
     rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     block_rows = rows[past_row_count:]
     prepared = _prepare(state, V, retention, config, memory=block_rows)
@@ -92,14 +89,14 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
 
 
 def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, memory: Array) -> PreparedBlock:
-    """Prepare the messages V (n, d) that follow `state`: weigh and standardise them, and fill missing entries.
+    """Prepare the messages V (n, d) that follow `state`: weigh, standardise and fill them.
 
     Standardised messages are written to `memory` (n, d).
     """
     d = config.dimensions
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
     shown_entries = ~np.isnan(V).all(axis=0) if has_gaps else np.full(d, True)
-    # The limit for clipping grows with the weight for which the entries were known.
+    # The limit for clipping grows with the weight for which entries were known.
     known_share = state.find_least_known(np.asarray(shown_entries))
     weights = centring.compute_weights(state, retention, config.center, known_share=known_share)
     may_have_new_entries = has_gaps or state.known is not None
@@ -141,8 +138,7 @@ def _update_missing_shares(before: F64 | None, missing: Array | None, weights: c
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:
     """Compute the losses of the messages of a block, each before the message was learned."""
     explained = np.nan_to_num(learned.explained, nan=0.0)  # NaN if (CᵀC)⁻¹ has overflowed
-    # a is 1 if the past has no weight.
-    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
+    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)  # a may be 1
     residual = np.clip(learned.norm - explained, 0.0, learned.norm)
     return Losses(residual=residual, norm=learned.norm)
 
@@ -150,7 +146,7 @@ def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Lo
 def _find_gaps(
     prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
 ) -> gaps.BlockWithGaps | None:
-    """Return what gaps.py needs of a block, or None if the stream never had a gap."""
+    """Return what gaps.py needs of a block, or None if it is complete and every pair was always known."""
     before = prepared.before
     filled = prepared.filled
     always_known = before.known is None
@@ -176,7 +172,7 @@ def _update_covariance(
     gap_block: gaps.BlockWithGaps | None,
     config: LearningConfig,
 ) -> State:
-    """Return the state with Σ after the block, and with the next [C | F].
+    """Return the state with the next Σ and [C | F].
 
     `after` still has Σ and [C | F] from before the block.
     """
@@ -186,7 +182,6 @@ def _update_covariance(
         next_state, covariance = _add_complete_block(after, prepared, learned)
     # Half as many random sums are enough.
     half_sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]
-    # The next columns are searched near the span of `start`.
     F = next_state.C[:, config.components :]
     start = np.hstack([learned.C, F, half_sketch])
     if prepared.scale is not None and next_state.scale is not None:
@@ -200,9 +195,9 @@ def _update_covariance(
 
 
 def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.BlockResult) -> tuple[State, Array]:
-    """Add a block to Σ, if the stream never had a gap.
+    """Add a complete block to Σ, if every pair of entries was always known.
 
-    Returns the next Σ in the state, and as a square (d, d) in the units of the next block.
+    Also returns the next Σ as a square (d, d) in the units of the next block.
     """
     d = len(after.mean)
     past = prepared.weights.past
@@ -223,9 +218,9 @@ def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.Bl
 def _add_block_with_gaps(
     after: State, prepared: PreparedBlock, gap_block: gaps.BlockWithGaps, config: LearningConfig
 ) -> tuple[State, Array]:
-    """Add a block to Σ, if the stream has had gaps.
+    """Add a block to Σ, if it has gaps or if some pair of entries was not always known.
 
-    Returns the next Σ in the state, and as a square (d, d) in the units of the next block.
+    Also returns the next Σ as a square (d, d) in the units of the next block.
     """
     D = prepared.D
     step = gap_pairs.compute_pair_step(gap_block, after.covariance, D)
@@ -251,7 +246,7 @@ def _update_factor(
 ) -> State:
     """If Σ is not kept, return the state with the next [C | F].
 
-    The covariance of past and block is AᵀA plus the variance `outside` in all directions.
+    The covariance is AᵀA plus the variance `outside` in all directions.
     """
     step = None
     if gap_block:
@@ -259,7 +254,7 @@ def _update_factor(
         mean = _move_mean(prepared, gap_block, step.mean_change, config)
         after = replace(after, mean=mean, known=step.known)
     F = after.C[:, config.components :]
-    start = np.hstack([learned.C, F, learned.sketch])  # the next axes are searched near its span
+    start = np.hstack([learned.C, F, learned.sketch])
     units: Array | float = 1.0  # from the units of this block to the next
     if prepared.scale is not None:
         variances = _compute_next_variances(after, prepared, learned, gap_block, step)

@@ -18,7 +18,7 @@ _MESSAGES = 20  # any number will do: sizes are not part of the compiled code
 def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
     """Compile all code that learning with `config` needs, or load it from the cache.
 
-    `on_compile` is called once, and only if numba compiles.
+    `on_compile` is called once if numba compiles.
     """
     small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
     if not config.keeps_covariance:

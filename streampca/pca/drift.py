@@ -50,9 +50,8 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     units = newest.D / earlier.D  # from the earlier units to the newest
     U = np.asarray(newest.components.T, np.float64)
     Q = np.asarray(earlier.components.T, np.float64)
-    if (units != 1).any():  # in other units, the earlier axes are no longer orthonormal
+    if (units != 1).any():  # the earlier axes are not orthonormal in other units
         Q = np.linalg.qr(Q * units[:, None])[0]
-    # Axes with less variance than rounding have arbitrary directions.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     U_above_rounding = U[:, is_above_rounding]
     variance_along_earlier = _compute_explained_variance(newest, U, Q)
@@ -73,7 +72,6 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0
-    # U may have more axes than `spikes`.
     U_spikes = U[:, : len(is_spike)][:, is_spike]
     share_in_Q = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
     earlier_count = Q.shape[1]  # kₚ
@@ -81,16 +79,12 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
 
 
 def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> float:
-    """Compute the squared shift of the mean, divided by the earlier total variance.
-
-    `units` (d,) convert entries to the newest units.
-    """
+    """Compute the squared shift of the mean, divided by the earlier total variance, in the newest units."""
     shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):
         if model.seen is not None:  # the first value of a dimension is not a shift
             shifts = np.where(model.seen, shifts, 0.0)
     earlier_total = earlier.total_variance
     if earlier.scale is not None:
-        # In the earlier units, each entry that varied had the variance 1.
-        earlier_total = float(np.square(units)[earlier.scale != 1].sum())
-    return float(shifts.sum() / np.float64(earlier_total))  # inf or NaN for a division by 0
+        earlier_total = float(np.square(units)[earlier.scale != 1].sum())  # without constant entries
+    return float(shifts.sum() / np.float64(earlier_total))

@@ -47,10 +47,7 @@ class PairStep(NamedTuple):
 
 
 def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> PairStep:
-    """Compute how the block changes Σ: by the pairs that it shows, and by predictions (steps 3 to 5).
-
-    `covariance` is Σ before the block, packed and in the units of the data.
-    """
+    """Compute how the block changes Σ: by the pairs that it shows, and by predictions."""
     d = len(D)
     if covariance is None:
         covariance = np.zeros(d * (d + 1) // 2)
@@ -80,12 +77,9 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> P
 def _compute_shown_changes(
     block: BlockWithGaps, step: EntryStep, product: F64, covariance: F64, D: F64
 ) -> pairs.PairChanges:
-    """Compute how the messages of the block change the covariance of each pair of entries.
-
-    `product` (d, d) is the lower triangle of YᵀY. `covariance` is Σ before the block, packed.
-    """
+    """Compute how the messages of the block change the covariance of each pair of entries."""
     known = block.before.known
-    if known is None:  # all pairs are known, except before the first message
+    if known is None:
         known = np.full(len(covariance), float(block.before.count > 0))
     past = block.weights.past
     if not block.filled:
@@ -113,13 +107,12 @@ def _compute_shown_changes(
 
 
 def _compute_fits(block: BlockWithGaps, filled: Filled) -> pairs.Fits:
-    """Compute the moments Σc f xᵀ and Σc (r/√q) xᵀ of the fits f = Cx and the scaled residuals."""
+    """Compute the moments of the fits f = Cx and the scaled residuals r/√q with x."""
     C = filled.predictor.C
-    # A clipped message has the factor `kept` in x and in f + r/√q.
-    weights = block.weights.c * np.square(block.learned.kept)
+    weights = block.weights.c * np.square(block.learned.kept)  # clipping scales x and the rows
     weighted_x = filled.X * weights[:, None]
-    rows = filled.V - filled.predictor.mean  # f + r/√q (n, d)
-    xx = weighted_x.T @ filled.X  # Σc x xᵀ (K, K)
-    x_rows = weighted_x.T @ rows  # Σc x (f + r/√q)ᵀ (K, d)
-    x_residuals = x_rows - xx @ C.T  # Σc x (r/√q)ᵀ (K, d)
+    rows = filled.V - filled.predictor.mean  # f + r/√q
+    xx = weighted_x.T @ filled.X  # Σc x xᵀ
+    x_rows = weighted_x.T @ rows  # Σc x (f + r/√q)ᵀ
+    x_residuals = x_rows - xx @ C.T  # Σc x (r/√q)ᵀ
     return pairs.Fits(C=C, fits_with_x=C @ xx, residuals_with_x=np.ascontiguousarray(x_residuals.T))

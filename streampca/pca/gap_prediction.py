@@ -26,10 +26,7 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 
 
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
-    """Predict from the changes of ordinary entries how late entries and those of dead sensors change.
-
-    The lower triangle of `change` (d, d) has the shown changes of Σ. `row_squares` (d,) are Σc y².
-    """
+    """Predict the changes of late entries and dead sensors from those of ordinary entries."""
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * block.eta)
     can_predict = block.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
@@ -44,10 +41,10 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
     if was_clipped:
         is_dead = is_predicted & (step.replaced_share <= 0)
         covariances = _limit_dead_sensors(x.C, covariances, is_dead=is_dead, row_squares=row_squares)
-    # Small changes of nearly constant entries may give far too large coordinates.
+    # Nearly constant entries may give far too large coordinates.
     largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
     share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
-    # The mean grows with x, and covariances with x².
+    # The mean grows with x, but covariances with x².
     share_of_mean = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
     return pairs.PredictedChanges(
         C=x.C,
@@ -82,11 +79,9 @@ class _CoordinateChanges(NamedTuple):
 def _predict_coordinates(
     predictor: Predictor, *, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
 ) -> _CoordinateChanges:
-    """Compute how the moments of x change with the moments of the ordinary entries L.
+    """Compute how the moments of x change with those of the ordinary entries L.
 
-    With Δ (`change`), δ (`mean_change`) and M = (C_LᵀC_L + diag(ridge))⁻¹, they change by:
-
-        cov(y_L, x): Δ_LL C_L M        cov(x, x): M C_Lᵀ Δ_LL C_L M        mean of x: M C_Lᵀ δ_L
+    With M = (C_LᵀC_L + diag(ridge))⁻¹, cov(y_L, x) changes by Δ_LL C_L M.
     """
     # Products must not overflow, so C is divided by `unit`.
     unit = power_of_two(float(np.abs(predictor.C).max()))

@@ -89,7 +89,7 @@ def compute_entry_step(block: BlockWithGaps) -> EntryStep:
 
 
 def _compute_known_and_replaced(entries: pairs.Entries, eta: float) -> tuple[F64, F64]:
-    """Compute diag(N′) and diag(E): the known weight of each entry, and the share that is replaced (step 2)."""
+    """Compute diag(N′), the known weight of each entry, and diag(E), the replaced share (step 2)."""
     counted = np.minimum(eta, entries.shown / pairs.RARELY_SHOWN)
     stays_known = (entries.shown <= 0) & (entries.known_before > 0)
     known = entries.known_before + np.where(stays_known, eta, counted)
@@ -107,7 +107,7 @@ def _compute_block_mean(block: BlockWithGaps, entries: pairs.Entries) -> F64:
 
 
 def _sum_fits(block: BlockWithGaps) -> F64:
-    """Compute Σc f (d,), with the weights c of the messages and their fits f = Cx."""
+    """Compute Σc f (d,), with the weights c and the fits f of the messages."""
     is_centred = block.weights.a.any()  # `a` is 0 without centring
     if not block.filled or not is_centred:
         return np.zeros(len(block.before.mean))
@@ -118,9 +118,8 @@ def _sum_fits(block: BlockWithGaps) -> F64:
 def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, D: F64) -> F64:
     """Compute the variances σ² of the entries of the data after a block, (d,), if Σ is not kept.
 
-    `squares` (d,) are Σc y². D (d,) converts data to the units of the block.
+    `squares` (d,) are Σc y² in the units of the block.
     """
-    # About the mean before the block, the squares are larger.
     B = (squares + np.square(block.change_of_row_mean)) / block.eta
     change = step.replaced_share * (B - variances_before * D**2) - np.square(step.mean_change)
     return np.maximum(variances_before + change / D**2, 0.0)

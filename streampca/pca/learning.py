@@ -56,14 +56,11 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
 def learn_whole_blocks(
     config: LearningConfig, state: State, pending: Messages, new: Messages, before_block: BeforeBlock | None = None
 ) -> LearnedBlocks:
-    """Learn the pending messages and then the new messages, as far as they fill whole blocks.
-
-    `before_block` is called before each block.
-    """
+    """Learn the pending messages and then the new messages, as far as they fill whole blocks."""
     nothing_pending = pending.part(0, 0)
     losses: list[Losses] = []
     while True:
-        needed = config.next_block_size(state.weight) - len(pending.V)  # messages until the block is full
+        needed = config.next_block_size(state.weight) - len(pending.V)  # until the block is full
         if needed > len(new.V):
             return LearnedBlocks(state=state, pending=pending.followed_by(new), losses=losses)
         messages = new.part(0, needed)

@@ -70,17 +70,14 @@ def make_predictor(state: State, components: int) -> Predictor:
 
 
 def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
-    """Make a predictor from the columns of C (d, k) that have more variance λ than the noise σ².
-
-    `seen` is the number of entries that some message has shown.
-    """
+    """Make a predictor from the columns of C (d, k) with more variance than noise."""
     noise = max(compute_noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
     has_signal = variance > noise
     if not has_signal.any():
         return _build_mean_predictor(mean)
     rounding = 8 * float(np.finfo(C.dtype).eps)
     C = C[:, has_signal].astype(np.float64)
-    # A missing value of a constant entry must be filled with exactly its mean.
+    # A constant entry must be filled with exactly its mean.
     is_constant = np.abs(C).max(axis=1) < rounding * np.abs(C).max()
     C[is_constant] = 0.0
     ridge = noise / (1 - noise / variance[has_signal])  # σ²/(1 − σ²/λ), (k,)
@@ -95,7 +92,7 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
     """Clip outliers of the entries that no message before the block V (n, d) has shown.
 
-    The state gets the means of these entries.
+    The state gets the means of those entries that the block shows.
     """
     is_unseen = state.known_entries <= 0
     if not is_unseen.any():
@@ -161,7 +158,7 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    If some pair of entries is in no message, a start from the means often leads to a wrong optimum.
+    If no message shows some pair, EM begins with a covariance instead of means.
     """
     shown = (~missing).astype(np.float64)
     counts = shown.T @ shown
@@ -180,18 +177,16 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     """Fill in the covariances in Σ (d, d) of pairs of entries that are not known.
 
-    Entries L, known with i, with j and with each other, give Σ_ij = Σ_iL Σ_LL⁻¹ Σ_Lj; without any, 0.
+    With linking entries L, Σ_ij becomes Σ_iL Σ_LL⁻¹ Σ_Lj. Entries with equal rows of `is_known` are filled together.
     """
     seen = np.flatnonzero(is_known.diagonal())
     if is_known[np.ix_(seen, seen)].all():
         return S
     S = S.copy()
-    # Entries with equal rows of `is_known` have the same linking entries L.
     _, group_indices = np.unique(is_known[seen], axis=0, return_inverse=True)
     groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
     for g, left in enumerate(groups):
         for right in groups[:g]:
-            # The first pair stands for all pairs of the two groups.
             were_together = is_known[left[0], right[0]]
             if not were_together:
                 linked = _link_groups(S, is_known, left, right)
@@ -201,7 +196,10 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
 
 
 def _link_groups(S: F64, is_known: NDArray[np.bool_], left: NDArray[np.intp], right: NDArray[np.intp]) -> F64:
-    """Compute the covariances between two groups of entries, never known together, from linking entries L."""
+    """Compute the covariances between two groups of entries, never known together, from linking entries L.
+
+    L were known with both groups and with each other.
+    """
     with_both = np.flatnonzero(is_known[left[0]] & is_known[right[0]])
     L = with_both[is_known[np.ix_(with_both, with_both)].all(axis=1)]
     if not len(L):

@@ -27,15 +27,14 @@ class MissingValues(NamedTuple):
         return rounded[np.isfinite(rounded)]
 
     def to_nan(self, V: Array) -> Array:
-        """Return the vectors V (n, d) with NaN in place of these numbers, or V itself if it holds none.
+        """Return the vectors V (n, d) with NaN in place of these numbers.
 
         Entries also match after rounding to the lower precision of model and V.
         """
         if not self.numbers:
             return V
         lower_precision = min(V.dtype, np.dtype(self.dtype), key=lambda dtype: dtype.itemsize)
-        # Large numbers and signalling NaNs must not cause warnings.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # large numbers, signalling NaNs
             rounded_vectors = V.astype(lower_precision)
             is_missing = np.isin(V, self.numbers) | np.isin(rounded_vectors, self.rounded_to(lower_precision))
         if not is_missing.any():
@@ -51,7 +50,7 @@ NO_MISSING_VALUES = MissingValues()
 def normalize_missing_values(given: str | float | Sequence[float] | None) -> str:
     """Return the numbers that mean "missing" as a text with commas, in ascending order.
 
-    NaN is left out, because it is always missing. Raises `ValueError` for anything that is not a number.
+    Leaves out NaN. Raises `ValueError` for anything that is not a number.
     """
     words: Sequence[str | float]
     if isinstance(given, str):

@@ -115,7 +115,7 @@ class Model:
     def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
         """Project vectors (n, d): compute their coordinates and residuals.
 
-        Missing entries, NaN, are filled with expected values; their uncertainty is added to residuals and T². Vectors
+        Missing entries, NaN, are filled with expected values, whose uncertainty is added to residuals and T². Vectors
         of float32 are projected in single precision.
         """
         if self.seen is not None:
@@ -226,7 +226,7 @@ class Projected:
 
     @np.errstate(all="ignore")  # huge numbers may give infinity or NaN
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
-        """Find the dimensions that contribute most to T² and to SPE of each vector, `limit` for each.
+        """Find the `limit` dimensions that contribute most to T² of each vector, and to SPE.
 
         Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
         """

@@ -99,14 +99,13 @@ class PastScores:
 def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     """Find the bin of each value, and the part of the bin above the value, 0 … 1.
 
-    A value beyond the histogram counts as the lower end of the first or last bin.
+    A value beyond the histogram goes into the first or last bin.
     """
     limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
     half_value, exponent = np.frexp(limited)
-    value = 2 * half_value  # within its octave, 1 … 2
+    value = 2 * half_value
     octave = exponent - 1 - _LOWEST
     within_octave = np.searchsorted(_LOWER_ENDS, value, side="right") - 1
-    # The upper limit of the histogram goes into the last bin.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + within_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)
     lower_end = edges[within_octave]

@@ -1,4 +1,8 @@
-"""Computes the share that each of two merged states has in pooled moments, if entries were missing in their streams."""
+"""Computes the share that each of two merged states has in pooled moments, if entries were missing in their streams.
+
+With the share s_j of the messages that show entry j, the entry counts by e_j = min(N_jj, (s_j/0.1)²), and a pair of
+entries by min(N_ij, e_i, e_j). Shares of pairs are packed; if Σ is not kept, there are only shares of entries, (d,).
+"""
 
 import numpy as np
 
@@ -10,9 +14,9 @@ _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, 
 
 
 def compute_added_share(before: State, added: State, past: float, new: float) -> F64 | None:
-    """Compute the share of the state `added` in the pooled covariance of each pair, packed, or of each entry.
+    """Compute the share of the state `added` in the pooled covariance of each pair of entries.
 
-    `past` and `new` are the shares of the states in the weight. None means `new` everywhere.
+    `past` and `new` are the weights of the states. None means `new` everywhere.
     """
     known_before = _compute_known_shares(before)
     known_added = _compute_known_shares(added)
@@ -24,10 +28,7 @@ def compute_added_share(before: State, added: State, past: float, new: float) ->
 
 
 def _compute_known_shares(state: State) -> F64 | None:
-    """Compute the share of a state's weight that counts in a merge for each pair of entries, packed.
-
-    Without Σ, the result has a share for each entry, (d,). None means 1 everywhere.
-    """
+    """Compute the share of a state's weight that counts for each pair of entries, packed; None means 1."""
     entry_shares = state.known_entries
     if state.missing is not None:
         shown_share = 1 - state.missing
@@ -39,7 +40,7 @@ def _compute_known_shares(state: State) -> F64 | None:
     share_of_rarer_entry = np.minimum.outer(entry_shares, entry_shares)[np.tril_indices(len(entry_shares))]
     if state.known is None:
         return share_of_rarer_entry
-    # Σ_ij of a pair never shown together comes from filled messages alone, so it hardly counts.
+    # A pair that only filled messages show hardly counts.
     share_if_filled = np.where(state.covariance != 0, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
     return np.where(state.known > 0, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
 

@@ -45,17 +45,16 @@ class PooledCovariance:
     def __init__(self, columns: int, uncut_rows: int = 0) -> None:
         """Prepare to pool states of up to `columns` columns.
 
-        If states do not keep Σ, up to `uncut_rows` rows are never replaced by leading axes.
+        Up to `uncut_rows` rows are never replaced by leading axes.
         """
         self._columns_kept = max(columns, SPARE_WITHOUT_COVARIANCE)
         self._most_rows = max(2 * self._columns_kept, uncut_rows)
-        self._pooled = State.empty(0)  # the moments, without C and D
+        self._pooled = State.empty(0)
         self._holds_several_states = False
-        # If Σ is not kept, the pooled covariance is RᵀR + `_variance_outside` I.
-        self._rows: list[_ScaledRows] = []  # R, in parts
+        # Without Σ, the pooled covariance is RᵀR plus `_variance_outside` in all directions.
+        self._rows: list[_ScaledRows] = []
         self._variance_outside = 0.0
-        # D (d,) of the rows. None: not standardised.
-        self._scale: F64 | None = None
+        self._scale: F64 | None = None  # D of the rows
 
     @property
     def weight(self) -> float:
@@ -67,7 +66,7 @@ class PooledCovariance:
         self._pooled = replace(self._pooled, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state, which counts with this share of its weight. Neither may be 0."""
+        """Add a state, which counts with this share of its weight. The share and the weight must not be 0."""
         before = self._pooled
         added_weight = state.weight * share
         weight = before.weight + added_weight
@@ -100,11 +99,9 @@ class PooledCovariance:
         self._scale = state.scale
 
     def _pool_moments_and_rows(self, state: State, past: float, new: float) -> State:
-        """Return the pooled state with its means, covariances and shares of missing entries after one more state.
+        """Return the pooled moments after one more state (docs/mathematics.md, section 7).
 
-        With the shares p and n of past and new state, and the step δ of the mean:
-
-            m = m₁ + nδ        Σ = pΣ₁ + nΣ₂ + pn δδᵀ
+        With the shares p and n of the past and the new state, and the step δ of the mean, Σ = pΣ₁ + nΣ₂ + pn δδᵀ.
         """
         before = self._pooled
         mean_step = state.mean - before.mean  # δ
@@ -114,7 +111,7 @@ class PooledCovariance:
         if own_shares is not None:
             n = take_entries(own_shares, len(mean_step))
             p = 1 - n
-        weighted_step = np.sqrt(p * n) * mean_step  # √(pn) δ
+        weighted_step = np.sqrt(p * n) * mean_step
         variances = None
         if before.variances is not None and state.variances is not None:
             variances = p * before.variances + n * state.variances + np.square(weighted_step)
@@ -140,15 +137,11 @@ class PooledCovariance:
             covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(weighted_step)
             return replace(pooled, covariance=covariance)
         covariance = _pool_pair_by_pair(before.covariance, state.covariance, mean_step, pair_shares=own_shares)
-        # Each entry has its own share in the pooled variances.
         total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
         return replace(pooled, covariance=covariance, total_variance=total_variance)
 
     def _add_rows(self, state: State, past: float, new: float, weighted_step: F64) -> None:
-        """If Σ is not kept, add the columns of a state to the rows of R, and a row for the step of the mean.
-
-        `weighted_step` (d,) is this row, in the units of the data.
-        """
+        """If Σ is not kept, add the columns of a state to the rows R, and `weighted_step` for the means."""
         rows, outside = state.split_covariance()
         step_row = weighted_step
         if self._scale is not None and state.scale is not None:
@@ -163,9 +156,8 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0."""
         state = self._pooled
-        if self._holds_several_states:  # the state of a single stream stays as it was learned
+        if self._holds_several_states:  # a single state stays as it was learned
             state = _complete_covariance(state)
-        # The first call makes columns from rows, the second from Σ.
         state = self._with_columns(state, columns)
         state = axes.decompose(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
@@ -195,7 +187,7 @@ def _pool_pair_by_pair(before: F64, added: F64, mean_step: F64, pair_shares: F64
 
     `mean_step` is the mean of `added` less the mean of `before`.
     """
-    entry_shares = take_entries(pair_shares, len(mean_step))  # n_jj
+    entry_shares = take_entries(pair_shares, len(mean_step))
     before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_step)
     added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_step)
     return (1 - pair_shares) * before_about_new_mean + pair_shares * added_about_new_mean
@@ -221,7 +213,7 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     )
     full_rank = min(rows.shape)
     variance = np.square(C).sum(axis=0)
-    # A Gram matrix loses the smallest singular values in the rounding of their squares.
+    # A Gram matrix loses the smallest singular values.
     has_all = len(variance) == min(columns, full_rank)
     is_accurate = len(variance) > 0 and has_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
     has_too_many_rows = full_rank > UNCUT_ROWS
@@ -230,7 +222,6 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     if not full_rank:
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    # Rounding may make a column shorter than its singular value.
-    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
+    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)  # rounding may shorten columns
     kept_count = int(np.sum(sigma[:columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -39,14 +39,13 @@ class Contributions(NamedTuple):
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
     """Fill the missing entries of each row y (n, d) with their expected values, in place.
 
-    Returns what their uncertainty adds to the expected T² and SPE, (n,) each. With Φ = U(Λ − σ²)^½, its rows Φ_o for
-    observed and Φ_m for missing entries, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
+    Returns what their uncertainty adds to the expected T² and SPE, (n,) each.
 
-        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹        Φ = U(Λ − σ²)^½
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
-    has_signal = variance > sigma2  # along the other axes Φ is 0
+    has_signal = variance > sigma2
     U = components.T[:, has_signal].astype(np.float64)
     variance = variance[has_signal]
     root = np.sqrt(variance - sigma2)
@@ -55,16 +54,10 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     for start in range(0, len(incomplete_rows), _FILLED_ROWS):
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
-        y = np.where(missing, 0.0, centred[rows])
-        Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # (b, k, k)
-        B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
-        B_transposed = np.swapaxes(B, 1, 2)
-        # One product for each row, so that no other row changes its bits.
-        coordinates = eigenvalues[:, None] * (y[:, None] @ Phi @ B)
-        expected = (coordinates @ B_transposed @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o (b, d)
-        centred[rows] = np.where(missing, expected, y)
-        sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed  # σ²Ψ (b, k, k)
-        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m (b, k, k)
+        known = np.where(missing, 0.0, centred[rows])
+        expected, sigma2_Psi = _predict_entries(known, missing, Phi, sigma2)
+        centred[rows] = np.where(missing, expected, known)
+        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
         added_t2[rows], added_spe[rows] = _compute_uncertainty(
             U_Phi=U_Phi,
             sigma2_Psi=sigma2_Psi,
@@ -76,10 +69,25 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     return added_t2, added_spe
 
 
+def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: float) -> tuple[F64, F64]:
+    """Predict all entries of rows from their `known` entries (b, d), with 0 for the missing ones.
+
+    Returns ΦΨΦ_oᵀy_o (b, d), and σ²Ψ (b, k, k).
+    """
+    Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o
+    B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
+    B_transposed = np.swapaxes(B, 1, 2)
+    # One product for each row, so that its rounding does not depend on other rows.
+    coordinates = eigenvalues[:, None] * (known[:, None] @ Phi @ B)
+    expected = (coordinates @ B_transposed @ Phi.T)[:, 0]
+    sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed
+    return expected, sigma2_Psi
+
+
 def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
     """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ.
 
-    A coordinate that the observed entries do not determine gets the mean, with variance 1.
+    Coordinates that the observed entries do not determine get the variance 1.
     """
     S, B = np.linalg.eigh(Phi_Phi_o)
     is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
@@ -90,10 +98,9 @@ def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # no
 def _compute_uncertainty(
     U_Phi: F64, sigma2_Psi: F64, missing: NDArray[Any], root: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
-    """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,) each.
+    """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    The filled entries have Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ. `root` is (Λ − σ²)^½, and `U_Phi` is U_mᵀΦ_m with Φ_m = U_m
-    diag(root).
+    The filled entries have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
     """
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
@@ -106,10 +113,7 @@ def _compute_uncertainty(
 
 
 def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
-    """Compute the coordinates, squared residuals and squared norms of centred rows (n, d). Overwrites the rows.
-
-    `axes` (d, k) are the `components` (k, d) as columns.
-    """
+    """Compute the coordinates, squared residuals and squared norms of centred rows (n, d), which are overwritten."""
     coordinates = multiply_in_tiles(centred, axes)
     norm = np.vecdot(centred, centred)
     residual: Array = norm - np.vecdot(coordinates, coordinates)
@@ -145,9 +149,9 @@ def multiply_in_tiles(rows: Array, matrix: Array) -> Array:
 
 
 def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
-    """Return a matrix with the vectors (n, d) in the rows at these ascending indices, and zeros elsewhere.
+    """Return a matrix with the vectors (n, d) in the rows at these ascending indices.
 
-    It has whole tiles, so that products with a vector have the same bits in every batch.
+    Its number of rows is a multiple of `GEMM_ROWS`.
     """
     tile_count = int(indices[-1]) // GEMM_ROWS + 1
     rows = np.zeros((tile_count * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
@@ -158,7 +162,7 @@ def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
 def find_largest_contributions(
     centred: Array, components: Array, variance: F64, limit: int
 ) -> tuple[NDArray[np.intp], Contributions]:
-    """Find the dimensions that contribute most to T² and to SPE of each row, `limit` for each.
+    """Find the `limit` dimensions that contribute most to T² of each row, and to SPE.
 
     Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
     """

@@ -64,7 +64,7 @@ class Projector:
         rows_per_part = tiles_per_part * GEMM_ROWS
         is_single = vectors.dtype == np.float32
         project = self._project_in_single_precision if is_single else self._project_in_double_precision
-        starts = range(0, max(len(vectors), 1), rows_per_part)  # without vectors, one empty part
+        starts = range(0, max(len(vectors), 1), rows_per_part)  # at least one part
         parts = [project(vectors[start : start + rows_per_part]) for start in starts]
         coordinates = np.concatenate([coordinates for coordinates, _ in parts])
         residual = np.concatenate([residual for _, residual in parts])

@@ -18,7 +18,7 @@ _MOST_ROUNDING = 2.0**20  # messages after which the rounding error of a running
 
 
 def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
-    """Compute D = 1/standard deviation from variances and means of entries, (d,) each; 1 for a constant entry.
+    """Compute D = 1/standard deviation of each entry, (d,); 1 for a constant entry.
 
     A variance that may be only the rounding of a large mean counts as 0.
     """
@@ -34,7 +34,7 @@ def choose_scale(state: State, V: Array) -> F64:
     For an entry that was constant so far, D comes from the block.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
-    standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 for a constant entry
+    standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 if constant
     is_constant = standardised_variances < 0.5
     if not is_constant.any():
         return scale

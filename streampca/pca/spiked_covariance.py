@@ -55,21 +55,20 @@ class Spikes(NamedTuple):
 def estimate_spikes(
     variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
 ) -> Spikes:
-    """Estimate the covariance of the stream from the variances λ (k,) along the axes of a model.
+    """Estimate the covariance of the stream from the variances λ (k,) along learned axes.
 
-    An axis with λ = σ²(1 + t)(1 + γ/t) estimates an axis of the stream with variance σ²(1 + t).
+    The strength t of an axis follows from λ = σ²(1 + t)(1 + γ/t).
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0
     for _ in range(_ROUNDS):
         gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
-        # t is the larger solution of t² − bt + γ = 0. An axis with b < 2√γ fits only noise.
+        # t is the larger solution of t² − bt + γ = 0.
         smallest_b = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
         root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)  # √(b² − 4γ), without the overflow of b²
         t = (b + root) / 2
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
-        # The variance that new messages lack along the axes is noise.
         sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
         axes_above_noise = int((b > smallest_b).sum())
     return spikes
