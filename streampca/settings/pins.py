@@ -11,7 +11,7 @@ PIN_NAME = r"[A-Za-z][A-Za-z0-9._-]{0,62}"
 def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
     """Return a version, the name of a pin, or None for the newest version.
 
-    Only JSON bodies are validated with a context. In them, a version must not be text.
+    Only JSON bodies are validated with a context. In them, the number of a version must not be text.
     """
     text = value if isinstance(value, str) else ""
     if value is None or text == "latest":
