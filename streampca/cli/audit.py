@@ -90,7 +90,7 @@ def _learn_again(
     count = 0
     with (
         closing(open_reader(settings, settings.topic)) as reader,
-        threadpool_limits(1),  # so that the fold has the same bits as from a worker
+        threadpool_limits(1),  # for the same bits as from a worker
     ):
         # If the topic lacks the partition, `read_between` raises.
         earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))

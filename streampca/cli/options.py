@@ -201,8 +201,7 @@ def command(
             if first_annotation is Options:
                 function(options, **arguments)
                 return
-            class_name = first_annotation
-            with read_settings(class_name, options, logs_errors=logs_errors) as settings_of_command:
+            with read_settings(first_annotation, options, logs_errors=logs_errors) as settings_of_command:
                 function(settings_of_command, **arguments)
 
         run.__signature__ = _create_signature(option_names, own_parameters)  # type: ignore[attr-defined]
