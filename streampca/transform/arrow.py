@@ -98,7 +98,7 @@ def _make_headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) 
     values = [value for headers_of_record in headers for _, value in headers_of_record]
     pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], ["key", "value"])
     counts = [len(headers_of_record) for headers_of_record in headers]
-    first_pairs = np.cumsum([0, *counts])  # of each record, then the number of pairs
+    first_pairs = np.cumsum([0, *counts])  # the last item is the number of pairs
     return pa.ListArray.from_arrays(pa.array(first_pairs, pa.int32()), pairs)
 
 

@@ -119,7 +119,7 @@ class Transformer(MemberLoop):
 
     def _prepare_retry(self, error: RecordRefusedError) -> None:
         """Change how records are sent, so that brokers do not refuse the same record again."""
-        is_too_large = error.size > 0  # otherwise, its timestamp was refused
+        is_too_large = error.size > 0
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
@@ -132,7 +132,7 @@ class Transformer(MemberLoop):
         """Handle one event of the source."""
         match event:
             case Records() | OutOfRange() if event.partition not in self._positions:
-                pass  # polled before the release
+                pass  # polled before the partition was released
             case Records():
                 self._assignment.decode(event, self._project)
             case Assigned(partitions):
@@ -142,7 +142,7 @@ class Transformer(MemberLoop):
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
-                self._in_flight.finish(event.partition)  # write the records before the lost ones
+                self._in_flight.finish(event.partition)  # first write the records before the lost ones
                 # If the topic was created again, no records are lost.
                 self._abort_if_topic_replaced()
                 self._assignment.skip_lost_records(event)
@@ -155,7 +155,6 @@ class Transformer(MemberLoop):
         limit = self._output_limit
         outputs = self._outputs
 
-        # A worker's task needs the result of the last batch; this one does not.
         def project(_last_result: TransformedBatch | None) -> TransformedBatch:
             return outputs.project(model, limit, batch)
 
@@ -170,7 +169,7 @@ class Transformer(MemberLoop):
         message_count = len(batch.timestamps)  # records that hold vectors
         if message_count:
             self._has_accepted_vector = True
-        # A batch without records may hold markers of transactions.
+        # Markers of transactions move the position without a record.
         has_records = transformed.record_count > 0
         last_record = transformed.last if has_records else self._positions[partition].last
         position = Position(batch.next, last=last_record)
@@ -309,7 +308,7 @@ class Transformer(MemberLoop):
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
         for partition, start in starts.uncommitted.items():
             if start.position >= 0:  # -1, the earliest record, cannot be committed
-                self._uncommitted[partition] = start  # so that a later member need not find it
+                self._uncommitted[partition] = start  # so that a later member need not find it again
         transform_start = self._start_finder.transform_start
         if starts.uncommitted and transform_start is not None:
             log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts.uncommitted))

@@ -63,7 +63,7 @@ class CurrentModel:
         Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
         uses_fixed_version = self._model is not None and self.version is not None
-        if uses_fixed_version:  # also after the pin has moved
+        if uses_fixed_version:  # a pin that moves later changes nothing
             return ""
         try:
             if self._pin_name and self.version is None:

@@ -66,7 +66,7 @@ class OutputFields:
     ) -> Fields:  # fmt: skip
         """Return the fields of the vectors (n, d) of m > 0 records, whose offsets (m,) ascend.
 
-        Each record has `counts` (m,) vectors.
+        A record has `counts` (m,) vectors, and has its own tiles if these may be several.
         """
         are_consecutive = offsets[-1] - offsets[0] == len(offsets) - 1
         if are_consecutive and not have_own_tiles.any():
@@ -86,6 +86,7 @@ class OutputFields:
         whole_start = min(rows_to_next_tile, n)
         whole_stop = max(whole_start, n - rows_in_last_tile)  # there may be no whole tile
         runs = []
+        # The end of a tile, whole tiles, and the beginning of a tile.
         for start, stop in pairwise([0, whole_start, whole_stop, n]):
             if start < stop:
                 row_of_start = (row_of_first + start) % GEMM_ROWS
@@ -172,7 +173,7 @@ def _find_first_rows(
 ) -> NDArray[np.int64]:
     """Return the row (m,) of the first vector of each of m records, counted over all tiles.
 
-    Records without their own tiles share a tile with neighbours of the same offset // `GEMM_ROWS`.
+    Neighbours with the same offset // `GEMM_ROWS` share a tile, unless one has tiles of its own.
     """
     row_in_tile = np.where(have_own_tiles, 0, offsets % GEMM_ROWS)
     own_tile_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up

@@ -78,13 +78,16 @@ class Outputs:
         )
 
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
-        """Return the m records of a batch that get outputs, with their fields; None if there are none."""
+        """Return the records of a batch that get outputs, with their fields; None if there are none.
+
+        The batch has n vectors in m records.
+        """
         indices = batch.decoded.indices
         counts = batch.decoded.counts
         if not len(indices):
             return None
         offsets = offsets_of(batch.records)[indices]
-        timestamps = batch.timestamps  # of these records
+        timestamps = batch.timestamps
         have_own_tiles = (counts > 1) | self.codec.is_batch
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
         if self.only_p_below is not None:
@@ -103,7 +106,7 @@ class Outputs:
             topic_id=self.source_topic_id,
             partition=batch.partition,
             version=published.version,
-            fields={name: fields[name] for name in self.output_fields.kinds},  # p may not be emitted
+            fields={name: fields[name] for name in self.output_fields.kinds},  # leaves out p unless it is emitted
             counts=counts,
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
@@ -116,7 +119,7 @@ class Outputs:
         fields: dict[str, NDArray[Any]] = {}
         if "record" in self.output_fields.kinds:
             values = _select(values_of(batch.records), indices)
-            fields["record"] = _put_in_first_rows(values, counts)  # one value for each record
+            fields["record"] = _put_in_first_rows(values, counts)
         if "label" in self.output_fields.kinds:
             labels = self.codec.read_labels([batch.records[i] for i in indices.tolist()], counts)
             fields["label"] = np.array(labels, object)
@@ -156,5 +159,5 @@ def _put_in_first_rows(values: Sequence[bytes | None], counts: NDArray[np.int64]
 
 def _select(column: list[T], indices: NDArray[np.int64]) -> list[T]:
     """Return the items at these indices, which are ascending and different."""
-    has_all = len(indices) == len(column)  # no copy is needed
+    has_all = len(indices) == len(column)
     return column if has_all else [column[i] for i in indices]

@@ -126,7 +126,7 @@ class StartFinder:
                     last = _find_last_record(newest_outputs.get(partition, []), topic_id)
                     has_search_ended = partition in newest_outputs
                     earliest_offset, _ = reader.log_bounds[partition]
-                    has_lost_no_record = earliest_offset == 0  # the first record is still there
+                    has_lost_no_record = earliest_offset == 0
                     is_never_written = last is None and has_search_ended and has_lost_no_record
                     written[partition] = Written(last, is_never_written)
         except NoBrokerError as error:  # a retry can help
