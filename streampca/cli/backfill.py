@@ -29,10 +29,7 @@ def run(
     settings: WorkerSettings, sources: Sequence[str], file_options: FileOptions, timestamp_column: str | None,
     until: str | None, number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
-    """Learn the rows of files, save a checkpoint, and print what was learned.
-
-    `number` tells the backfills of a topic apart, and `scheduler` is a Dask cluster's address.
-    """
+    """Learn the rows of files, save a checkpoint, and print what was learned."""
     # An error begins with "this needs …".
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines

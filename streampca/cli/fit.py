@@ -136,7 +136,7 @@ class _Learned(NamedTuple):
 
 
 def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> _Learned:
-    """Learn the rows, in addition to what `start_model` has learned, if there is one.
+    """Learn the rows, in addition to what `start_model` has learned.
 
     Raises `InputError` at the first vector that cannot be learned.
     """
