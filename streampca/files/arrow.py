@@ -177,7 +177,6 @@ def _read_parquet(table: Any, names: list[str], part: tuple[int, int] | None) ->
     rows_read = 0
     for i in range(start, end):
         group = table.metadata.row_group(i)
-        # The size in bytes depends on how the numbers are encoded, so numbers are counted.
         number_count = sum(group.column(j).num_values for j in range(group.num_columns))
         rows_per_batch = max(_BATCH_NUMBERS * group.num_rows // max(number_count, 1), 1)
         for batch in table.iter_batches(rows_per_batch, row_groups=[i], columns=names):

@@ -81,36 +81,38 @@ def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: in
 
 
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
-    """Return the options that skip the lines before the header or the rows; "" if the separator does not fit.
-
-    The last line of the head is a row, and so are all lines directly before it with numbers in the same cells.
-    """
+    """Return the options that skip the lines before the header or the rows; "" if the separator does not fit."""
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
-    patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]
-    row_pattern = patterns[-1] if patterns else []
-    first_row = len(patterns)
-    while first_row and patterns[first_row - 1] == row_pattern:
-        first_row -= 1
-    patterns_above_rows = patterns[:first_row]
-    has_numbers = any(row_pattern)
-    if not has_numbers or not patterns_above_rows:
+    number_patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]
+    first_row = _find_first_row(number_patterns)
+    if first_row == 0:
         return ""
-    if row_pattern in patterns_above_rows:  # these rows would be skipped too
+    row_pattern = number_patterns[-1]
+    patterns_above_rows = number_patterns[:first_row]
+    has_numbers = any(row_pattern)
+    are_rows_above = row_pattern in patterns_above_rows
+    if not has_numbers or are_rows_above:
         return ""
     skip_all_above_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1
-    pattern = patterns_above_rows[header_index]
-    if len(pattern) != len(row_pattern):  # a text such as "Device 7"
+    header_pattern = number_patterns[header_index]
+    if len(header_pattern) != len(row_pattern):  # a text such as "Device 7"
         return skip_all_above_rows
-    is_bad_row = any(is_number and in_rows for is_number, in_rows in zip(pattern, row_pattern, strict=True))
-    if is_bad_row:  # such as 1,2,x
-        return ""
-    if header_index == 0:
+    is_bad_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
+    if is_bad_row or header_index == 0:
         return ""
     line_above_header = head[header_index - 1]
-    pattern_above_header = patterns_above_rows[header_index - 1]
+    pattern_above_header = number_patterns[header_index - 1]
     is_excel_line = line_above_header.startswith("sep=")  # Excel reads the separator from such a line
     has_two_headers = len(pattern_above_header) == len(row_pattern) and not is_excel_line
-    if has_two_headers:  # such as names and units
+    if has_two_headers:  # such as names above units
         return skip_all_above_rows
     return f"--skip-lines {skipped + header_index}"
+
+
+def _find_first_row(number_patterns: Sequence[Sequence[bool]]) -> int:
+    """Return the index from which on all lines have numbers in the same cells as the last line."""
+    first_row = len(number_patterns)
+    while first_row and number_patterns[first_row - 1] == number_patterns[-1]:
+        first_row -= 1
+    return first_row

@@ -84,7 +84,6 @@ def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
         """Write an object for each row."""
         results = json_writer.write({"coordinates": coordinates, "residual": residual})
-        # Only JSON Lines files have this column.
         fields_of_rows = columns.get(ALL_FIELDS, [{}] * len(results))
         for fields, result in zip(fields_of_rows, results, strict=True):
             clashes = fields.keys() & {"coordinates", "residual"}

@@ -109,7 +109,7 @@ class Sensors:
         noise = unexplained * self._random.standard_normal((n, d))
         causes = self._random.standard_normal((n, cause_count))
         readings = causes @ self._correlations.T + noise  # mean 0, standard deviation 1
-        readings[-1, min(3, d - 1)] += _FAULT  # of the fourth sensor, if there is one
+        readings[-1, min(3, d - 1)] += _FAULT
         return np.asarray((self._mean + self._deviation * readings).round(3))
 
     def rows(self) -> Rows:

@@ -161,10 +161,7 @@ class _CsvReader:
 
 
 def rows_of_csv(path: str, options: FileOptions) -> Rows:
-    """Open a CSV file with numbers in columns, or with vectors as text in one column.
-
-    Empty cells and words such as NA are missing.
-    """
+    """Open a CSV file with numbers in columns, or with vectors as text in one column."""
     layout = _find_csv_layout(path, options)
     try:
         columns = _choose_csv_columns(path, layout, options)
@@ -345,7 +342,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     fields = NumberFields(columns.paths, d, impute=options.impute, value_name="JSON document", where=options.where)
 
     def pack(value: Any) -> VectorBytes | GuessedNumbers:
-        if isinstance(value, VectorError):  # the line is not JSON
+        if isinstance(value, VectorError):
             raise value
         return fields.pack(value)
 
@@ -391,7 +388,7 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
     row_filter = Columns(paths=(), where=options.where).create_row_filter()
     with open_stream(path) as (file, _):
         for row, value in enumerate(_json_values(file), 1):
-            if isinstance(value, VectorError):  # the line is not JSON
+            if isinstance(value, VectorError):
                 raise InputError(f"{path}, row {row}: {value}")
             try:
                 is_read = value is not None and row_filter.accepts(value)

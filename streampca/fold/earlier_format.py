@@ -32,10 +32,10 @@ _ROUNDING = 1e-12  # an entry of an axis up to this is 0
 @np.errstate(all="ignore")  # a damaged file may hold any numbers; they are refused later
 def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`."""
-    header = {name: value for name, value in header.items() if name != "incomplete"}  # not in format 4
+    header = {name: value for name, value in header.items() if name != "incomplete"}
     arrays = dict(arrays)
     unseen = arrays.pop("unseen", None)
-    if unseen is None:  # no entry was ever missing
+    if unseen is None:
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
@@ -79,7 +79,7 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
-    continuation = arrays.get("learned")  # the packed covariance or the axes
+    continuation = arrays.get("learned")
     if continuation is not None:
         known = seen
         is_covariance = continuation.ndim == 1

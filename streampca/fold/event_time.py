@@ -42,7 +42,7 @@ class EventTime:
         times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
         before_ms = times_ms[:-1]  # (m,)
         steps_ms = np.zeros(len(timestamps), np.int64)
-        # The first event time is not a step, by which weight is lost.
+        # The first event time is not a step: it takes no weight.
         has_time_before = before_ms >= 0
         steps_ms[has_time] = np.where(has_time_before, np.diff(times_ms), 0)
         last_ms = known_ms[-(_WINDOW - 1) :]

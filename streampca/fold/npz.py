@@ -101,7 +101,7 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
         raise DamagedFileError(f"not a streampca file: {error!r}") from None
     if found_kind != kind:
         raise DamagedFileError(f"this is a {found_kind} file, not a {kind} file")
-    is_number = isinstance(version, int) and not isinstance(version, bool)  # True is an int in Python
+    is_number = isinstance(version, int) and not isinstance(version, bool)
     if not is_number or version < 1:
         raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
     if version == format_version:

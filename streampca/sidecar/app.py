@@ -112,7 +112,7 @@ def _restrict_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
     is_local = is_loopback(settings.host)
     if settings.allowed_hosts is not None:
         hosts = [name.strip() for name in settings.allowed_hosts.split(",")]
-    elif is_local:  # against DNS rebinding
+    elif is_local:  # protects from DNS rebinding
         hosts = ["localhost", "127.0.0.1", "[::1]", settings.host]
     else:
         return app

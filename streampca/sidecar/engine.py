@@ -67,7 +67,7 @@ class Engine:
         self._label_finder = LabelFinder(label_path) if label_path else None
         self.limits = Limits(rows=_MAX_ROWS, numbers=min(_MAX_NUMBERS, max_body_bytes // 2))
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, count_usable_cores()))
-        # Requests for the same model load it only once.
+        # Of requests for the same model, only the first loads it.
         self._loads = anyio.CapacityLimiter(1)
 
     async def find(self, version: int | str | None) -> PublishedModel:

@@ -79,7 +79,7 @@ class OuterMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, pass it on to the endpoints, answer errors, and measure the duration."""
-        if scope["type"] != "http":  # startup and shutdown
+        if scope["type"] != "http":  # "lifespan": startup and shutdown
             return await self._app(scope, receive, send)
         if not scope["path"].startswith("/"):
             scope = _split_absolute_target(scope)

@@ -121,7 +121,7 @@ def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -
 def _other_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestError:
     """Return the error of columns whose names are not the names of the dimensions.
 
-    It tells a missing or surplus name, since long lists of names are cut off.
+    The error tells one missing or surplus name, since long lists are cut off.
     """
     missing = list((Counter(names) - Counter(columns)).elements())
     surplus = list((Counter(columns) - Counter(names)).elements())
@@ -139,7 +139,7 @@ def _order_columns(vectors: Array, columns: Sequence[str], names: Sequence[str])
     Raises `RequestError` if rows have another width than `columns`.
     """
     vectors = shape_rows(vectors, "vectors", len(columns))
-    if len(vectors) == 0:  # the array may have no columns
+    if len(vectors) == 0:  # an array without rows may have no columns
         return vectors
     width = vectors.shape[1]
     if width != len(columns):

@@ -38,7 +38,6 @@ class Limits(NamedTuple):
 
 def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
     """Parse the body and the query parameters into a request of `schema`. Raises `RequestError`."""
-    # The type of the numbers is not known.
     if raw.media_type == OCTET_STREAM:
         example = next(iter(RAW_TYPES))
         raise RequestError(
@@ -126,7 +125,7 @@ def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> No
 def refuse_query(names: Iterable[str], instead: str) -> None:
     """Raise `RequestError` for the first of these query parameters, which a protocol does not read.
 
-    If ?version=3 were ignored, for example, the newest version would be used. `instead` says what to send.
+    The error asks to do `instead`.
     """
     for name in names:
         raise invalid(f"{name[:80]} is not read from the query: {instead}")
@@ -195,9 +194,8 @@ def _decode_row(row: str, label: str) -> Any:
 def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, impute: bool) -> Array:
     """Return the numbers with these names in each record as an array (n, d). Raises `RequestError`.
 
-    With `impute`, a record may lack names, but not all of them.
+    With `impute`, a record may lack names, but not all of them. A null becomes NaN.
     """
-    # `check_rows` refuses missing entries that the model cannot fill.
     packer = NumberPacker(len(names), null_as_nan=True)
     labels = [repr(name) for name in names]
     packed = []

@@ -106,7 +106,7 @@ class RecentVectors:
         vectors = np.concatenate([request.vectors for request in requests])
         counts = [len(request.vectors) for request in requests]
         times_s = np.repeat([request.time_s for request in requests], counts)
-        # There may be more vectors, since requests are dropped as a whole.
+        # There may be too many vectors, since requests are dropped as a whole.
         limit = _compute_limit(dimensions)
         labels = np.array([label for request in requests for label in request.labels], object)
         return _Snapshot(vectors=vectors[-limit:], labels=labels[-limit:], times_s=times_s[-limit:])
@@ -119,13 +119,13 @@ def _describe_most_unusual(
     score = projected.scores.score
     p = projected.p
     most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]
-    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)  # (m, c)
-    spe_contributions = contributions.spe  # (m, c)
+    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
+    spe_contributions = contributions.spe
     described = []
     for rank, i in enumerate(most_unusual):
         dimensions = spe_dimensions[rank].tolist()
-        spe = float(projected.residual[i])  # a residual is the SPE of its vector
-        divisor = spe or 1.0  # 0 / 1 if all contributions are 0
+        spe = float(projected.residual[i])  # the residual of a vector is its SPE
+        divisor = spe or 1.0  # if the SPE is 0, all contributions are 0
         described.append(
             {
                 "at": float(times_s[i]),

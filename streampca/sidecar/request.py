@@ -124,7 +124,6 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         ) from None
     # As an optimisation, an empty query is not parsed.
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
-    # The values of a repeated parameter become one list with commas.
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
     return RawRequest(body, media_type=media_type, query=query, headers=headers)
 
@@ -138,7 +137,7 @@ def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
 def _parse_content_length(headers: Mapping[bytes, bytes]) -> int:
     """Return the length of the body by the header Content-Length, or 0 without the header."""
     digits = headers.get(b"content-length", b"0")  # the server refuses a header that is not digits
-    return int(digits[:20])  # Python does not convert thousands of digits
+    return int(digits[:20])  # Python refuses to convert thousands of digits
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

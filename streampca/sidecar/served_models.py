@@ -42,7 +42,7 @@ class ServedModels:
         self.gone_pins: dict[str, int] = {}  # pins whose version was deleted
         self.compared_model: PublishedModel | None = None  # the newest model when `drifts` was computed
         self._clock = clock
-        self._pin_names: list[str] = []  # when the pins were last read
+        self._pin_names: list[str] = []  # at the last reading of the pins
         self._next_read_of_pins_at = 0.0
 
     def get_loaded(self, version: int | str | None) -> PublishedModel:
@@ -74,7 +74,7 @@ class ServedModels:
 
     def list_unreadable(self) -> list[str]:
         """Return a sentence about each version that cannot be read, and each pin whose version is gone."""
-        unreadable = dict(self.cache.loader.unreadable)  # a thread changes the original
+        unreadable = dict(self.cache.loader.unreadable)  # another thread changes the original
         sentences = [f"version {version} cannot be read: {file.cause}" for version, file in unreadable.items()]
         for name, version in self.gone_pins.items():
             sentences.append(f"{name} pins version {version}, which is gone")
@@ -100,7 +100,7 @@ class ServedModels:
         self.pins = pins.all() if names else {}  # reads a file for each pin
         self.cache.pinned = frozenset(self.pins.values())
         if self._must_compute_drifts(earlier_pins, newest):
-            self.compared_model = None  # an error makes the next poll compute them again
+            self.compared_model = None  # after an error, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
             self.compared_model = newest
         self._pin_names = names

@@ -51,11 +51,11 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         def stop(*_: object) -> None:
             server.should_exit = True
 
-        process.threads.notify = stop  # called when a thread has failed
+        process.threads.notify = stop
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # uvicorn raises the signal again at its end: `stop` ignores the second one.
+        # After a signal, uvicorn raises the same signal again: `stop` ignores it.
         process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 

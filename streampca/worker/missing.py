@@ -18,8 +18,7 @@ from streampca.worker.group_store import compare_offsets
 def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> dict[int, str]:
     """Return the partitions and backfills that a model has learned further than the checkpoints, with a message each.
 
-    `offsets` are the next offsets of the newest checkpoints, by partition. If the model is of another topic than
-    `topic_id`, its offsets mean other records, and only backfills are compared.
+    If the model is of another topic than `topic_id`, only backfills are compared.
     """
     if model is None:
         return {}
@@ -42,15 +41,10 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
 
 
 def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[int, Committed], topic_id: str) -> None:
-    """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is gone.
-
-    It is not raised if a checkpoint of a partition is only older than the newest model: the worker learns the records
-    in between again.
-    """
+    """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is gone."""
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
-    # Both are needed. Only the model shows backfills, and partitions whose committed offsets were deleted. Only the
-    # committed offsets show partitions that are in no model yet.
+    # Only the model shows backfills, only committed offsets partitions that no model contains.
     in_model = find_missing(models.newest(), offsets, topic_id)
     gone = {partition: cause for partition, cause in in_model.items() if partition not in offsets}
     missing = compare_offsets(checkpoints.topic, offsets, committed).committed_ahead | gone

@@ -156,7 +156,7 @@ class Inference(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
-    if raw.media_type != OCTET_STREAM:  # the type of JSON with bytes behind it
+    if raw.media_type != OCTET_STREAM:  # clients send JSON with bytes behind it as this type
         raw.require_json(also_supported=[OCTET_STREAM])
     refuse_query(raw.query, instead="write a version into the path, and everything else into the body")
     json_text = raw.body[: raw.json_length]
@@ -217,7 +217,7 @@ def _parse_tensor_data(tensor: schemas.Tensor, data: list[Any]) -> Array:
         has_shape = rows.shape == (n, d)
     if not has_shape:
         raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
-    with np.errstate(over="ignore"):  # `check_rows` refuses the infinite number
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite: `check_rows` refuses it
         return rows.reshape(n, d).astype(_DATATYPES[tensor.datatype], copy=False)
 
 

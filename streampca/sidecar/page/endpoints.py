@@ -89,8 +89,7 @@ class HistoryReader:
     def read_after(self, after: int) -> list[Metrics]:
         """Return the metrics of each readable version above `after`, in ascending order.
 
-        `settings` are None if the version before has the same. Raises `StoreError`.
-        Call it from one thread at a time.
+        `settings` that repeat those of the version before are None. Call it from one thread at a time.
         """
         versions = self._models.versions()
         for deleted in set(self._metrics).difference(versions):
@@ -120,7 +119,6 @@ class HistoryReader:
         except StoreBusyError:  # the store fails, not only this file
             raise
         except (DamagedFileError, EarlierFormatError, StoreError) as error:
-            # the model cache logs the error
             log.debug("model not in history", version=version, error=str(error))
             self._metrics.setdefault(version, None)  # another thread may have added it
 
@@ -160,7 +158,7 @@ class PageEndpoints:
         topic = topic or served_topic
         is_served = topic == served_topic
         history = self._history if is_served else self._open_history(topic)
-        after_version = -1 if after is None else after  # below every version
+        after_version = -1 if after is None else after  # -1 is below every version
         models = await anyio.to_thread.run_sync(history.read_after, after_version, limiter=self._history_limiter)
         version = self._engine.current_version
         content = {
@@ -214,5 +212,7 @@ class PageEndpoints:
         for status in statuses:
             age_s = now - status.updated_at
             if age_s <= OUTDATED_AFTER_S:
-                reports.append({**status.model_dump(), "silent_s": max(0.0, age_s)})  # clocks may differ
+                reports.append(
+                    {**status.model_dump(), "silent_s": max(0.0, age_s)}
+                )  # the clocks of two machines may differ
         return json_response({"now": now, "workers": reports})
