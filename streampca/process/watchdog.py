@@ -37,14 +37,11 @@ class _Watch:
         self.due_s: dict[threading.Thread, float] = {}  # value of `ran_s` by which a thread has to tick again
 
     def run(self, ended: threading.Event, alarm: KernelAlarm) -> None:
-        """Until `ended` is set, renew the alarm, and end the process if a thread is overdue.
-
-        The alarm ends the process if this method does not run, because some code holds the interpreter's lock.
-        """
+        """Until `ended` is set, renew the alarm, and end the process if a thread is overdue."""
         alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            # Not read from a clock: after a stop (a frozen container), a clock would make every thread overdue.
+            # Not read from a clock: after a stop, every thread would be overdue.
             self.ran_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
@@ -62,14 +59,10 @@ _watch: _Watch | None = None  # None: `tick` does nothing
 
 @contextmanager
 def watch_threads() -> Iterator[None]:
-    """While the block runs, end the process if a thread that has called `tick` does not call it again in time.
-
-    The stacks of all threads are written to stderr before the process ends.
-    """
+    """While the block runs, end the process if a thread that has called `tick` does not call it again in time."""
     global _watch
     watch = _Watch()
     ended = threading.Event()
-    # The alarm ends the process if even the watchdog's thread cannot run: some code holds the interpreter's lock.
     alarm = KernelAlarm()
     alarm.start()
     thread = threading.Thread(target=watch.run, args=(ended, alarm), name="watchdog", daemon=True)
@@ -91,7 +84,6 @@ def tick(within_s: float | None = None) -> None:
     """
     watch = _watch  # read once: another thread may leave `watch_threads` meanwhile
     if watch is not None:
-        # `ran_s` is the watchdog's clock. It stops while the process is frozen, so this time does not count.
         watch.due_s[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
 
 
