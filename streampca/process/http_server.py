@@ -28,7 +28,7 @@ class KeepAliveConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept this connection. At the limit of connections, end an idle one first."""
         count = len(self.connections) + 1  # with this connection
-        # From `limit_concurrency` connections on, uvicorn answers requests with 503.
+        # From this limit on, uvicorn answers requests with 503.
         if count >= (self.limit_concurrency or math.inf):
             self._end_longest_idle()
         super().connection_made(transport)
@@ -37,11 +37,11 @@ class KeepAliveConnection(H11Protocol):
     def _end_longest_idle(self) -> None:
         """End the connection that has been idle for longest, if any is idle."""
         connections: list[Any] = list(self.connections)
-        # The task `timeout_keep_alive_task` of uvicorn ends an idle connection.
+        # When a connection becomes idle, uvicorn schedules its end: `timeout_keep_alive_task`.
         idle = [connection for connection in connections if getattr(connection, "timeout_keep_alive_task", None)]
         if idle:
             longest_idle = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
-            longest_idle._unset_keepalive_if_required()  # so that it is not chosen twice
+            longest_idle._unset_keepalive_if_required()  # it must not be chosen twice
             longest_idle.transport.abort()  # `close` would wait for a TLS client
 
     def _close_without_request(self) -> None:

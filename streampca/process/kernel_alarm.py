@@ -73,8 +73,7 @@ class KernelAlarm:
         """Let the process end unless this method is called again within `within_s`."""
         if sys.platform != "linux":
             return
-        # Interval (0: none) and time, each in seconds and nanoseconds.
-        interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)
+        interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
         old_time = None
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), old_time)
         # Cancel the alarm: the timer may have run out while the process was stopped.
@@ -85,7 +84,7 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        signal.alarm(0)  # the timer may have run out before
+        signal.alarm(0)  # in case the timer has run out
         faulthandler.unregister(signal.SIGALRM)
         # Python's `signal.signal` does not accept a C function.
         self._c_signal(signal.SIGALRM, self._handler_before)

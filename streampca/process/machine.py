@@ -74,11 +74,8 @@ def keep_freed_memory() -> None:
 
 
 def open_standard_streams() -> None:
-    """Open each standard stream that is closed.
-
-    Otherwise, the next file or socket would get the number of a stream, and libraries would print into it.
-    """
-    # Each open file gets the lowest free number.
+    """Open each standard stream that is closed. Otherwise, libraries would print into a file with its number."""
+    # A new file gets the lowest free number.
     descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= _STDERR:
         descriptor = os.open(os.devnull, os.O_RDWR)
@@ -96,7 +93,7 @@ def end_process(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
-    except OSError as error:  # the disk is full
+    except OSError as error:
         if code == 0:
             print("streampca:", error, file=sys.stderr)  # noqa: T201
             code = 1

@@ -51,7 +51,7 @@ class _ServerCertificate:
                 self._versions = versions
                 log.info("certificate read again", file=str(self._certificate))
         except OSError as error:
-            # Perhaps only one of the files is replaced yet. The next connection tries again.
+            # Perhaps only one file is replaced yet. The next connection tries again.
             log.error("certificate not read again", file=str(self._certificate), error=str(error))
         connection.context = self._current_context
 

@@ -41,7 +41,7 @@ class _Watch:
         alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            # Not read from a clock: after a stop, every thread would be overdue.
+            # By a clock, every thread would be overdue after the process was stopped.
             self.ran_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
@@ -78,9 +78,9 @@ def watch_threads() -> Iterator[None]:
 
 
 def tick(within_s: float | None = None) -> None:
-    """Set this thread's deadline: the watchdog ends the process unless the thread ends, or ticks again, in time.
+    """Let the watchdog end the process unless this thread ticks again within `within_s`, by default `HANG_S`.
 
-    The thread has `within_s` seconds, by default `HANG_S`. Outside of `watch_threads`, do nothing.
+    Outside of `watch_threads`, do nothing.
     """
     watch = _watch  # read once: another thread may leave `watch_threads` meanwhile
     if watch is not None:
@@ -95,10 +95,7 @@ def forget() -> None:
 
 
 def wait_for_result(future: Future[T]) -> T:
-    """Wait for a future without limit, and return its result or raise its error.
-
-    This thread ticks meanwhile, so that the watchdog does not end the process.
-    """
+    """Wait for a future without limit, ticking meanwhile. Return its result or raise its error."""
     while not future.done():
         tick()
         with suppress(TimeoutError):

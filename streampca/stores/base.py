@@ -47,8 +47,8 @@ class Store(Protocol):
     def create(self, name: str, data: bytes) -> bool:
         """Write the file and return True if no file has this name. Otherwise change nothing and return False.
 
-        If several processes create the same name at once, only one gets True. A bucket guarantees this only for files
-        of at most 16 MiB.
+        It is as durable and atomic as `write`. If several processes create the same name at once, at most one gets
+        True. A bucket guarantees this only for files of at most 16 MiB.
         """
 
     def read(self, name: str) -> bytes:

@@ -101,9 +101,9 @@ class Checkpoints:
         return {partition: self._store.size(self._path(partition, offset)) for partition, offset in offsets.items()}
 
     def for_each(self, sizes: Mapping[int, int], function: Callable[[int], R]) -> ParallelRequests[R]:
-        """Call a function for each partition, side by side.
+        """Call a function for each partition, in parallel.
 
-        `sizes` are the bytes that each call reads or writes, by partition. They limit how many calls run at once.
+        `sizes` are the bytes that each call reads or writes, by partition.
         """
         return ParallelRequests(self.threads, function, sizes)
 
@@ -139,9 +139,10 @@ class Checkpoints:
         return self._store.read(self._path(partition, offset))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then delete the oldest checkpoints of the partition until `keep` are left.
+        """Write a checkpoint, then delete the oldest of its partition until `keep` are left.
 
-        Raises `DamagedFileError` if the checkpoint could not be read back, and `StoreError` if it must not be saved.
+        Raises `DamagedFileError` if it could not be read back. Raises `StoreError` if another worker is ahead, or if
+        the store was replaced.
         """
         partition = checkpoint.partition
         data = _encode_readable(checkpoint)

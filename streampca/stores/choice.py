@@ -35,7 +35,7 @@ def open_store(location: Path | str, observe: Observe = observe_nothing) -> Stor
 def open_parent_store(url: str) -> tuple[Store, str]:
     """Open the store that holds the object with this URL. Return the store, and the object's name in it.
 
-    Raises `SettingsError` if the URL is not valid or a package is missing.
+    Raises what `open_store` raises.
     """
     location, _, name = url.rstrip("/").rpartition("/")
     return open_store(location), name

@@ -114,7 +114,7 @@ class DirectoryStore(Store):
         return None if os.path.isdir(self.root) else self.location  # noqa: PTH112 - raises nothing
 
     def check(self) -> None:
-        """Write, read back and remove a file; then remove the temporary files that killed processes have left."""
+        """Write, read back and remove a file. Remove the temporary files that killed processes have left."""
         probe = self.root / f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         with _convert_errors("write", self.root):
             self._make_folder(self.root)
@@ -122,7 +122,7 @@ class DirectoryStore(Store):
                 _write_durably(probe, _PROBE_CONTENT)
                 if probe.read_bytes() != _PROBE_CONTENT:
                     raise StoreError(f"cannot use {self.root}: a file read back differs from what was written")
-                now = probe.stat().st_mtime  # by the file server's clock, which may differ from this machine's
+                now = probe.stat().st_mtime  # by the file server's clock
                 _remove_abandoned(self.root, before=now - _ABANDONED_AFTER_S)
             finally:
                 _remove(probe)

@@ -77,7 +77,7 @@ class ModelCache:
     def get_loaded(self, version: int | None) -> PublishedModel:
         """Return the model of a version; None stands for the version in use.
 
-        Raises `NotLoadedError` if it is not in memory, and `NoModelError` if no model is in use.
+        Raises `NotLoadedError` if it is not in memory, and `NoModelError`.
         """
         current = self.current  # read once: another thread may replace it
         if current is not None and version in (None, current.version):
@@ -183,7 +183,7 @@ class ModelCache:
         newer = [version for version in newest_first if version > current.version]
         if newer:
             return newer
-        # Look for the file, too: the listing may be old.
+        # The listing may be old, so look for the file, too.
         is_gone = current.version not in versions and not self.loader.is_stored(current.version)
         return newest_first if is_gone else []
 

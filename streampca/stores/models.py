@@ -120,7 +120,7 @@ class Models:
         return True
 
     def _delete_beyond_keep(self, versions: set[int]) -> None:
-        """Delete versions until `keep` are left, beside those that are pinned, in use or undeletable.
+        """Delete versions until `keep` are left, not counting those that are pinned, in use or undeletable.
 
         Raises `StoreError` if a version cannot be deleted.
         """
@@ -164,7 +164,7 @@ class Models:
     def _load_if_readable(self, version: int) -> PublishedModel | None:
         """Load one version; None if it is gone, damaged, or written by a release that is too old.
 
-        Raises `StoreError` or `NewerFormatError` if it may become readable.
+        Raises `StoreError` if it may become readable later.
         """
         with suppress(FileNotFoundError, DamagedFileError, EarlierFormatError):
             return self.load(version)

@@ -172,7 +172,7 @@ class ObjectStore(Store):
         else:
             with self._request("list", folder) as request:
                 answer = obstore.list_with_delimiter(self._bucket, folder)
-                names = set(answer["common_prefixes"])  # the folders
+                names = set(answer["common_prefixes"])
                 names |= {entry["path"] for entry in answer["objects"]}
                 request.count = _count_list_requests(len(names))
         parts = {name.removeprefix(prefix).split("/")[0] for name in names}
