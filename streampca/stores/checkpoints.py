@@ -147,11 +147,11 @@ class Checkpoints:
         partition = checkpoint.partition
         data = _encode_readable(checkpoint)
         position = checkpoint.fold.position
-        existing = self.offsets(partition)
-        self._refuse_ahead(partition, position, existing)
-        self._refuse_replaced(partition, existing)
+        existing_offsets = self.offsets(partition)
+        self._refuse_ahead(partition, position, existing_offsets)
+        self._refuse_replaced(partition, existing_offsets)
         folder = name_folder(self.topic, partition)
-        numbered.write(self._store, folder, position, data, existing=existing, keep=self._keep)
+        numbered.write(self._store, folder, position, data, existing=existing_offsets, keep=self._keep)
         self._memory.newest_known[partition] = position
 
     def replace(self, before: Checkpoint, after: Checkpoint) -> None:
@@ -194,12 +194,9 @@ class Checkpoints:
             f"`streampca reset`, or do without what was learned: `streampca reset --drop {name}`"
         )
 
-    def _refuse_ahead(self, partition: int, position: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves.
-
-        `existing` are the offsets of the stored checkpoints.
-        """
-        for offset in reversed(existing):
+    def _refuse_ahead(self, partition: int, position: int, existing_offsets: Sequence[int]) -> None:
+        """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves."""
+        for offset in reversed(existing_offsets):
             is_ahead = offset > position
             was_skipped = (partition, offset) in self._memory.skipped
             if is_ahead and not was_skipped and self._is_intact(partition, offset):
@@ -208,13 +205,10 @@ class Checkpoints:
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
                 )
 
-    def _refuse_replaced(self, partition: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows.
-
-        `existing` are the offsets of the stored checkpoints.
-        """
+    def _refuse_replaced(self, partition: int, existing_offsets: Sequence[int]) -> None:
+        """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows."""
         known = self._memory.newest_known.get(partition)
-        is_there = known is not None and known in existing
+        is_there = known is not None and known in existing_offsets
         if is_there or self.is_same_store():  # a user may delete checkpoints of the same store
             return
         name = partition_name(partition)

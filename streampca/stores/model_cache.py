@@ -127,10 +127,7 @@ class ModelCache:
         return f"no model has been published yet in {self._models.location}{self._other_topics_text}"
 
     def poll(self) -> None:
-        """List the store, and load the newest model unless it is in use already.
-
-        A store that cannot be read is logged once, until it can be read again.
-        """
+        """List the store, and load the newest model unless it is in use already."""
         try:
             self._missing_store = self._models.store.missing()
             listed = self._models.snapshot()
