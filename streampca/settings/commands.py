@@ -8,7 +8,7 @@ import re
 import socket
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, PlainValidator, field_validator
 
@@ -36,7 +36,7 @@ Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 _EMIT = re.compile("|".join([*EMITTED, "record", "contributions:[1-9][0-9]{0,5}"]))
 
-_OUTPUT_FORMATS = ("json", "float32", "npy", "avro", "protobuf", "arrow")  # beside those of plug-ins
+_OutputFormat = Literal["json", "float32", "npy", "avro", "protobuf", "arrow"]  # beside those of plug-ins
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -214,9 +214,9 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
         description="Fields of an output, in order: coordinates, residual, score, p, reconstruction, record, "
         "contributions:N.",
     )
-    output_format: str = Field(
+    output_format: _OutputFormat | str = Field(
         "json",
-        description="Format of outputs: json, float32, npy, avro, protobuf, arrow, or the name of a plug-in.",
+        description="Format of outputs, or the name of a plug-in: json, float32, npy, avro, protobuf or arrow.",
     )
     basis: Literal["principal", "whitened"] = Field(
         "principal", description="Coordinates along orthonormal axes (principal), or with variance one (whitened)."
@@ -238,8 +238,9 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
     @classmethod
     def _check_output_format(cls, name: str) -> str:
         is_plug_in = load_format_of_plug_in(name) is not None
-        if name not in _OUTPUT_FORMATS and not is_plug_in:
-            raise ValueError(f"neither {', '.join(_OUTPUT_FORMATS)} nor offered by an installed package")
+        built_in = get_args(_OutputFormat)
+        if name not in built_in and not is_plug_in:
+            raise ValueError(f"neither {', '.join(built_in)} nor offered by an installed package")
         return name
 
     @field_validator("transform_start")
