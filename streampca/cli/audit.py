@@ -22,10 +22,7 @@ _BATCH_RECORDS = 2000  # the size of batches changes no bit of the fold
 
 
 def run(settings: WorkerSettings, partition: int, start: int | None, end: int | None) -> None:
-    """Learn the records between two checkpoints again. Raises `StreampcaError` if the result has other bytes.
-
-    `start` and `end` are offsets of checkpoints.
-    """
+    """Learn the records between two checkpoints again. Raises `StreampcaError` if the result has other bytes."""
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     config = create_worker_config(settings)
     offsets = checkpoints.offsets(partition)
@@ -90,7 +87,7 @@ def _learn_again(
     count = 0
     with (
         closing(open_reader(settings, settings.topic)) as reader,
-        threadpool_limits(1),  # so that the fold has the same bits as from a worker
+        threadpool_limits(1),  # for the same bits as from a worker
     ):
         # If the topic lacks the partition, `read_between` raises.
         earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))

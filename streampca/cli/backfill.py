@@ -29,10 +29,7 @@ def run(
     settings: WorkerSettings, sources: Sequence[str], file_options: FileOptions, timestamp_column: str | None,
     until: str | None, number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
-    """Learn the rows of files, save a checkpoint, and print what was learned.
-
-    `number` tells the backfills of a topic apart, and `scheduler` is a Dask cluster's address.
-    """
+    """Learn the rows of files, save a checkpoint, and print what was learned."""
     # An error begins with "this needs …".
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines
@@ -102,10 +99,7 @@ def _print_history(checkpoint: Checkpoint) -> None:
 
 
 def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
-    """Publish a model with the learned vectors, unless a worker runs: a worker publishes it itself.
-
-    Returns a sentence for the user.
-    """
+    """Publish a model with the learned vectors, unless a worker runs. Returns a sentence for the user."""
     models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()
     # The other reports are from members of transform.
@@ -115,7 +109,7 @@ def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
             return "no model contains them yet: a worker of the topic publishes it"
         return "no model yet: a worker of the topic publishes it"
     try:
-        with threadpool_limits(1):  # so that the model has the same bits as from a worker
+        with threadpool_limits(1):  # for the same bits as from a worker
             Publisher(models, config, time.time).publish(Checkpoints(store, settings.topic))
     except PartitionsMissingError as error:
         return f"no model contains them yet: {error}"

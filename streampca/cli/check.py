@@ -42,7 +42,7 @@ def run(options: Options) -> int:
                 f"streampca {command}: whoever reaches {values['host']} can read what it shows: set tokens_file"
             )
     for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
-        # A variable that resembles a setting is among the mistakes already.
+        # Similar variables are among the mistakes already.
         if similar_setting is None:
             mistakes.append(f"{variable} is not a setting")
     _print_result(warnings, mistakes)

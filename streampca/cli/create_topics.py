@@ -14,10 +14,7 @@ _NEW_TOPIC_TIMEOUT_S = 10.0  # a broker may take so long until it knows a new to
 
 
 def run(settings: CreateTopicsSettings, partitions: int | None, replication_factor: int | None) -> None:
-    """Create the missing topics, and print which topics exist now.
-
-    If `partitions` or `replication_factor` is None, the broker decides it.
-    """
+    """Create the missing topics, and print which topics exist now."""
     partition_count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
     if settings.dead_letter_topic:
         # By default, a broker may compact a topic, which would remove letters.

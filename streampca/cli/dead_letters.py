@@ -123,7 +123,7 @@ def send_letters(
     sent_count = 0
     for batch in _split_into_batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
-        # Here, the partition and the offset are places in the dead-letter topic.
+        # These are partitions of the dead-letter topic.
         partitions = {letter.partition for letter in batch}
         for partition in sorted(partitions):
             offsets = [letter.offset for letter in batch if letter.partition == partition]

@@ -77,7 +77,7 @@ def _is_any_given(names: Collection[str], kind: type[Settings], options: Options
 def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
     """Return the steps of each start, followed by checks that only doctor makes.
 
-    The checks of the topic follow the first start only, so that the topic is checked once.
+    The topic is checked once, after the first start.
     """
     first = starts[0]
     checks = TopicChecks(first)
@@ -120,7 +120,7 @@ def _do(name: str, attempt: Callable[[], str]) -> Line:
     """Do a step, and return the line about it. `attempt` returns what it found, in a sentence."""
     try:
         return Line(PASSED, name, attempt())
-    except NotYetError as error:  # not a mistake: for example, no worker has published a model yet
+    except NotYetError as error:  # for example, no model was published yet
         return Line(SKIPPED, name, f"a start waits: {one_line(error)}")
     except (StreampcaError, TimeoutError) as error:
         return Line(FAILED, name, one_line(error))

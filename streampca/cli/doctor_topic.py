@@ -177,7 +177,7 @@ class TopicChecks:
     def _look_for_open_transactions(self) -> str:
         """Check that no transaction stays open for long, because committed records behind it cannot be read."""
         deadline = time.monotonic() + _OPEN_TRANSACTION_S
-        # Producers that work end their transactions, which changes the offsets.
+        # The offset of a partition changes when its open transaction ends.
         offsets_at_first = self._find_open_transactions()
         offsets = offsets_at_first
         while offsets and offsets == offsets_at_first and time.monotonic() < deadline:
@@ -194,7 +194,7 @@ class TopicChecks:
         )
 
     def _find_open_transactions(self) -> dict[int, int]:
-        """Return the offset of the open transaction by partition. Partitions without an open transaction are left out."""
+        """Return the offset of the open transaction in each partition that has an open transaction."""
         offsets = {}
         # The committed records end where a transaction is open.
         bounds_now = self.reader.find_bounds()
@@ -232,7 +232,7 @@ class TopicChecks:
         """
         codec = self._start.codec
         records = [record for _partition, record in newest]
-        # A raw format does not name the type of its numbers, so a setting may be wrong.
+        # A raw format does not name the type of its numbers.
         samples = codec.sample_untyped(records)
         wrong_type = codec.explain_wrong_type(samples)
         if wrong_type:
@@ -272,7 +272,7 @@ class TopicChecks:
         return finding
 
     def _check_age_s(self, record: Record, where: str) -> float:
-        """Return how many seconds old a record is. `where` names the record in errors.
+        """Return how many seconds old a record is.
 
         Raises `BadRecordError` if the record is in the future, or if its timestamp is odd and a half-life needs it.
         """

@@ -22,7 +22,7 @@ def drop(
     confirm: Confirm,
     delete_offset: Callable[[], object] = lambda: None,
 ) -> None:
-    """Delete what was learned of a partition or backfill, and the models that contain it, if `confirm` agrees.
+    """Delete what was learned of a partition or backfill, and the models that contain it.
 
     `delete_offset` is called before any file is deleted.
     """
@@ -49,6 +49,6 @@ def drop(
         store.delete(path)
     versions = models.find_containing(partition)  # workers may have published meanwhile
     models.delete(versions)
-    for path in other_files:  # last: after a kill, a repeated command finds the backfill by them
+    for path in other_files:  # last, so that a repeated command still finds a backfill
         store.delete(path)
     console().print(f"deleted {what}, and {len(versions)} models that contained it")

@@ -52,14 +52,10 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
     start_model = locations.model_at(start_from) if start_from else None
-    # A model continues with its own options.
     if start_model and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     if start_model:
-        file_options = file_options._replace(dimensions=start_model.model.dimensions, names=start_model.names)
-        rows = open_rows(file, file_options._replace(impute=start_model.impute))
-        names = start_model.names or rows.names
-        fold_config = FoldConfig.from_dict(start_model.settings, names)
+        rows, fold_config = _open_to_continue(file, file_options, start_model)
     else:
         rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
         fold_config = _create_fold_config(options, rows)
@@ -68,7 +64,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     rows = rows._replace(missing_values=missing_values)
     locations.check_writable(output, ".npz")
     print_notes(rows)
-    with threadpool_limits(1):  # so that the model has the same bits as from a worker
+    with threadpool_limits(1):  # for the same bits as from a worker
         outcome = _learn(rows, fold_config, start_model)
         fold = outcome.fold
         if fold.stats.learned < 2:
@@ -83,8 +79,21 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     print_warning(describe_dominant_dimension(published))
     learned_before = start_model.version if start_model else 0
     learned = fold.stats.learned - learned_before
-    clipped = merged.state.clipped
-    _report(published.model, output, outcome.seconds, learned, clipped=clipped)
+    _report(published.model, output, outcome.seconds, learned, clipped=merged.state.clipped)
+
+
+def _open_to_continue(
+    file: Path, file_options: FileOptions, start_model: model_file.PublishedModel
+) -> tuple[Rows, FoldConfig]:
+    """Open the file for the model to continue. Return its rows, and the configuration of the model."""
+    file_options = file_options._replace(
+        dimensions=start_model.model.dimensions,
+        names=start_model.names,
+        impute=start_model.impute,
+    )
+    rows = open_rows(file, file_options)
+    names = start_model.names or rows.names
+    return rows, FoldConfig.from_dict(start_model.settings, names)
 
 
 def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -127,7 +136,7 @@ class _Learned(NamedTuple):
 
 
 def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> _Learned:
-    """Learn the rows, in addition to what `start_model` has learned, if there is one.
+    """Learn the rows, in addition to what `start_model` has learned.
 
     Raises `InputError` at the first vector that cannot be learned.
     """
@@ -172,7 +181,7 @@ def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int
 def _report(model: Model, output: str, seconds: float, learned: int, *, clipped: int) -> None:
     """Print a table of the components, and how fast the vectors were learned.
 
-    `clipped` is the number of outliers that were moved towards the mean before they were learned.
+    `clipped` is the number of outliers, which were moved towards the mean.
     """
     out = console()
     ratios = model.explained_variance_ratio

@@ -86,8 +86,7 @@ class MemberStart(ABC):
             # A broker has answered. The next step, `_find_topic`, raises this error.
             self._topic_error = error
         login = f", logged in as {settings.sasl_username}" if settings.sasl_username else ""
-        client_name = settings.client
-        return f"{settings.bootstrap_servers} answers {client_name} ({settings.security_protocol}{login})"
+        return f"{settings.bootstrap_servers} answers {settings.client} ({settings.security_protocol}{login})"
 
     def _find_topic(self) -> str:
         """Look up the topic. Returns what was found: how many partitions it has, and its id."""
@@ -99,7 +98,7 @@ class MemberStart(ABC):
         return f"{self.settings.topic} has {count} partitions; its id is {shown_id}"
 
     def _find_dead_letter_topic(self) -> str:
-        """Check that the dead-letter topic may be written to and keeps letters, if one is set. Returns what was found."""
+        """Check that the dead-letter topic, if it is set, may be written to and keeps letters. Returns a finding."""
         name = self.settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self.settings.on_bad_record}"

@@ -44,7 +44,7 @@ class _SettingsCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # Typer does not export the class of the error for an unknown option, which alone has `possibilities`.
+            # Only the error for an unknown option has `possibilities`.
             if hasattr(error, "possibilities"):
                 error.message += _describe_variable(error.option_name)  # type: ignore[attr-defined]
             raise
@@ -186,8 +186,8 @@ def command(
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings as options.
 
-    The first parameter of the function is annotated with the name of a settings class, or with `Options`. With
-    `logs_errors`, errors are logged instead of printed.
+    The function's first parameter is annotated `Options`, or with the name of a settings class. With `logs_errors`,
+    errors are logged instead of printed.
     """
     option_names = (*setting_names, "config")
 
@@ -201,8 +201,7 @@ def command(
             if first_annotation is Options:
                 function(options, **arguments)
                 return
-            class_name = first_annotation
-            with read_settings(class_name, options, logs_errors=logs_errors) as settings_of_command:
+            with read_settings(first_annotation, options, logs_errors=logs_errors) as settings_of_command:
                 function(settings_of_command, **arguments)
 
         run.__signature__ = _create_signature(option_names, own_parameters)  # type: ignore[attr-defined]

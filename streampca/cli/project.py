@@ -59,7 +59,7 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
         # A table needs its columns before the first row.
         types_of_other_columns = rows.others
         column_types = types_of_other_columns if keeps_columns else {}
-        opened.enter_context(threadpool_limits(1))  # so that results have the same bits as from a sidecar
+        opened.enter_context(threadpool_limits(1))  # for the same bits as from a sidecar
         vector_count = _project_rows(rows, projector, output, column_types)
     console().print(f"{vector_count:,} vectors projected by {projector.description}, written to {output}")
 

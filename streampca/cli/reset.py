@@ -101,7 +101,7 @@ def warn_of_running_processes(settings: StoreSettings) -> None:
 
 
 def read_newest_checkpoints(checkpoints: Checkpoints) -> Iterator[Checkpoint]:
-    """Yield the newest checkpoint of each partition of the topic and of each backfill.
+    """Yield the newest checkpoint of each partition and of each backfill.
 
     Raises `DamagedFileError` if the newest file cannot be read: an older one lacks records.
     """

@@ -23,7 +23,7 @@ def run(settings: WorkerSettings, confirm: Confirm) -> None:
     for checkpoint in read_newest_checkpoints(checkpoints):
         checkpoint.refuse_other_topic(topic_id)
         changes = checkpoint.find_changes(config)
-        # A worker accepts a checkpoint that has learned nothing with any settings.
+        # If nothing was learned, a worker accepts any settings.
         if changes and checkpoint.fold.stats.learned:
             checkpoint.adopt_settings(config)  # if this raises, nothing was written yet
             partitions.append(checkpoint.partition)

@@ -91,7 +91,7 @@ def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -
 
     Raises `SettingsError` if nothing was learned, or if the topic lacks a learned partition.
     """
-    id_by_partition = {}  # the id of the topic from which the partition was learned
+    id_by_partition = {}  # ids of topics
     for checkpoint in read_newest_checkpoints(checkpoints):
         if not is_backfill(checkpoint.partition):
             id_by_partition[checkpoint.partition] = checkpoint.topic_id

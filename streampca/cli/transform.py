@@ -57,7 +57,7 @@ def run(settings: TransformSettings) -> None:
 
 
 def _wait_for_model(process: Process, find_model: Step) -> bool:
-    """Repeat the step that finds the model, maybe for days, until it is done. Return False if a signal ends the wait."""
+    """Repeat the step that finds the model until it is done. Return False if a signal ends the wait."""
     stop_signals: list[str] = []
     stop_on_signals(stop_signals.append)
     process.do_steps([find_model], stop_signals)  # returns early after a signal

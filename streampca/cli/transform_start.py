@@ -94,7 +94,7 @@ class TransformStart(MemberStart):
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        Instead of a step that writes something, `streampca doctor` does the step's `check`.
+        If a step has a `check`, `streampca doctor` does that instead.
         """
         return [
             Step("model", self._find_model, waits_for="model"),
@@ -124,7 +124,7 @@ class TransformStart(MemberStart):
         ]
 
     def _find_model(self) -> str:
-        """Load the model to project with. Returns its version, and its numbers of components and dimensions.
+        """Load the model to project with. Returns its version and sizes.
 
         Raises `NotYetError` while no model has been published, and `TimeoutError` while the store's folder is missing.
         """
@@ -214,7 +214,7 @@ class TransformStart(MemberStart):
         return f"this user may use {ids}"
 
     def _check_group(self) -> str:
-        """Check that the group's earlier outputs are of this topic and of the model's shape. Returns what was found.
+        """Check that the group's earlier outputs fit this topic and this model. Returns what was found.
 
         Also sets the offset at which each partition continues.
         """

@@ -38,7 +38,7 @@ class WorkerStart(MemberStart):
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        Instead of a step that writes something or takes long, `streampca doctor` does the step's `check`.
+        If a step has a `check`, `streampca doctor` does that instead.
         """
         return [
             Step("store", self._check_store, waits_for="the store"),

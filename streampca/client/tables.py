@@ -38,7 +38,7 @@ class ModelNames(NamedTuple):
         """Return the records with only the fields that are dimensions of the model."""
         names = self.names
         if names is None:
-            return records  # with all fields: the sidecar will refuse the records, since the model has no names
+            return records  # the sidecar will refuse them, since the model has no names
         return [{name: record[name] for name in names if name in record} for record in records]
 
     def read_table(self, table: Any, columns: Sequence[Any]) -> NDArray[Any]:

@@ -79,7 +79,7 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
 
 
 def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
-    """Return the rows of a file, and the settings for them. Raises `InputError` if the first rows are bad."""
+    """Return the rows of a file with their settings. Raises `InputError` if the first rows are bad."""
     rows = open_rows(file, FileOptions(field=field))
     first_chunk = next(rows.chunks(skip_nulls=True))
     record_settings: dict[str, object]
@@ -91,7 +91,7 @@ def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
         record_settings = {"format": "float32" if is_float32 else "float64"}
     return Stream(
         rows=rows,
-        # This `field` is about the file, and the setting `field` about the records.
+        # This `field` is about the file, not about the records.
         produce_arguments=[str(file.absolute()), "--repeat", "--field", field],
         record_settings=record_settings,
         model_settings={
@@ -175,7 +175,7 @@ def _list_settings(stream: Stream, addresses: _Addresses) -> dict[str, dict[str,
         **kafka_settings,
         "store": addresses.store,
         "dead_letter_topic": DEAD_LETTERS,
-        "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB
+        "on_offset_gap": "latest",  # the broker drops old records, once it has 5 MB
     }
     worker_settings = {
         **member_settings,
@@ -243,8 +243,8 @@ class _Demo:
     def run(self, *, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Update the demo and project some vectors, again and again, until `ended` is set.
 
-        Ends `seconds` after the first projection at the latest. Raises `StreampcaError` if a process fails or no vector
-        is projected in time.
+        If `seconds` is given, ends so long after the first projection. Raises `StreampcaError` if a process fails or no
+        vector is projected in time.
         """
         started = time.monotonic()
         first_projection_s = None  # from the start

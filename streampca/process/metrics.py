@@ -19,7 +19,7 @@ class LabelledRegistry(CollectorRegistry):
     def __init__(self, role: str, **labels: str) -> None:
         """`labels` are added to every sample. `role` becomes a label of only the metric streampca_build_info.
 
-        Alerts find processes by the label `role`, and not by Prometheus's label `job`, whose values users choose.
+        Alerts find processes by the label `role`: users choose the label `job`.
         """
         super().__init__()
         self._constant_labels = labels
@@ -34,7 +34,7 @@ class LabelledRegistry(CollectorRegistry):
             for sample in family.samples:
                 labels = {**self._constant_labels, **sample.labels}
                 samples.append(sample._replace(labels=labels))
-            family.samples = samples  # collectors make new families for each call, so no other call sees the change
+            family.samples = samples  # each call gets new families
             yield family
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:

@@ -110,7 +110,7 @@ class Settings(BaseModel):
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
         """Read and validate the settings, and find every mistake."""
-        # Commands may share a file, so it may name settings of other commands.
+        # A file may also have settings of other commands.
         known_names = collect_fields(Settings)
         given, mistakes = find_given_values(cls.model_fields, known_names, options, find_config_file(config))
         values = {name: given_value.value for name, given_value in given.items()}

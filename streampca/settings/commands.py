@@ -225,9 +225,9 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
 
     @property
     def transform_start_at(self) -> str | int | None:
-        """Where partitions begin for which the group has committed no offset; None if the setting is unset.
+        """Where partitions without a committed offset begin; None if the setting is unset.
 
-        This is a word, or a time in milliseconds since 1970.
+        A number is a time in milliseconds since 1970.
         """
         return None if self.transform_start is None else _parse_start(self.transform_start)
 

@@ -14,10 +14,8 @@ from streampca.stores.observed import ObservedStore
 def open_store(location: Path | str, observe: Observe = observe_nothing) -> Store:
     """Open the store at a location, without connecting to it.
 
-    `observe` is called after each operation on a bucket or on the store of a plug-in. A folder does not call it.
-
-    Raises `SettingsError` if the URL is not valid or a package is missing. The class of a plug-in may raise
-    `ValueError` for its URL.
+    `observe` is called after each operation, except by a folder. Raises `SettingsError` if the URL is not valid or a
+    package is missing.
     """
     try:
         checked = store_url.validate_location(str(location))
@@ -37,7 +35,7 @@ def open_store(location: Path | str, observe: Observe = observe_nothing) -> Stor
 def open_parent_store(url: str) -> tuple[Store, str]:
     """Open the store that holds the object with this URL. Return the store, and the object's name in it.
 
-    Raises `SettingsError` if the URL is not valid or a package is missing.
+    Raises what `open_store` raises.
     """
     location, _, name = url.rstrip("/").rpartition("/")
     return open_store(location), name
