@@ -2,6 +2,7 @@
 
 import codecs
 import itertools
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -29,7 +30,7 @@ _TYPE_NAMES = {
 
 def missing_hint(number: float) -> str:
     """Say why an entry counts as missing, which was NaN or one of `missing_values`, and how to learn its vector."""
-    return NULL_HINT if number != number else f", one of missing_values{NULL_HINT}"
+    return NULL_HINT if math.isnan(number) else f", one of missing_values{NULL_HINT}"
 
 
 class VectorError(Exception):
@@ -97,7 +98,7 @@ def type_name(value: Any) -> str:
 def hint_at_encoding(value: bytes) -> str:
     """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return ""."""
     for start, compression in _COMPRESSIONS.items():
-        if value.startswith(start) and not value.isascii():  # a text may begin with x^, too
+        if value.startswith(start) and not value.isascii():  # x^ begins zlib's bytes, but also a text may begin so
             return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
     if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_zero_in_each_pair(value[:8]):
         return "; it is text in UTF-16: write UTF-8"

@@ -227,9 +227,8 @@ def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
         is_number = type(row) in (int, float)
         hint = "; write a single vector as [[…]]" if is_number else ""
         raise invalid(f"{label} must be an array of numbers, not {type_name(row)}{hint}")
-    entry_label = label + "[{}]"  # the packer replaces {} by the index
     try:
-        return packer.pack(row, entry=entry_label)
+        return packer.pack(row, label_template=label + "[{}]")
     except VectorError as error:
         if error.reason == "wrong_length":
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
