@@ -81,7 +81,7 @@ class ArrowReader(Reader):
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
         total_size = 0
-        skipped_by_reason: dict[str, VectorError] = {}
+        errors_of_skipped_rows: dict[str, VectorError] = {}
         for batch in batches:
             # `nbytes` would read offsets, which are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
@@ -91,11 +91,11 @@ class ArrowReader(Reader):
             for _, error in rows.errors:
                 if error.reason not in SKIP_REASONS:
                     raise error
-                skipped_by_reason[error.reason] = error
+                errors_of_skipped_rows[error.reason] = error
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
-        if skipped_by_reason and not any(map(len, vectors)):
-            raise skipped_by_reason.get(UNMET) or skipped_by_reason[NO_VALUE]
+        if errors_of_skipped_rows and not any(map(len, vectors)):
+            raise errors_of_skipped_rows.get(UNMET) or errors_of_skipped_rows[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:

@@ -182,7 +182,8 @@ class Codec:
         # The types of guessed samples may differ.
         samples_of_one_type = [sample for sample in samples if sample.dtype == samples[0].dtype]
         is_raw = self._reader.raw_size is not None
-        return plausible.explain_problem(np.stack(samples_of_one_type), raw=is_raw, dimensions=self.judge.dimensions)
+        vectors = np.stack(samples_of_one_type)
+        return plausible.explain_problem(vectors, is_raw_format=is_raw, dimensions=self.judge.dimensions)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(

@@ -72,8 +72,8 @@ class NumberFields:
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]  # the path () leads to the value itself
         self.names_beside = names_beside({steps[-1] for steps in self._steps_of_paths if steps})
         """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
-        self._walk = Walk(self._steps_of_paths, where)
-        self._conditions = Walk([()], where)
+        self._number_walk = Walk(self._steps_of_paths, where)
+        self._condition_walk = Walk([()], where)
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
@@ -105,7 +105,7 @@ class NumberFields:
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value meets the conditions, or any of its elements does."""
-        return self._conditions.find(value) is not SkipReason.UNMET
+        return self._condition_walk.find(value) is not SkipReason.UNMET
 
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64. Raises `VectorError`.
@@ -155,7 +155,7 @@ class NumberFields:
 
         If several paths lead to arrays, raises `VectorError`: each may be a column or a vector.
         """
-        return self._count_found_dimensions(self._walk.find(value))
+        return self._count_found_dimensions(self._number_walk.find(value))
 
     def _count_found_dimensions(self, found: Found) -> int:
         """Do what `count_dimensions` does, for what the paths lead to in a value or an element."""
@@ -180,7 +180,7 @@ class NumberFields:
 
     def _pack_any(self, value: Any) -> bytes | GuessedNumbers:
         """Do what `pack` does, for any value, but more slowly."""
-        found = self._walk.find(value)
+        found = self._number_walk.find(value)
         if self._has_path_for_each_entry:
             vectors: Iterable[_EntriesOrReason] = self._vectors_of_entry_paths(found)
         else:

@@ -137,10 +137,10 @@ class _MessageReader:
         parent = message
         for name_around in names_around:
             parent = getattr(parent, name_around)
-        runs = getattr(parent, name)
-        data = b"".join(runs)
+        packed_runs = getattr(parent, name)
+        data = b"".join(packed_runs)
         has_d_numbers = len(data) == self._number_size * self._dimensions
-        has_whole_numbers = all(len(run) % self._number_size == 0 for run in runs)
+        has_whole_numbers = all(len(run) % self._number_size == 0 for run in packed_runs)
         if not has_d_numbers or not has_whole_numbers:
             return None
         # Protobuf keeps numbers that are not packed as unknown fields.

@@ -142,7 +142,8 @@ def _parse_frame(frame: bytes) -> int | str:
     """Return the id or GUID in a frame. If the bytes are not a complete frame, raises `VectorError`."""
     problem = describe_foreign_frame(frame)
     is_complete = len(frame) == frame_size(frame)
-    if not problem and (not is_complete or frame[0] > 1):
+    begins_as_frame = frame[:1] in (b"\0", b"\1")
+    if not problem and not (is_complete and begins_as_frame):
         problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
     if problem:
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")

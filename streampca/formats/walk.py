@@ -162,16 +162,15 @@ def _find(value: Any, paths: _Paths, conditions: Sequence[_Condition], max_json_
     """
     if is_unavailable(value):
         return [Item((index,), SkipReason.NULL) for index in paths.indices]
-    if not paths.by_next_step:  # all paths end at this value
-        return _find_in_object(value, paths, conditions, max_json_texts)
-    value, max_json_texts = parse_json_texts(value, max_json_texts)
-    if isinstance(value, list):
-        return _find_in_array(value, paths, conditions, max_json_texts)
+    if paths.by_next_step:  # not all paths end at this value
+        value, max_json_texts = parse_json_texts(value, max_json_texts)
+        if isinstance(value, list):
+            return _find_in_array(value, paths, conditions, max_json_texts)
     return _find_in_object(value, paths, conditions, max_json_texts)
 
 
 def _find_in_object(value: Any, paths: _Paths, conditions: Sequence[_Condition], max_json_texts: int) -> Found:
-    """Return what paths lead to in an object. In any other value, only paths that end here have a value."""
+    """Return what paths lead to in an object. In any other value, only paths that end here lead to something."""
     entries = value if isinstance(value, dict) else {}
     conditions_here, inner_conditions = _divide_conditions(conditions, paths, entries)
     if not all(_is_met(condition, value, max_json_texts) for condition in conditions_here):
