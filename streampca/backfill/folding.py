@@ -127,7 +127,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
                 element_places.add(file_batch.places)
             rows_before = batch.next
         # Pending vectors do not fill a block: learn them, too.
-        state = fold.provisional(learning)
+        state = fold.state_with_pending(learning)
     # The position of a part is the number of its rows.
     fold = replace(fold, position=rows_before, state=state).without_pending()
     return Part(
