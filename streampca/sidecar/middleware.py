@@ -82,7 +82,7 @@ class OuterMiddleware:
         if scope["type"] != "http":  # "lifespan": startup and shutdown
             return await self._app(scope, receive, send)
         if not scope["path"].startswith("/"):
-            scope = _split_absolute_target(scope)
+            scope = _with_path_of_url(scope)
         started_at = time.perf_counter()
         headers = dict(scope["headers"])
         answer = _Answer(send, headers.get(b"x-request-id", b""), self._slots)
@@ -159,7 +159,7 @@ class _Answer:
     async def send(self, message: Message) -> None:
         """Send the start or a part of the answer. Raises `_UnreadAnswerError` if the client does not read in time."""
         if message["type"] == "http.response.start":
-            await self._begin(message)
+            await self._prepare_start(message)
         elif message.get("body") and not message.get("more_body"):
             # The server buffers a short answer without waiting for the client.
             return await self._send(message)
@@ -169,8 +169,8 @@ class _Answer:
         except TimeoutError:
             raise _UnreadAnswerError from None
 
-    async def _begin(self, message: Message) -> None:
-        """Add headers to the start of an answer, and take a slot if the answer is large.
+    async def _prepare_start(self, message: Message) -> None:
+        """Add headers to the first message of an answer, and take a slot if the answer is large.
 
         Raises `MemoryError` if no slot is free: while waiting, the answer would take memory.
         """
@@ -190,15 +190,15 @@ def _name_route(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", "other")
 
 
-def _split_absolute_target(scope: Scope) -> Scope:
-    """Return the scope of a request whose target is a whole URL, as proxies send it.
+def _with_path_of_url(scope: Scope) -> Scope:
+    """Replace the path of a request by the path in it, if a proxy has sent a whole URL as the path.
 
     The host of the URL replaces the Host header (RFC 9112, section 3.2.2).
     """
-    target = urlsplit(scope["raw_path"].decode("ascii"))
+    url = urlsplit(scope["raw_path"].decode("ascii"))
     headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
-    headers.append((b"host", target.netloc.encode()))
-    return {**scope, "path": unquote(target.path) or "/", "raw_path": target.path.encode(), "headers": headers}
+    headers.append((b"host", url.netloc.encode()))
+    return {**scope, "path": unquote(url.path) or "/", "raw_path": url.path.encode(), "headers": headers}
 
 
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
