@@ -183,9 +183,9 @@ class _Answer:
 
 
 def _name_route(scope: Scope) -> str:
-    """Return the path of a request's route, or "other" if it has none.
+    """Return the path of a request's route for the metrics, or "other" if it has none.
 
-    Clients could create any number of time series with unknown paths.
+    If unknown paths were labels, clients could create any number of time series.
     """
     return getattr(scope.get("route"), "path", "other")
 
@@ -204,7 +204,7 @@ def _with_path_of_url(scope: Scope) -> Scope:
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
     """Raise an error unless the request has the token that its path requires.
 
-    Probes need none, but without a valid one their answers leave out details.
+    Probes need no token. If they have no valid one, their answers leave out details.
     """
     path = scope["path"]
     authorization = headers.get(b"authorization", b"").decode("latin-1")

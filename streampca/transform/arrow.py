@@ -123,7 +123,7 @@ def _measure_fields(fields: Fields) -> NDArray[np.int64]:
 
 
 def _measure_objects(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many bytes the texts or bytes of each row take, with four for each length."""
+    """Return how many bytes the texts or bytes of each row take, each with four bytes for its length."""
     sizes = []
     for row in values.reshape(len(values), -1).tolist():  # one row is one item or several
         sizes.append(sum([4 + len(as_bytes(item)) for item in row if item is not None]))

@@ -292,7 +292,7 @@ class Transformer(MemberLoop):
         Raises `TimeoutError` if a retry can help, or if the member stops.
         """
         self._raise_if_stopping()
-        self._transactions.recover()
+        self._transactions.recover()  # ends the transaction of an earlier process, so that its offsets are final
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         self._raise_if_stopping()
         writable = self._find_writable(partitions)

@@ -163,7 +163,7 @@ class OutputFields:
 def _find_rows_in_tiles(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (n,) of each vector in the matrix of all tiles; see `_find_first_rows`.
+    """Return the row (n,) of each vector in a matrix that consists of tiles of `GEMM_ROWS` rows.
 
     The vectors of a record are in consecutive rows.
     """
@@ -176,10 +176,9 @@ def _find_rows_in_tiles(
 def _find_first_rows(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (m,) of the first vector of each of m records in the matrix of all tiles.
+    """Return the row (m,) of the first vector of each record in a matrix that consists of tiles of `GEMM_ROWS` rows.
 
-    A tile has `GEMM_ROWS` rows. Neighbours with the same offset // `GEMM_ROWS` share a tile, unless one has tiles of
-    its own.
+    Neighbours with the same offset // `GEMM_ROWS` share a tile, unless one has tiles of its own.
     """
     row_in_tile = np.where(have_own_tiles, 0, offsets % GEMM_ROWS)
     own_tile_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up

@@ -76,11 +76,11 @@ class Outputs:
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
         """Return the records of a batch that get outputs, with their fields; None if there are none.
 
-        The batch has n vectors in m records.
+        The batch has n vectors in m of its records.
         """
-        indices = batch.decoded.indices
+        indices = batch.decoded.indices  # (m,), of these records in `batch.records`
         counts = batch.decoded.counts
-        if not len(indices):
+        if len(indices) == 0:
             return None
         offsets = offsets_of(batch.records)[indices]
         timestamps = batch.timestamps
@@ -95,7 +95,7 @@ class Outputs:
             counts = counts[has_output]
             offsets = offsets[has_output]
             timestamps = timestamps[has_output]
-            if not len(indices):
+            if len(indices) == 0:
                 return None
         fields = {**fields, **self._read_fields(batch, indices, counts)}
         return ProjectedRecords(

@@ -26,7 +26,7 @@ class Written(NamedTuple):
     """What a partition of the output topic tells about the records that have outputs in it."""
 
     last_offset: int | None  # of the last record that has a committed output; None: no output was found
-    has_surely_none: bool  # no output was found, though the partition has lost no record and was read completely
+    surely_has_no_output: bool  # no output was found, though the partition has lost no record and was read completely
 
 
 class Starts(NamedTuple):
@@ -99,7 +99,7 @@ class StartFinder:
         """
         if written.last_offset is not None and self.transform_start == OUTPUTS:
             return Position(written.last_offset + 1)
-        if written.has_surely_none:
+        if written.surely_has_no_output:
             return _EARLIEST
         if written.last_offset is not None:
             evidence = f"holds the output of its record at offset {written.last_offset}"
@@ -154,10 +154,10 @@ def _find_written(outputs: Sequence[Record] | None, earliest_offset: int, topic_
     `outputs` is None if the search for them gave up, and `earliest_offset` is the offset of the oldest output left.
     """
     if outputs is None:
-        return Written(last_offset=None, has_surely_none=False)
+        return Written(last_offset=None, surely_has_no_output=False)
     last_offset = _find_last_input_offset(outputs, topic_id)
     has_lost_no_record = earliest_offset == 0
-    return Written(last_offset, has_surely_none=last_offset is None and has_lost_no_record)
+    return Written(last_offset, surely_has_no_output=last_offset is None and has_lost_no_record)
 
 
 def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:
