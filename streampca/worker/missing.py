@@ -19,15 +19,16 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
     """Return the partitions and backfills that a model has learned further than the checkpoints, with a message each.
 
     `offsets` are the next offsets of the newest checkpoints, by partition. If the model is of another topic than
-    `topic_id`, its offsets mean other records, and only backfills are compared.
+    `topic_id`, its offsets mean other records: then only those of backfills are compared, but each partition must have
+    a checkpoint all the same. Otherwise a partition whose checkpoints are gone would begin as new in a topic that was
+    created again, and models would wait, unreported, until it has learned more than they contain.
     """
     if model is None:
         return {}
     is_other_topic = bool(model.topic_id and topic_id and model.topic_id != topic_id)
     missing: dict[int, str] = {}
     for partition, position in model.positions.items():
-        if is_other_topic and not is_backfill(partition):
-            continue
+        is_comparable = is_backfill(partition) or not is_other_topic
         name = partition_name(partition)  # "3" or "backfill-0"
         subject = name if is_backfill(partition) else f"partition {name}"
         contained = f"model {model.version} contains {subject}"
@@ -36,7 +37,7 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
                 f"{contained}, but no checkpoint of it is left: restore its checkpoints from a backup, or do without "
                 f"what was learned of it: `streampca reset --drop {name}`"
             )
-        elif offsets[partition] < position:
+        elif is_comparable and offsets[partition] < position:
             missing[partition] = f"{contained} up to offset {position}, but its newest checkpoint is older"
     return missing
 
