@@ -93,7 +93,7 @@ bench: setup java load-generators  ## Run the benchmarks and write docs/performa
 experiments: setup  ## Run the paper's experiments and write experiments/README.md; make experiments ARGS="--runs 3"
 	$(BIN)/python -m experiments.all $(ARGS)
 
-screenshots: setup browser  ## Take the pictures of the sidecar's page; needs the benchmarks' data
+screenshots: setup browser java  ## Take the pictures of the sidecar's page; needs the benchmarks' data
 	$(BIN)/python -m tests.page.screenshots
 
 site: setup npm  ## Build the documentation's site into build/site; a warning is an error

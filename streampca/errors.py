@@ -89,9 +89,8 @@ class RejectLimitError(StreampcaError):
 def refuse_other_topic(topic: str, before: str, now: str, where: str, remedy: str) -> None:
     """Raise `TopicReplacedError` if the topic's id `now` differs from its id `before`.
 
-    `where` completes the message: "when this worker started". `remedy` says what to do if the topic was created again
-    on the same cluster. Nothing is raised if one of the ids is empty: while a cluster is upgraded from 2.7, some of its
-    brokers report an id, and others none.
+    While a cluster is upgraded from Kafka 2.7, some brokers report no id: an empty id is not compared.
+    `where` and `remedy` complete the message.
     """
     if before and now and before != now:
         raise TopicReplacedError(
@@ -102,8 +101,8 @@ def refuse_other_topic(topic: str, before: str, now: str, where: str, remedy: st
 
 
 def list_names(names: Sequence[str], start: int = 0) -> str:
-    """Join the names to a text. If there are more than 20, the text has 20 names from index `start` on, and "…"."""
-    if len(names) <= _MAX_NAMES:  # there is room for all names, also for those before `start`
+    """Join the names to a text: at most 20 of them, from index `start` on."""
+    if len(names) <= _MAX_NAMES:  # there is room for all names
         start = 0
     end = start + _MAX_NAMES
     short_names = [name[:_MAX_NAME_LETTERS] for name in names[start:end]]
@@ -114,7 +113,7 @@ def list_names(names: Sequence[str], start: int = 0) -> str:
 
 
 def list_causes(causes: Mapping[int, str]) -> str:
-    """Return in one line why partitions are missing; "" if none is missing. Only the first three causes are named."""
+    """Return in one line why partitions are missing; "" if none is. Only the first three causes are named."""
     texts = [causes[partition] for partition in sorted(causes)]
     further_count = len(texts) - _MAX_CAUSES
     more = f"; and {further_count} more partitions" if further_count > 0 else ""
@@ -122,15 +121,15 @@ def list_causes(causes: Mapping[int, str]) -> str:
 
 
 def describe_missing_package(package: str, extra: str, needed_by: str) -> str:
-    """Say how to install the extra that contains a missing package. The extra is installed from a checkout."""
+    """Say how to install the extra that contains a missing package."""
     return f"{needed_by} needs {package}: pip install '.[{extra}]'"
 
 
 @contextmanager
 def explain_missing_extra(extra: str, *, needed_by: str, packages: Sequence[str] = ()) -> Iterator[None]:
-    """If the block imports a package that is not installed, raise `SettingsError` that says which extra to install.
+    """Raise `SettingsError` if the block imports a package that is not installed, saying which extra has it.
 
-    If `packages` are given, only these are explained. If another package is missing, its error is not changed.
+    If `packages` are given, only these are explained.
     """
     try:
         yield
@@ -142,7 +141,7 @@ def explain_missing_extra(extra: str, *, needed_by: str, packages: Sequence[str]
 
 
 def explain_missing_worker_extra() -> AbstractContextManager[None]:
-    """If the block imports a package that only workers need and that is not installed, say to install `worker`."""
+    """Say to install `worker` if the block imports a package that only workers need."""
     return explain_missing_extra("worker", needed_by="this", packages=("kafka", "numba", "scipy"))
 
 

@@ -42,8 +42,7 @@ _FILL = """
 def to_onnx(published: PublishedModel) -> bytes:
     """Return an ONNX model with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,).
 
-    All numbers are float64. The outputs of a vector are NaN if one of its entries is NaN or a number that means
-    "missing". The text of the graph is made of the templates above, which refer to the names in `constants`.
+    All numbers are float64. A vector with NaN, or with a number that means "missing", gives NaN.
     """
     from onnx import checker, helper, numpy_helper, parser
 
@@ -52,17 +51,13 @@ def to_onnx(published: PublishedModel) -> bytes:
         "mean": model.mean.astype(np.float64),
         "axes": np.ascontiguousarray(model.components.T, np.float64),
         "components": model.components.astype(np.float64),
-        "along": np.array([1]),  # the axis of a sum over dimensions
+        "along": np.array([1]),
     }
     centre = _CENTRE
     if model.scale is not None or model.seen is not None:
         centre = _STANDARDIZE
-        # D (d,) are the factors that standardise; all are 1 without `standardize`. `seen` (d,) is False for a dimension
-        # in which no learned vector had a number, and None if there is no such dimension. The factor of an unseen
-        # dimension is 0, so that it does not change outputs.
+        # A dimension that was never seen has the factor 0.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
-    # `fill` is the part of the graph that replaces numbers that mean "missing" by NaN. `filled_vectors` is the name of
-    # what it makes. Its constants are added to `constants`.
     fill, filled_vectors = _make_fill(published.missing_values, constants)
     text = _ONNX.format(
         d=model.dimensions, k=model.n_components, fill=fill, centre=centre.format(vectors=filled_vectors)
@@ -79,25 +74,21 @@ def to_onnx(published: PublishedModel) -> bytes:
 
 
 def _make_fill(missing: MissingValues, constants: dict[str, NDArray[Any]]) -> tuple[str, str]:
-    """Return the part of the graph that replaces missing values by NaN, and the name of the vectors that it makes.
+    """Return the part of the graph that replaces missing values by NaN, and the name of its output.
 
-    Adds the constants of this part to `constants`. If the model has no number that means "missing", the part is empty,
-    and the name is that of the graph's input.
+    Adds the constants of this part to `constants`.
     """
     from onnx import helper
 
-    vectors = "vectors"  # the input
+    vectors = "vectors"
     fill = ""
     if not missing.numbers:
         return fill, vectors
-    # The comparison of entries (n, d, 1) with k missing values gives (n, d, k). An entry is missing if any of its k
-    # results, which lie along the last axis, is true.
+    # The last axis compares an entry with each missing value.
     constants["last"] = np.array([2])
     constants["nan"] = np.array(np.nan)
-    # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type. So the
-    # vectors are filled twice: `filled_float64` is made from the input, and `filled_float32` from `filled_float64`.
-    for precision in dict.fromkeys(("float64", missing.dtype)):  # once if both are float64
-        # `_FILL` is a text of graph operations that read the vectors `before` and make `filled_{precision}`.
+    # An entry may equal a missing value exactly, or after both were rounded to the model's type.
+    for precision in dict.fromkeys(("float64", missing.dtype)):
         fill += _FILL.format(
             before=vectors,
             precision=precision,
@@ -116,7 +107,7 @@ FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}
 def register_with_skl2onnx() -> None:
     """Teach `skl2onnx.to_onnx` to convert pipelines with a `StreamingPCA`.
 
-    The converted pipeline does not fill missing entries: NaN and missing values give coordinates of NaN.
+    The converted pipeline does not fill missing entries: their coordinates are NaN.
     """
     from skl2onnx import update_registered_converter
 
@@ -129,15 +120,11 @@ def _set_output_shape(operator: Any) -> None:
     """Declare that the coordinates are (n, k), of the type of the vectors."""
     vectors = operator.inputs[0]
     shape = [vectors.get_first_dimension(), operator.raw_operator.n_components_]
-    operator.outputs[0].type = type(vectors.type)(shape)  # the same class of tensors
+    operator.outputs[0].type = type(vectors.type)(shape)
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
-    """Add the graph of a fitted `StreamingPCA` to an ONNX container of skl2onnx.
-
-    The graph replaces missing values by NaN, subtracts the mean, divides by standard deviations if the estimator
-    standardises, and multiplies with the axes.
-    """
+    """Add the graph of a fitted `StreamingPCA` to an ONNX container of skl2onnx."""
     from onnx.helper import np_dtype_to_tensor_dtype
     from skl2onnx.algebra.onnx_ops import OnnxCast, OnnxDiv, OnnxEqual, OnnxMatMul, OnnxSub, OnnxWhere
     from skl2onnx.common.data_types import DoubleTensorType
@@ -145,16 +132,16 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     estimator = operator.raw_operator
     opset = container.target_opset
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
-    axes = estimator.model_.components.T  # (d, k)
+    axes = estimator.model_.components.T
     if estimator.whiten:
-        # scikit-learn divides the sum of squares by n − 1 for the variances. The unbiased model has these variances.
+        # scikit-learn's variances have ddof=1.
         axes = estimator.online_.unbiased_model.whiten(axes)
     vectors = operator.inputs[0]
     config = estimator.online_.config.learning
     missing = MissingValues.of(config.missing_values, config.dtype)
-    precisions = {dtype}  # an entry is missing if it equals a missing value in the type of the vectors
+    precisions = {dtype}
     if config.dtype == "float32":
-        precisions.add(np.float32)  # or, if the model learns in float32, after both were rounded to float32
+        precisions.add(np.float32)  # both may be equal after rounding to the model's type
     for precision in precisions:
         for number in missing.rounded_to(np.dtype(precision)):
             rounded = OnnxCast(vectors, to=np_dtype_to_tensor_dtype(np.dtype(precision)), op_version=opset)
@@ -163,6 +150,6 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     centred = OnnxSub(vectors, estimator.mean_.astype(dtype), op_version=opset)
     if estimator.scale_ is not None:
         centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=opset)
-    # Each operation above is the input of the next one, so `add_to` adds all of them to the container.
+    # `add_to` adds all operations above, too.
     coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=opset, output_names=operator.outputs[:1])
     coordinates.add_to(scope, container)

@@ -58,29 +58,28 @@ class RiverPCA(MiniBatchTransformer):
         return pd.DataFrame(coordinates, index=X.index, columns=self._pca.get_feature_names_out())
 
     def _select_features(self, X: pd.DataFrame) -> Any:
-        """Return the values of the learned features (n, d), in their order. The value of an absent feature is NaN."""
-        selected = fill_nulls(X.reindex(columns=self._features))  # in columns of objects, None and `pd.NA` become NaN
+        """Return the values of the learned features (n, d), with NaN for an absent feature."""
+        selected = fill_nulls(X.reindex(columns=self._features))
         try:
-            # `na_value` does the same for the nulls of the number types of pandas.
+            # `na_value` replaces nulls of pandas' number types.
             return selected.to_numpy(np.float64, na_value=np.nan)
         except (TypeError, ValueError):
             for feature in self._features:
-                _require_numbers(feature, selected[feature])  # raises an error that names the feature
+                _require_numbers(feature, selected[feature])
             raise  # each feature is fine by itself
 
     def _create_frame(self, x: dict[Any, Any]) -> pd.DataFrame:
-        """Return a frame with this row, a dictionary of values by feature. None and other nulls become NaN.
+        """Return a frame with this row, without features that were not learned; nulls become NaN.
 
-        If features were learned, all further features are left out, and features that the row lacks are not added.
         Raises ValueError if a value is not a number.
         """
         row = x
         if self._features:
             row = {feature: x[feature] for feature in self._features if feature in x}
         try:
-            # An optimisation: making a column and transposing it takes less time than making a frame of one row.
+            # An optimisation: a frame of one row would take longer to make.
             return pd.Series(row, dtype=np.float64).to_frame().T
-        except (TypeError, ValueError):  # a value is null or is not a number
+        except (TypeError, ValueError):  # a value is null or not a number
             filled = {feature: np.nan if is_null(value) else value for feature, value in row.items()}
             for feature, value in filled.items():
                 _require_numbers(feature, pd.Series([value]))

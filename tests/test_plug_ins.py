@@ -11,6 +11,7 @@ import pytest
 
 from streampca.errors import SettingsError
 from streampca.formats import reader_of, writer_of
+from streampca.process.metrics import LabelledRegistry, StoreMetrics
 from streampca.settings import plug_ins, store_url
 from streampca.settings.kafka import FormatSettings
 from streampca.stores.choice import open_store
@@ -75,6 +76,23 @@ def test_inspect_opens_a_store_by_its_scheme(installed: Install, tmp_path: Path)
     assert store.location == url
     store.write("models/readings/00000000000000000007.npz", b"")
     assert "readings: 1 models, newest version 7" in printed("inspect", url)
+
+
+def test_the_requests_to_a_store_are_counted_and_timed(installed: Install, tmp_path: Path) -> None:
+    install_guide(installed)
+    metrics = StoreMetrics()
+    registry = LabelledRegistry("worker", topic="readings")
+    metrics.register(registry)
+    store = open_store(f"bars:/{tmp_path}/stores", metrics.observe)
+    store.write("a/b", b"1")
+    refusal(FileNotFoundError, store.read, "a/c")
+    counted = {
+        (sample.labels["operation"], sample.labels["outcome"]): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "streampca_store_requests_total"
+    }
+    assert counted == {("write", "ok"): 1, ("read", "missing"): 1}
 
 
 def test_a_stores_own_error_is_one_of_settings(installed: Install) -> None:

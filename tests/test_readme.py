@@ -1,7 +1,6 @@
 """README and docs/ match the code: tables, links, commands, examples."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,18 +13,17 @@ import sklearn.datasets
 from typer.main import get_command
 
 from streampca.cli.app import app as command_line
-from tests.command_line import succeeded, variables
 from tests.docs_tables import DOCS, TABLES, block, flat
 from tests.java_server import unavailable
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
+from tests.tutorials import TUTORIALS, at_addresses, blocks_of, in_a_shell, replaced, script_of
 
 ROOT = DOCS.parent
 README = ROOT / "README.md"
 PROMISES: dict[str, dict[str, str]] = json.loads((ROOT / "tests" / "promises.json").read_text())
 _PROMISE = re.compile(r"\b(never|always|no|any|exactly)\b", re.IGNORECASE)
 PAGES = [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *sorted(DOCS.rglob("*.md"))]
-TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 _NUMBER = re.compile(r"(?<![\w@.-])\d+(?:\.\d+)?")
 
 
@@ -143,22 +141,15 @@ def test_the_commands_of_use_it_run(broker: Broker, topic: str, tmp_path: Path) 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_the_tutorials_run(page: Path, broker: Broker, tmp_path: Path) -> None:
     """Every line that a page shows is printed, in order: the same words, and numbers within 15 % or 0.06."""
-    port, first, second = free_ports(3)
-    text = replaced(page.read_text(), {
-        "127.0.0.1:9094": broker.bootstrap, "localhost:8000": f"localhost:{port}",
-        "streampca worker 2>": "STREAMPCA_METRICS_PORT=0 streampca worker 2>",
-    })  # fmt: skip
-    text = text.replace("localhost:8020", f"localhost:{first}").replace("8021", str(second))
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    for language, lines in blocks:
-        if language == "python":
-            (tmp_path / lines.split()[1]).write_text(lines)
-    script = "".join(lines for language, lines in blocks if language == "sh")
+    ports = free_ports(3)
+    text = at_addresses(page, broker.bootstrap, *ports)
+    script = script_of(text, tmp_path)
     if "quix/bin/pip" in script:
         script = re.sub(r"python -m venv quix .*", f"ln -s {find_quix()} quix", script)
-    output = in_a_shell(script, tmp_path, port=port, metrics_port=first)
+    port, metrics_port, _ = ports
+    output = in_a_shell(script, tmp_path, port=port, metrics_port=metrics_port)
     printed = map(figures, output.splitlines())  # each match continues behind the one before
-    shown = [line for language, lines in blocks if not language for line in lines.splitlines()]
+    shown = [line for language, lines in blocks_of(text) if not language for line in lines.splitlines()]
     for words, numbers in map(figures, shown):
         near = pytest.approx(numbers, rel=0.15, abs=0.06)
         assert any(line == words and found == near for line, found in printed), (words, numbers, output)
@@ -177,19 +168,3 @@ def find_quix() -> Path:
 def figures(line: str) -> tuple[str, list[float]]:
     """Its words, and the numbers between them."""
     return _NUMBER.sub("#", line), [float(number) for number in _NUMBER.findall(line)]
-
-
-def replaced(text: str, names: dict[str, str]) -> str:
-    """The text with other names, each of which must be in it."""
-    for there, here in names.items():
-        assert there in text
-        text = text.replace(there, here)
-    return text
-
-
-def in_a_shell(script: str, folder: Path, **settings: object) -> str:
-    """What the commands print; a loop ends the script if `running` says that a process has ended. At last all end."""
-    script = script.replace("running || break; sleep 1;", "running || exit 1; sleep 0.2;")
-    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    script = f"set -e; trap 'kill $(jobs -p) || :; wait' EXIT\n{script}"
-    return succeeded("bash", "-c", script, env=os.environ | path | variables(settings), cwd=folder)

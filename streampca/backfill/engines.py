@@ -39,23 +39,22 @@ _WORKER_DIED = (
 
 def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
     """Fold the rows of a chunk. Raises `InputError`."""
-    keep_freed_memory()  # without this, a quarter of the time is spent on returning memory to the system
+    keep_freed_memory()  # otherwise returning memory takes a quarter of the time
     return fold_rows(read(chunk, plan.options), plan, f"{chunk.path}#{chunk.start}")
 
 
 def on_executor(
     executor: Executor, chunks_in_flight: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk
 ) -> Engine:
-    """Make an engine of any executor: a function that folds chunks and yields each name with its part.
+    """Make an engine of any executor.
 
-    At most `chunks_in_flight` chunks are submitted at a time. A further chunk is submitted only when the caller has
-    taken a part, so that no more parts are in memory.
+    At most `chunks_in_flight` chunks are submitted at a time, and a further one only when the caller has taken a part.
     """
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         """Fold the chunks by the executor."""
         remaining_chunks = iter(chunks.items())
-        name_by_future: dict[Future[Part], str] = {}  # of the chunks that are being folded
+        name_by_future: dict[Future[Part], str] = {}
 
         def submit(count: int) -> None:
             for name, chunk in islice(remaining_chunks, count):
@@ -76,24 +75,19 @@ def on_executor(
 
 
 def on_processes(workers: int | None = None) -> Engine:
-    """Make an engine of new processes of this machine: a function that folds chunks and yields each with its part.
-
-    By default, there is one process for each usable core.
-    """
+    """Make an engine of new processes of this machine, by default one for each usable core."""
     process_count = workers or count_usable_cores()
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         """Fold the chunks in a pool of processes, which end with the last chunk or at an error."""
-        callers_children = set(multiprocessing.active_children())  # not of the pool, so an error must not end them
+        callers_children = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(process_count, mp_context=spawn, initializer=_end_with_parent) as pool:
-            # `on_executor` returns a function that calls `fold_chunk` in the pool for each chunk, and yields the parts.
-            # At most two chunks per process are submitted: when a process has folded one, its next one is at hand.
             fold_in_pool = on_executor(pool, chunks_in_flight=2 * process_count)
             try:
                 yield from fold_in_pool(chunks, plan)
             except BaseException as error:
-                # Otherwise, the pool would wait for chunks that are being folded, perhaps for minutes.
+                # Otherwise the pool would wait for the chunks that are being folded.
                 processes_of_pool = set(multiprocessing.active_children()) - callers_children
                 for process in processes_of_pool:
                     process.terminate()
@@ -105,8 +99,8 @@ def on_processes(workers: int | None = None) -> Engine:
 
 
 def _end_with_parent() -> None:
-    """End this process of the pool as soon as its parent has ended, even if the parent was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without this, Ctrl-C prints a traceback of each process
+    """End this process when its parent has ended, even if the parent was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # otherwise Ctrl-C prints a traceback of each process
 
     def wait_for_parent() -> None:
         parent = multiprocessing.parent_process()
@@ -118,22 +112,21 @@ def _end_with_parent() -> None:
 
 
 def on_dask(scheduler: str) -> Engine:
-    """Make an engine, a function that folds chunks of files, for the Dask cluster with this scheduler.
+    """Make an engine of the Dask cluster with the scheduler at `tcp://host:port`.
 
-    `scheduler` has the form `tcp://host:port`. streampca must be installed on its workers.
+    streampca must be installed on its workers.
     """
-    from dask import distributed  # not at the top, since the package is optional
+    from dask import distributed
 
-    dask: Any = distributed  # it has no types
+    dask: Any = distributed
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         """Fold the chunks on the workers of the cluster."""
-        # An error is also raised here, so the log of Dask would only repeat it.
+        # Dask would log errors that are raised here too.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with dask.Client(scheduler) as client:
             thread_count = sum(client.nthreads().values())
             chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
-            # A function that calls `fold_chunk` on the cluster for each chunk, and yields the parts as they are made.
             fold_on_cluster = on_executor(client.get_executor(), chunks_in_flight=chunks_in_flight)
             try:
                 yield from fold_on_cluster(chunks, plan)
@@ -144,7 +137,7 @@ def on_dask(scheduler: str) -> Engine:
 
 
 def on_spark(session: Any) -> Engine:
-    """Make an engine of a Spark session, which runs a job for each chunk, many at a time.
+    """Make an engine of a Spark session, which runs a job for each chunk.
 
     streampca must be installed on its executors.
     """
@@ -156,12 +149,11 @@ def on_spark(session: Any) -> Engine:
         chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)
 
         def fold(chunk: Chunk, plan: BackfillPlan) -> Part:
-            # Spark keeps the group for each thread, so each job sets it.
+            # Spark keeps the group for each thread.
             context.setJobGroup(job_group, f"{chunk.path}#{chunk.start}")
             return _fold_on_spark(session, chunk, plan)
 
         with ThreadPoolExecutor(chunks_in_flight) as threads:
-            # A function that calls `fold` in a thread for each chunk, and yields the parts as they are made.
             fold_in_jobs = on_executor(threads, chunks_in_flight=chunks_in_flight, fold=fold)
             try:
                 yield from fold_in_jobs(chunks, plan)
@@ -172,7 +164,7 @@ def on_spark(session: Any) -> Engine:
 
 
 def _fold_on_spark(session: Any, chunk: Chunk, plan: BackfillPlan) -> Part:
-    """Fold a chunk on an executor of Spark: the job maps one row, which is ignored, to a row with the part."""
+    """Fold a chunk on an executor of Spark, by a job that maps one row to the part."""
 
     def fold_for_row(batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:

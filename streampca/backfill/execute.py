@@ -31,20 +31,18 @@ _OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "name
 def execute(
     store: Store, plan: BackfillPlan, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
 ) -> tuple[Checkpoint, Any]:
-    """Execute a backfill, which learns files, and return its checkpoint and a table of the rejected rows.
+    """Learn the chunks of files into the store: return the checkpoint and a table of the rejected rows.
 
-    Each chunk (a piece of a file) is folded to a part, and the parts are merged to the checkpoint, which is saved. If
-    the same backfill was saved before, its checkpoint and table are returned. `on_done` is called with the number of
-    finished chunks. Raises `SettingsError` if the store holds a different backfill with the number of this plan, or a
-    checkpoint with other settings. Raises `InputError` if no row can be learned.
+    `on_done` is called with the number of finished chunks. Raises `InputError` if no row can be learned, and
+    `SettingsError` if the store holds another backfill with this number, or other settings.
     """
     checkpoints = Checkpoints(store, plan.topic)
     partition = backfill_partition(plan.number)
     folder = name_folder(plan.topic, partition)
     _refuse_other_settings(checkpoints, plan)
     chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
-    all_keys = "".join(chunk_by_key)  # a key is a digest of the chunk and the settings
-    # Identifies the files and the settings, so that a different backfill with the same number is noticed.
+    all_keys = "".join(chunk_by_key)
+    # Shows whether a backfill with this number has learned other files.
     sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
     _refuse_other_sources(store, folder, plan, sources_digest)
     checkpoint = checkpoints.newest(partition)
@@ -52,12 +50,12 @@ def execute(
         _fold_missing_chunks(store, f"{folder}/parts", chunk_by_key, plan, engine, on_done)
         try:
             checkpoint = _merge_and_save(store, folder, list(chunk_by_key), plan, sources_digest)
-        except FileNotFoundError:  # another process has learned the same files, saved them and deleted the parts
+        except FileNotFoundError:  # another process has saved the same backfill
             checkpoint = checkpoints.newest(partition)
-    if checkpoint is None:  # the parts were deleted, and nobody has saved what they held
+    if checkpoint is None:
         raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
     rejects = _read_table(store, f"{folder}/rejects.parquet")
-    # Delete the parts of these chunks, which are merged. Other parts stay: another process may be folding other files.
+    # Other parts stay: another process may be folding other files.
     for key in chunk_by_key:
         for suffix in ("npz", "parquet"):
             store.delete(f"{folder}/parts/{key}.{suffix}")
@@ -65,24 +63,19 @@ def execute(
 
 
 def add_names_of_dimensions(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, Rows]:
-    """Return the plan with names of the dimensions, and the first file, opened, from which the caller can read on.
+    """Return the plan with names of the dimensions, and the opened first file. Raises `InputError`.
 
-    The names are those of the plan, otherwise those of the topic's checkpoints, otherwise those of the first file.
-    Raises `InputError`.
+    The names are those of the plan, of the topic's checkpoints, or of the first file.
     """
     config = plan.fold_config
     names = config.names or _find_names_in_checkpoints(Checkpoints(store, plan.topic))
-    # If `names` are given, `open_rows` checks that the file has them. Otherwise it takes those of the file's columns.
     first_file = open_rows(chunks[0].path, plan.options._replace(names=names))
     config = replace(config, names=names or first_file.names)
     return replace(plan, fold_config=config), first_file
 
 
 def _find_names_in_checkpoints(checkpoints: Checkpoints) -> list[str] | None:
-    """Return the names of the dimensions in the first checkpoint that has names; None if none has.
-
-    All checkpoints of a topic that have names have the same.
-    """
+    """Return the names of the dimensions in the first checkpoint that has names, or None."""
     for partition in checkpoints.partitions():
         checkpoint = checkpoints.newest(partition)
         if checkpoint and checkpoint.names:
@@ -104,7 +97,7 @@ def _fold_missing_chunks(
         return  # an engine would start its processes for nothing
     for key, part in engine(missing_chunks, plan):
         store.write(f"{folder}/{key}.parquet", part.rejects_bytes)
-        store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: a key counts as saved by this file
+        store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: it marks the part as saved
         done_count += 1
         on_done(done_count)
 
@@ -112,18 +105,14 @@ def _fold_missing_chunks(
 def _merge_and_save(
     store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, sources_digest: str
 ) -> Checkpoint:
-    """Merge the parts of the chunks with these keys, and save the table of rejected rows and the checkpoint.
+    """Merge the parts with these keys, and save the checkpoint and the table of rejected rows.
 
-    The part of a chunk, which is one piece of a file, is its fold and its rejected rows. Raises `FileNotFoundError` if
-    a part was deleted. Raises `InputError` if no row was learned, and `SettingsError` if the store holds a different
-    backfill with this number, or a checkpoint with other settings.
+    Raises `FileNotFoundError` if a part was deleted, and `InputError` if no row was learned.
     """
-    # A generator, so that one part is in memory at a time. Rejected rows are read below, as tables.
+    # A generator keeps one part in memory at a time.
     parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)
     checkpoint = merge(parts, plan)
     tables = [_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys]
-    # The metadata of each table say at which index of its JSON array each named element, such as {"id": "temp"}, was
-    # found in a chunk. They are joined for the saved table, from which the command warns if an index differs.
     element_places = ElementPlaces()
     for table in tables:
         element_places.add(decode_element_places(table))
@@ -131,20 +120,19 @@ def _merge_and_save(
     if not checkpoint.fold.stats.learned:
         raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
     checkpoints = Checkpoints(store, plan.topic)
-    _refuse_other_settings(checkpoints, plan)  # a second time, since folding may have taken hours
-    # Another process may execute a different backfill, to which its user gave the same number. If it has created this
-    # file already, with other sources, `create` changes nothing, and `_refuse_other_sources` raises.
+    _refuse_other_settings(checkpoints, plan)  # again, since folding may have taken hours
+    # If a different backfill has created this file, the next line raises.
     store.create(f"{folder}/sources", sources_digest.encode())
     _refuse_other_sources(store, folder, plan, sources_digest)
     out = pa.BufferOutputStream()
     parquet.write_table(rejects, out)
     store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
-    checkpoints.save(checkpoint)  # last: once there is a checkpoint, the backfill counts as done
+    checkpoints.save(checkpoint)  # last: a checkpoint marks the backfill as done
     return checkpoint
 
 
 def _explain_nothing_learned(row_count: int, rejects: Any) -> str:
-    """Say why none of the rows of the files was learned. `rejects` is the table of the rejected rows."""
+    """Say why no row was learned. `rejects` is the table of the rejected rows."""
     if row_count == 0:
         return "the files have no rows"
     skipped_count = row_count - len(rejects)
@@ -157,7 +145,7 @@ def _explain_nothing_learned(row_count: int, rejects: Any) -> str:
 
 def _read_table(store: Store, name: str) -> Any:
     """Read a Parquet file of the store as an Arrow table."""
-    # A thread of Arrow that releases the bytes later may abort the process at its exit, so none is used.
+    # Threads of Arrow may abort the process at its exit.
     return parquet.ParquetFile(pa.BufferReader(store.read(name))).read(use_threads=False)
 
 
@@ -166,15 +154,15 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
     for partition in checkpoints.partitions():
         newest = checkpoints.newest(partition)
         if newest and newest.fold.stats.learned:
-            # `field` and `where` may differ, since they are about records of the topic: take those of the checkpoint.
+            # In files, `field` and `where` mean something else than in records.
             where = str(newest.settings.get("where", ""))
             config = replace(plan.fold_config, field=newest.settings["field"], where=where)
             newest.refuse_other_settings(config)
 
 
 def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources_digest: str) -> None:
-    """Raise `SettingsError` if the store holds a backfill of other files or columns with the number of this plan."""
-    saved_files = set(store.names(folder)) - {f"{folder}/parts"}  # a backfill that only has parts is not saved yet
+    """Raise `SettingsError` if the store holds a backfill of other files or columns with this number."""
+    saved_files = set(store.names(folder)) - {f"{folder}/parts"}  # with parts alone, the backfill is not saved yet
     if not saved_files:
         return
     sources_file = f"{folder}/sources"
@@ -188,10 +176,9 @@ def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources
 
 
 def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
-    """Return the key of a chunk, which names the files of its part.
+    """Return the key of a chunk, which changes with the file and the settings.
 
-    The key changes if the file or the settings of the backfill change. Options that a release has added later are in
-    the key only if they are set. So a new release finds the parts that an earlier release has saved.
+    An option of a later release is in the key only if it is set, so that parts of earlier releases are found.
     """
     config = plan.fold_config
     options = []
@@ -199,8 +186,7 @@ def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
         is_set = value != FileOptions._field_defaults[name]
         if name in _OPTIONS_OF_FIRST_RELEASE or is_set:
             options.append(f"{name}={value!r}")
-    # The first release hashed repr((chunk, config, names, FileOptions(...), column, until)). The same text is written
-    # here by hand, without the later options: any other text would give other keys.
+    # The first release hashed the `repr` of a tuple of these: any other text gives other keys.
     elements = [
         repr(tuple(chunk)),
         repr(config.as_dict()),

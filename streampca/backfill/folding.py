@@ -67,16 +67,16 @@ class BackfillPlan:
         return self.files._replace(
             dimensions=self.fold_config.learning.dimensions,
             names=self.fold_config.names,
-            impute=True,  # allows missing entries, read as NaN; `_select_history` rejects rows with too many
+            impute=True,  # `_select_history` rejects rows with too many gaps
             others=other_columns,
         )
 
     def make_checkpoint(self, fold: Fold) -> Checkpoint:
-        """Make a checkpoint of what this backfill, which reads files instead of a topic, has learned."""
+        """Make a checkpoint of what this backfill has learned."""
         return Checkpoint(
             topic=self.topic,
-            topic_id="",  # the id that brokers give to a topic; files have none
-            partition=backfill_partition(self.number),  # a number that no partition of a topic has
+            topic_id="",  # files have no id
+            partition=backfill_partition(self.number),
             fold=fold,
             settings=self.fold_config.as_dict(),
             until=self.until,
@@ -101,7 +101,7 @@ class Part(NamedTuple):
 
 
 def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> Part:
-    """Learn the rows of Arrow record batches. How the rows are divided into batches changes no bit.
+    """Learn the rows of Arrow record batches. How they are divided into batches changes no bit.
 
     `name` names the chunk in the table of rejected rows. Raises `InputError` for a wrong column.
     """
@@ -109,31 +109,26 @@ def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> 
 
 
 def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Part:
-    """Learn the rows of a chunk's batches, and return their fold and the rows that were rejected.
-
-    `name` names the chunk in the table of rejected rows.
-    """
+    """Learn the rows of the chunk `name`, and return their fold and the rejected rows."""
     learning = plan.fold_config.learning
-    judge = Judge.of(learning)  # says which vectors may be learned
+    judge = Judge.of(learning)
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
-    # The user will be warned if an element of an array, such as {"id": "temp"}, changes its index in the array.
     element_places = ElementPlaces()
-    rows_before = 0  # in earlier batches
-    with threadpool_limits(1):  # with several threads, BLAS may compute other bits on another machine
+    rows_before = 0
+    with threadpool_limits(1):  # several threads may compute other bits
         for file_batch in batches:
-            # Decodes the rows before the end of the backfill. Later rows are left out: they are in the topic, too.
             batch = _select_history(file_batch, plan, judge, rows_before)
-            fold, _ = fold.take(batch, plan.fold_config)  # the second value, the losses, is not needed
+            fold, _ = fold.take(batch, plan.fold_config)
             for reject in sorted(batch.decoded.rejects):
                 row = rows_before + reject.index
                 rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
             if file_batch.places is not None:
                 element_places.add(file_batch.places)
-            rows_before = batch.next  # the row after the batch, counted from the start of the chunk
-        # The fold learns blocks of vectors. The pending vectors at its end are too few for a block: learn them, too.
+            rows_before = batch.next
+        # Pending vectors do not fill a block: learn them, too.
         state = fold.provisional(learning)
-    # The position of a part is the number of its rows; `merge` adds them up.
+    # The position of a part is the number of its rows.
     fold = replace(fold, position=rows_before, state=state).without_pending()
     return Part(
         checkpoint_bytes=encode(plan.make_checkpoint(fold)),
@@ -142,11 +137,9 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
 
 
 def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
-    """Return the rows that are history, which means before the end of the backfill, as a batch to learn.
+    """Return the rows before the end of the backfill as a batch to learn.
 
-    Later rows are left out: the worker learns them from the topic. An unclear row, without the time or offset that
-    tells whether it is history, is rejected. So is a row of history whose vectors must not be learned. `rows_before` is
-    the number of rows in earlier batches.
+    Rows without the needed time or offset are rejected, and so are rows whose vectors must not be learned.
     """
     vectors = file_batch.found.vectors
     vectors_per_row = file_batch.found.counts
@@ -157,16 +150,14 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
     else:
         times_ms = np.full(row_count, _NO_TIME)
     is_history, is_unclear = _find_history(columns, times_ms, plan)
-    if not is_history.all():  # an optimisation: if all rows are history, as usual, the vectors are not copied
-        is_in_history = np.repeat(is_history, vectors_per_row)  # for each vector
+    if not is_history.all():  # an optimisation: usually all are history
+        is_in_history = np.repeat(is_history, vectors_per_row)
         vectors = vectors[is_in_history]
     rows_with_vectors = np.flatnonzero(is_history & (vectors_per_row > 0))
-    # Only rows of history: later rows are the worker's, and unclear rows are rejected below for another reason.
+    # Later rows are the worker's; unclear rows are rejected below.
     rejects_of_unreadable_rows = [
         Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_history[row]
     ]
-    # `decoded` has the vectors of the good rows, the indices of these rows, and as `rejects` those passed here and one
-    # for each row whose vectors must not be learned.
     decoded = judge.reject_bad(
         vectors,
         indices=rows_with_vectors,
@@ -180,61 +171,52 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
 
 
 def _to_arrow(column: Any) -> Any:
-    """Return a column as an Arrow array. A column of CSV is a NumPy array of texts; empty texts become null."""
+    """Return a column as an Arrow array; empty texts of CSV become null."""
     if isinstance(column, np.ndarray):
         return pa.array([None if cell == "" else cell for cell in column])
     return column
 
 
 def _write_parquet(rejects: Sequence[_RejectRow], element_places: ElementPlaces) -> bytes:
-    """Return the rejected rows as a Parquet file with `element_places` in its metadata.
-
-    If cells hold JSON arrays of named elements, such as [{"id": "temp"}], `element_places` says at which index of the
-    array each name was seen.
-    """
-    # Not a BytesIO: a thread of Arrow may release it while Python exits, which aborts the process.
+    """Return the rejected rows as a Parquet file, with `element_places` in its metadata."""
+    # A thread of Arrow may release a BytesIO while Python exits, which aborts the process.
     out = pa.BufferOutputStream()
-    columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]  # field i of all rows is column i
+    columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
     schema = REJECTS.with_metadata({PLACES_KEY: element_places.encode()})
     parquet.write_table(pa.table(columns, schema=schema), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def decode_element_places(rejects: Any) -> ElementPlaces:
-    """Decode the index in its array at which each element was seen, from the metadata of a table of rejected rows."""
+    """Decode where array elements were seen, from the metadata of a table of rejected rows."""
     text = (rejects.schema.metadata or {}).get(PLACES_KEY.encode())
-    return ElementPlaces.decode(text) if text else ElementPlaces()  # an earlier release wrote no places
+    return ElementPlaces.decode(text) if text else ElementPlaces()  # an earlier release wrote none
 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
-    """Merge the parts, in the order of their chunks, to one checkpoint. One part is in memory at a time."""
+    """Merge the parts, in the order of their chunks, to one checkpoint."""
     merger = FoldMerger(plan.fold_config)
     row_count = 0
     for part in parts:
         fold = decode(part.checkpoint_bytes).fold
         merger.append(fold)
-        row_count += fold.position  # of a part, this is the number of its rows
+        row_count += fold.position
     return plan.make_checkpoint(merger.make_fold(row_count))
 
 
 def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
-    """Decode the vectors in the rows of an Arrow record batch. Raises `InputError` for a wrong column."""
-    with input_errors("the record batch", VectorError):  # converts errors to `InputError`
-        columns = columns_of(batch.schema, plan.options, "the record batch")  # which columns hold the numbers
+    """Decode the vectors in an Arrow record batch. Raises `InputError` for a wrong column."""
+    with input_errors("the record batch", VectorError):
+        columns = columns_of(batch.schema, plan.options, "the record batch")
         dimensions = plan.fold_config.learning.dimensions
-        # `value_name` is what error messages call the rows.
         decoder = columns.create_fields(dimensions, value_name="record batch")
-        return batch_of(batch, columns, decoder, share_read=0.0)  # nobody shows the progress
+        return batch_of(batch, columns, decoder, share_read=0.0)
 
 
 def _find_history(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two masks (n,): the rows that are history, and the rows that may be history or not.
-
-    History is what lies before the end of the backfill. The worker learns later rows from the topic. With `until_ms`, a
-    row without a time may be either. With `until_offsets`, a row without a partition or an offset may be.
-    """
+    """Return two masks (n,): the rows before the end of the backfill, and those without the needed time or offset."""
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
         return has_time & (times_ms < plan.until_ms), ~has_time
@@ -242,29 +224,25 @@ def _find_history(
         partition_column = columns["partition"].cast(pa.int64())
         offset_column = columns["offset"].cast(pa.int64())
         has_position = pc.and_(partition_column.is_valid(), offset_column.is_valid()).to_numpy(zero_copy_only=False)
-        # NumPy has no null: 0 stands for it, and `has_position` leaves these rows out.
+        # NumPy has no null; `has_position` leaves these rows out.
         partitions = pc.fill_null(partition_column, 0).to_numpy()
         offsets = pc.fill_null(offset_column, 0).to_numpy()
-        # A partition without an end has the end 0: none of its rows is history.
         ends = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
         return has_position & (offsets < ends), ~has_position
-    # The backfill has no end: all rows are history.
     return np.ones(len(times_ms), np.bool_), np.zeros(len(times_ms), np.bool_)
 
 
 def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
     """Return the times of a column in milliseconds since 1970, or −1 for null.
 
-    The column holds timestamps, dates, ISO 8601 texts, or milliseconds since 1970. Times without a zone are UTC. Raises
-    `InputError` for other types.
+    It may hold timestamps, dates, ISO 8601 texts or milliseconds; times without a zone are UTC. Raises `InputError`.
     """
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     times = _parse_times(column) if is_text else column
     if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
-        times = times.cast(pa.timestamp("ms"), safe=False)  # cuts off microseconds; otherwise they are an error
+        times = times.cast(pa.timestamp("ms"), safe=False)  # cuts off microseconds
     # A column without any value has the type null.
     elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
-        # Odd: not between 1990 and 2100, as if the numbers were in seconds or microseconds.
         odd_timestamps = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
         if len(odd_timestamps):
             description = describe_odd_timestamp(odd_timestamps[0])
@@ -277,7 +255,7 @@ def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
 
 
 def _parse_times(texts: Any) -> Any:
-    """Return the texts as numbers or timestamps. If not all of them are times, return the texts."""
+    """Return texts as numbers or timestamps, or as they are if not all of them are times."""
     for time_type in _TIME_TYPES:
         try:
             return texts.cast(time_type)

@@ -288,18 +288,17 @@ app.add_typer(operations.app)
 
 
 def main() -> None:
-    """Run the command line, and end the process. Prints an expected error as one line on stderr."""
-    open_standard_streams()  # if the parent process has closed one, the next file or socket would take its number
-    # Without a handler, the first process of a container would ignore SIGTERM. Some commands replace this handler.
+    """Run the command line, and end the process with its exit code."""
+    open_standard_streams()
+    # Without a handler, the first process of a container would ignore SIGTERM.
     signal.signal(signal.SIGTERM, lambda signal_number, frame: sys.exit(128 + signal_number))
-    # On some AMD processors, OpenBLAS would choose slow kernels when a command imports NumPy.
     choose_openblas_kernels()
     try:
-        with explain_missing_worker_extra():  # a missing package becomes the advice to install streampca[worker]
-            app()  # runs the command, and then raises SystemExit
-    except (StreampcaError, OSError) as error:  # OSError: stdout is a file on a full disk
+        with explain_missing_worker_extra():
+            app()
+    except (StreampcaError, OSError) as error:  # OSError: stdout is on a full disk
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         code = find_exit_code(error)
     except SystemExit as exit_:
         code = int(exit_.code or 0)
-    end_process(code)  # not sys.exit: threads of a Kafka client could crash the process while Python shuts down
+    end_process(code)  # not sys.exit: threads of a Kafka client could crash

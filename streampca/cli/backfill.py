@@ -29,12 +29,8 @@ def run(
     settings: WorkerSettings, sources: Sequence[str], file_options: FileOptions, timestamp_column: str | None,
     until: str | None, number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
-    """Learn the rows of files, save a checkpoint, which every later model contains, and print what was learned.
-
-    `number` tells the backfills of a topic apart, `scheduler` is the address of a Dask cluster, and `rejects` is the
-    Parquet file to write the rejected rows to. The other parameters are options of the command.
-    """
-    # "this" begins the sentence of the error: "this needs …".
+    """Learn the rows of files, save a checkpoint, and print what was learned."""
+    # An error begins with "this needs …".
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import add_names_of_dimensions, execute
@@ -44,9 +40,9 @@ def run(
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
     if rejects:
         check_writable(str(rejects), ".parquet")
-    chunks = chunks_of(sources)  # files or parts of files; each is learned on its own, and then all are merged
+    chunks = chunks_of(sources)
     until_offsets = parse_offsets(until or "")
-    until_ms = None if until_offsets else parse_time_ms(until, "until")  # --until has offsets or a time
+    until_ms = None if until_offsets else parse_time_ms(until, "until")
     plan = BackfillPlan(
         topic=settings.topic,
         fold_config=create_worker_config(settings).fold,
@@ -59,9 +55,8 @@ def run(
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     store = open_store(settings.store)
-    # If `field` names no dimensions, the names come from the topic's checkpoints, or from the first file.
     plan, first_file = add_names_of_dimensions(store, plan, chunks)
-    print_notes(first_file)  # what was guessed about the file
+    print_notes(first_file)
     with progress("learning", len(chunks)) as update:
 
         def show_progress(done_count: int) -> None:
@@ -73,11 +68,9 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # The index of an element in an array decides its dimension. If an element such as {"id": "temp"} had different
-    # indices in two rows, its numbers were learned as two dimensions. The places are the indices at which elements of
-    # all rows were found; the table of rejected rows, even without rows, has them in its metadata.
+    # The metadata of this table has the places of array elements.
     element_places = decode_element_places(rejected_rows)
-    print_warning(element_places.warning)  # "" if each element had one index; then nothing is printed
+    print_warning(element_places.warning)
     learned = _describe_learned(checkpoint, settings.store)
     published = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"
@@ -106,21 +99,17 @@ def _print_history(checkpoint: Checkpoint) -> None:
 
 
 def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
-    """If no worker runs, publish a model with the vectors that this command has learned from the files.
-
-    A running worker publishes such a model itself. Returns which model contains the vectors, for example "model version
-    1500 contains them".
-    """
+    """Publish a model with the learned vectors, unless a worker runs. Returns a sentence for the user."""
     models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()
-    # Only members of transform report `transform`, so the other reports are of workers.
+    # The other reports are from members of transform.
     workers = [report for report in reports if report.transform is None]
     if any(worker.is_running(time.time()) for worker in workers):
         if models.versions():
             return "no model contains them yet: a worker of the topic publishes it"
         return "no model yet: a worker of the topic publishes it"
     try:
-        with threadpool_limits(1):  # so that the model has the same bits as from a worker
+        with threadpool_limits(1):  # for the same bits as from a worker
             Publisher(models, config, time.time).publish(Checkpoints(store, settings.topic))
     except PartitionsMissingError as error:
         return f"no model contains them yet: {error}"

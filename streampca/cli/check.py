@@ -17,21 +17,17 @@ _KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSet
 
 
 def run(options: Options) -> int:
-    """Print the settings of worker, sidecar and transform and their mistakes; return the exit code.
+    """Print the settings of worker, sidecar and transform, and their mistakes; return the exit code.
 
-    A setting that several commands share is printed once. Transform is left out unless a setting that only transform
-    has is given.
+    Transform is left out unless a setting that only transform has is given.
     """
     out = console()
     printed: list[EffectiveSetting] = []
     mistakes: list[str] = []
     warnings: list[str] = []
     for command, kind in _KINDS.items():
-        # Each setting of the command with its value and its origin, and a sentence about each mistake.
         settings, mistakes_of_command = kind.explain(**options)
-        # Settings that an earlier command shares are in its table already.
         new_settings = [setting for setting in settings if setting not in printed]
-        # Transform comes last, so `new_settings` are now the settings that only transform has.
         is_transform_unused = kind is TransformSettings and not any(setting.is_given for setting in new_settings)
         if is_transform_unused:
             continue
@@ -46,7 +42,7 @@ def run(options: Options) -> int:
                 f"streampca {command}: whoever reaches {values['host']} can read what it shows: set tokens_file"
             )
     for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
-        # A variable that resembles a setting is probably misspelt, and is among the mistakes that `explain` returned.
+        # Similar variables are among the mistakes already.
         if similar_setting is None:
             mistakes.append(f"{variable} is not a setting")
     _print_result(warnings, mistakes)

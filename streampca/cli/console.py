@@ -73,9 +73,9 @@ def iso_time(milliseconds: float) -> str | None:
 
 @contextmanager
 def progress(task: str, total: float | None = 1.0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar if stderr is a terminal; yield a function that updates its `completed`, `rows` and `note`.
+    """Show a progress bar if stderr is a terminal, and yield a function that updates it.
 
-    `total` is the value of `completed` at the end, or None if there is no end or the end is not known.
+    `total` is None if the end is not known.
     """
     stderr = Console(stderr=True)
     with Progress(

@@ -14,18 +14,14 @@ _NEW_TOPIC_TIMEOUT_S = 10.0  # a broker may take so long until it knows a new to
 
 
 def run(settings: CreateTopicsSettings, partitions: int | None, replication_factor: int | None) -> None:
-    """Create the missing topics, and print which topics exist now. Raises `SourceError`.
-
-    If `partitions` or `replication_factor` is None, the broker decides it.
-    """
+    """Create the missing topics, and print which topics exist now."""
     partition_count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
     if settings.dead_letter_topic:
-        # By default, a broker may compact a topic, which would remove letters. The keys are Kafka's names of options,
-        # such as "cleanup.policy".
+        # By default, a broker may compact a topic, which would remove letters.
         configs = {CLEANUP_POLICY: "delete", **_allow_larger_messages(settings)}
         _create_if_missing(settings, settings.dead_letter_topic, 1, replication_factor, **configs)
         require_letters_kept(settings, settings.dead_letter_topic)
-    if settings.output_topic:  # transform writes the outputs of a partition to the partition with the same number
+    if settings.output_topic:  # an output goes to the partition of the same number
         _create_if_missing(settings, settings.output_topic, partition_count, replication_factor)
 
 
@@ -36,19 +32,19 @@ def _create_if_missing(
     replication_factor: int | None,
     **configs: str,
 ) -> int:
-    """Create a topic with these `configs` unless it exists. Print how many partitions it has, and return the number."""
+    """Create a topic unless it exists. Print and return its number of partitions."""
     with closing(create_admin(settings, name)) as admin:
         try:
             topic = admin.require_topic(missing_s=0)  # raises at once if the topic is missing
             action = "exists"
         except TopicError:
             admin.create(partitions or _BROKERS_DEFAULT, replication_factor or _BROKERS_DEFAULT, configs)
-            # Ask again while brokers answer that the topic is missing (`missing_s`), or do not answer (`timeout_s`).
+            # Brokers may not know a new topic at once.
             topic = admin.require_topic(timeout_s=_NEW_TOPIC_TIMEOUT_S, missing_s=_NEW_TOPIC_TIMEOUT_S)
             action = "created"
     count = len(topic.partitions)
     is_wanted_number = partitions is None or count == partitions
-    is_dead_letter_topic = name == settings.dead_letter_topic  # may have any number of partitions
+    is_dead_letter_topic = name == settings.dead_letter_topic
     note = "" if is_wanted_number or is_dead_letter_topic else f", not {partitions}; it stays as it is"
     console().print(f"{name}: {action}, partitions: {count}{note}")
     return count

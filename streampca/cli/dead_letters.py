@@ -76,21 +76,19 @@ def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # Opening the producer fences every earlier replay of this topic, since all replays have the same transactional
-        # id. So the reader, opened next, finds all replay notes. A replay note is a record in the dead-letter topic
-        # with the offsets of replayed letters, which are not sent again.
+        # Opening the producer fences earlier replays, so the reader then finds all replay notes.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,
         ):
-            letters = select_letters(  # without letters that a replay note names
+            letters = select_letters(
                 reader.read, settings.topic, letter_filter, partition_count=producer.partition_count
             )
             count = send_letters(producer.send, letters, settings.dead_letter_topic)
     except (TransactionFailedError, TimeoutError, SourceError) as error:
         raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None
     note = ""
-    if producer.replaced_timestamps:  # the topic refuses some timestamps, such as very old ones
+    if producer.replaced_timestamps:  # the topic refuses some timestamps
         note = f", {producer.replaced_timestamps} of them with the time of sending"
     console().print(f"{count} records were sent to {settings.topic}{note}")
 
@@ -100,11 +98,10 @@ def select_letters(
 ) -> Iterator[DeadLetter]:
     """Yield the letters of `topic` that the filter accepts and that were not replayed yet.
 
-    `read` reads the dead-letter topic. Raises `SourceError` if a letter is of a partition that `topic` does not have.
+    Raises `SourceError` if a letter is of a partition that `topic` does not have.
     """
     for letter in DeadLetterTopic(read).letters():
         origin = letter.origin
-        # A letter is waiting if it was not replayed, and no earlier letter is of the same record.
         is_waiting = letter.status == LetterStatus.WAITING
         if not is_waiting or origin.topic != topic or not letter_filter.accepts(letter):
             continue
@@ -121,14 +118,12 @@ def send_letters(
 ) -> int:
     """Send the records of the letters to their topics, and return the number of letters.
 
-    `send` sends records in one transaction. Each transaction also writes replay notes, so that no record is sent twice.
-    A replay note is a record in a partition of the dead-letter topic, with the offsets of the replayed letters in this
-    partition.
+    The same transaction writes replay notes, so that no record is sent twice.
     """
     sent_count = 0
     for batch in _split_into_batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
-        # `partition` and `offset` of a letter say where it lies in the dead-letter topic, not where its record was.
+        # These are partitions of the dead-letter topic.
         partitions = {letter.partition for letter in batch}
         for partition in sorted(partitions):
             offsets = [letter.offset for letter in batch if letter.partition == partition]
@@ -178,7 +173,7 @@ def group_letters(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
 
 
 def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
-    """Count a letter in its group. Keep it as an example if the group has few, and none has the letter's message."""
+    """Count a letter in its group, and keep a few letters with different messages as examples."""
     origin = letter.origin
     group["letters"] += 1
     group[letter.status.value] += 1
@@ -194,15 +189,15 @@ def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
 
 
 def print_groups(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the groups, and then their examples. A group has the letters with one topic and one reason.
+    """Print a table of the groups, and then their examples.
 
-    A group holds the number of letters with each status, their partitions and times, and examples of their messages.
+    A group has the letters with one topic and one reason.
     """
     out = console()
     if not groups:
         out.print(f"no such dead letters in {dead_letter_topic}")
         return
-    statuses = [status.value for status in LetterStatus]  # each is a column, and a key of a group: number of letters
+    statuses = [status.value for status in LetterStatus]  # each is a column, and a key of a group
     rows = []
     for group in groups:
         partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group["partitions"].items()))

@@ -31,19 +31,15 @@ class Line(NamedTuple):
 
 
 def run(options: Options) -> int:
-    """Check whether a worker, a member of transform, or both could start. Return the exit code: 1 if a check failed.
-
-    Prints a line about each check. The checks are the steps of the starts; instead of a step that would change
-    something, its harmless `check` is done. Raises `SettingsError`.
-    """
+    """Check whether a worker, a member of transform, or both could start. Return the exit code: 1 if a check failed."""
     configure_log(options)
     starts = _create_starts(options)
     printed: set[Line] = set()
     with ExitStack() as opened:
         for start in starts:
-            opened.enter_context(start.opened)  # closes the clients that the steps have opened
+            opened.enter_context(start.opened)
         for line in do_steps(list_steps(starts)):
-            if line not in printed:  # both starts have some steps in common, such as the check of the topic
+            if line not in printed:  # both starts have some steps in common
                 console().print(f"{line.mark} {line.step}: {line.text}", style=_STYLES[line.mark])
                 printed.add(line)
     failed = sum(line.mark == FAILED for line in printed)
@@ -55,9 +51,9 @@ def run(options: Options) -> int:
 
 
 def _create_starts(options: Options) -> list[MemberStart]:
-    """Create the start of transform if its output topic is set, and the start of a worker if a worker is set up, too.
+    """Create the starts of those roles, worker and transform, that are set up.
 
-    If neither is set up, the start of a worker is created, so that an error names the settings that a worker lacks.
+    If neither is, create a worker's start, so that an error names the missing settings.
     """
     starts: list[MemberStart] = []
     has_transform = _is_any_given(["output_topic"], TransformSettings, options)
@@ -81,7 +77,7 @@ def _is_any_given(names: Collection[str], kind: type[Settings], options: Options
 def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
     """Return the steps of each start, followed by checks that only doctor makes.
 
-    The checks of the topic follow the first start only, so that the topic is checked once.
+    The topic is checked once, after the first start.
     """
     first = starts[0]
     checks = TopicChecks(first)
@@ -94,12 +90,8 @@ def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
 
 
 def do_steps(steps: Iterable[Step]) -> Iterator[Line]:
-    """Do the steps, and yield a line about each. A step is skipped if a step that it uses has not passed.
-
-    If doing the step would change something, its `check` is done instead.
-    """
-    # By the name of the step. The starts of a worker and of transform have some names in common, such as "format". The
-    # later result replaces the earlier result, so the steps of transform use the results of transform.
+    """Do the steps, and yield a line about each. A step is skipped if a step that it uses has not passed."""
+    # A step of transform replaces the worker's step with the same name.
     has_passed: dict[str, bool] = {}
     for step in steps:
         not_passed = [name for name in step.after if not has_passed[name]]
@@ -116,9 +108,9 @@ def _do_within_timeout(name: str, attempt: Callable[[], str]) -> Line:
     lines: list[Line] = []
 
     def do_step() -> None:
-        lines.append(_do(name, attempt))  # a list, since a thread returns nothing
+        lines.append(_do(name, attempt))
 
-    thread = threading.Thread(target=do_step, daemon=True)  # daemon: a hanging step does not keep the process alive
+    thread = threading.Thread(target=do_step, daemon=True)  # a hanging step must not keep the process alive
     thread.start()
     thread.join(_TIMEOUT_S)
     return lines[0] if lines else Line(FAILED, name, f"no answer within {_TIMEOUT_S:.0f} s")
@@ -128,7 +120,7 @@ def _do(name: str, attempt: Callable[[], str]) -> Line:
     """Do a step, and return the line about it. `attempt` returns what it found, in a sentence."""
     try:
         return Line(PASSED, name, attempt())
-    except NotYetError as error:  # not a mistake: for example, no worker has published a model yet
+    except NotYetError as error:  # for example, no model was published yet
         return Line(SKIPPED, name, f"a start waits: {one_line(error)}")
     except (StreampcaError, TimeoutError) as error:
         return Line(FAILED, name, one_line(error))

@@ -20,7 +20,7 @@ def read_configs(settings: ConsumerSettings, topic: str) -> Mapping[str, str]:
 def compare_largest_record_sizes(settings: ConsumerSettings) -> str:
     """Check that the dead-letter topic takes the largest record that the topic allows. Returns what was found.
 
-    If it does not, the finding is only a warning, since most records are far smaller than the topic allows.
+    Otherwise it warns, since most records are far smaller.
     """
     topic = settings.topic
     dead_letter_topic = settings.dead_letter_topic
@@ -41,10 +41,9 @@ def compare_largest_record_sizes(settings: ConsumerSettings) -> str:
 
 
 def check_output_keys(settings: TransformSettings, newest: Sequence[tuple[int, Record]]) -> str:
-    """Check that outputs have keys if their topic is compacted, since brokers refuse an output without a key there.
+    """Check that outputs have keys if their topic is compacted. Raises `SourceError` if a key is missing.
 
-    An output has the key of its record, but an Arrow output has none. `newest` are pairs of a partition of the topic
-    and its newest record, sorted by the time of the record. Raises `SourceError` if a key is missing.
+    `newest` are partitions with their newest records, sorted by time.
     """
     output_topic = settings.output_topic
     configs = read_configs(settings, output_topic)
@@ -56,7 +55,7 @@ def check_output_keys(settings: TransformSettings, newest: Sequence[tuple[int, R
     if settings.output_format == "arrow":
         cause = "Arrow outputs have no key"
     elif partitions_without_key:
-        partition = partitions_without_key[-1]  # an example: the partition that got a record last
+        partition = partitions_without_key[-1]  # the partition that got a record last
         cause = f"the newest record of partition {partition} of {settings.topic} has no key"
     else:
         return f"{output_topic} is compacted, and the newest records of {settings.topic} have keys"

@@ -33,7 +33,7 @@ _FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names 
 def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
     """Return a warning with the names of the dimensions without a number in any record so far; "" if there are none."""
     seen_names = codec.seen_names
-    seen_names.add(decoded.vectors)  # notes which dimensions have a number; a missing entry is NaN
+    seen_names.add(decoded.vectors)
     unseen_names = seen_names.describe_unseen("the newest records")
     return f"; warning: {unseen_names}" if unseen_names else ""
 
@@ -51,7 +51,7 @@ def _warn_of_dominant_variance(codec: Codec, decoded: Decoded) -> str:
 @np.errstate(over="ignore")  # a number that is too large for float32 becomes infinite, so it is not equal
 def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
     """If records carry float32 and a worker would learn them as float64, return a hint to change that; else ""."""
-    # The records of other formats do not say their type: JSON is text, and the type of raw numbers is a setting.
+    # Records of other formats do not say the type of their numbers.
     if codec.format not in _FORMATS_WITH_TYPES:
         return ""
     dtype_of_learning = codec.judge.dtype
@@ -64,11 +64,8 @@ def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
 
 
 def _describe_range(decoded: Decoded) -> str:
-    """Return the least, the median and the greatest number of the vectors; "" if they have no numbers.
-
-    A person can judge by them whether the vectors are plausible.
-    """
-    numbers = decoded.vectors[np.isfinite(decoded.vectors)]  # without missing entries, which are NaN
+    """Return the least, the median and the greatest number of the vectors; "" if they have no numbers."""
+    numbers = decoded.vectors[np.isfinite(decoded.vectors)]
     if not len(numbers):
         return ""
     least, median, greatest = np.quantile(numbers, [0, 0.5, 1])
@@ -141,7 +138,7 @@ class TopicChecks:
     def _find_records(self) -> str:
         """Find the first offset and the end of each partition. Returns how many records the topic holds at most.
 
-        It may hold fewer, because compaction and transactions leave offsets without a record.
+        Compaction and transactions leave offsets without a record.
         """
         reader = open_reader(self._settings, self._settings.topic)
         self.reader = self._start.opened.enter_context(closing(reader))
@@ -165,15 +162,14 @@ class TopicChecks:
         return {partition: (first, end) for partition, (first, end) in self.bounds.items() if end > first}
 
     def _count_lag(self, start: MemberStart) -> str:
-        """Count the records that a member has not read yet. Returns the number in a sentence.
+        """Return in a sentence how many records a member has not read yet.
 
-        If the next record of a partition is gone, the member would resume where its setting on_offset_gap says, so the
-        records are counted from there. Raises `OffsetGapError` if the member would not resume.
+        Raises `OffsetGapError` if the member would not resume.
         """
         behind = 0
         for partition, (first, end) in self.bounds.items():
             position = start.positions.get(partition, first)
-            if not first <= position <= end:  # the next record was deleted, or the partition now ends before it
+            if not first <= position <= end:  # the record was deleted: the setting on_offset_gap decides
                 position = start.config.resume_at(OutOfRange(partition, position, first, end))
             behind += end - position
         return f"{start.settings.group} is {behind:,} records behind"
@@ -181,8 +177,7 @@ class TopicChecks:
     def _look_for_open_transactions(self) -> str:
         """Check that no transaction stays open for long, because committed records behind it cannot be read."""
         deadline = time.monotonic() + _OPEN_TRANSACTION_S
-        # Partition → offset of its open transaction. While producers commit and begin new transactions, the offsets
-        # change. One change, in any partition, is enough to show that transactions end.
+        # The offset of a partition changes when its open transaction ends.
         offsets_at_first = self._find_open_transactions()
         offsets = offsets_at_first
         while offsets and offsets == offsets_at_first and time.monotonic() < deadline:
@@ -201,9 +196,7 @@ class TopicChecks:
     def _find_open_transactions(self) -> dict[int, int]:
         """Return the offset of the open transaction in each partition that has an open transaction."""
         offsets = {}
-        # The committed records of a partition end where a transaction is open, and otherwise at the end of the log.
-        # `find_bounds` asks for the end of the committed records now; the reader has asked for the end of the log, the
-        # high watermark, when it was opened.
+        # The committed records end where a transaction is open.
         bounds_now = self.reader.find_bounds()
         bounds_at_opening = self.reader.log_bounds
         for partition, (_first, committed_end) in bounds_now.items():
@@ -223,10 +216,9 @@ class TopicChecks:
 
     def _check_newest_record(self) -> str:
         """Check that the newest records have plausible numbers, and that the newest vector can be used."""
-        bounds = self._find_bounds_with_records()  # first offset and end of each partition that is not empty
+        bounds = self._find_bounds_with_records()
         if not bounds:
             return "the topic is empty"
-        # If none of SUSPICIOUS_RUN records holds a vector, a setting is probably wrong.
         newest = self.reader.read_newest(bounds, count=SUSPICIOUS_RUN)
         if not newest:
             return "no record received in time; an open transaction may block them"
@@ -234,19 +226,18 @@ class TopicChecks:
         return self._check_records(newest)
 
     def _check_records(self, newest: Sequence[tuple[int, Record]]) -> str:
-        """Check the newest records, with their partitions; the newest comes first. Returns what was found.
+        """Check the newest records; the newest comes first. Returns what was found.
 
-        The newest record that a worker would not skip must be a vector, and must not be in the future.
+        The newest record that a worker would not skip must be a vector.
         """
         codec = self._start.codec
         records = [record for _partition, record in newest]
-        # A raw format does not name the type of its numbers. Numbers that were read as a wrong type look implausible.
-        samples = codec.sample_untyped(records)  # numbers of the vectors; none if the format names their type
+        # A raw format does not name the type of its numbers.
+        samples = codec.sample_untyped(records)
         wrong_type = codec.explain_wrong_type(samples)
         if wrong_type:
             raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
-        values = codec.values_to_decode(records)  # with the schema id before a value, if a header has the id
-        # `decode_some` decodes the first values, which are the newest, until their vectors take many megabytes.
+        values = codec.values_to_decode(records)
         decoded, decoded_count = codec.decode_some(values)
         skipped_indices = {reject.index for reject in decoded.skipped}
         not_skipped = [index for index in range(decoded_count) if index not in skipped_indices]
@@ -254,26 +245,26 @@ class TopicChecks:
         if are_all_skipped:
             reason_of_newest = decoded.skipped[0].reason
             return self._report_all_skipped(reason_of_newest, len(newest))
-        newest_index = not_skipped[0]  # the newest record that is not skipped, which must be a vector
+        newest_index = not_skipped[0]
         partition, record = newest[newest_index]
         where = f"partition {partition}, offset {record.offset}"
         for reject in decoded.rejects:
             if reject.index == newest_index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
         age_s = self._check_age_s(record, where)
-        dimensions = codec.judge.dimensions  # the judge rejects vectors with other dimensions
+        dimensions = codec.judge.dimensions
         finding = f"{where} is a vector of {dimensions} numbers, {age_s:,.0f} s old"
         finding += _describe_range(decoded) + _suggest_float32(codec, decoded) + _warn_of_unseen_names(codec, decoded)
         if isinstance(self._settings, WorkerSettings) and not self._settings.standardize:
             finding += _warn_of_dominant_variance(codec, decoded)
-        if decoded.warning:  # for example, an element of an array was found at two indices
+        if decoded.warning:
             finding += f"; warning: {decoded.warning}"
         return finding
 
     def _report_all_skipped(self, reason: str, count: int) -> str:
-        """Return a sentence that none of the newest `count` records holds a vector. `reason` is the newest record's.
+        """Return a sentence that none of the newest `count` records holds a vector.
 
-        If there are `SUSPICIOUS_RUN` such records, a setting or a producer is probably wrong: raises `BadRecordError`.
+        Raises `BadRecordError` if there are at least `SUSPICIOUS_RUN` such records.
         """
         finding = f"none of the newest {count} records has a vector: {explain_all_skipped(reason)}"
         if count >= SUSPICIOUS_RUN:
@@ -281,17 +272,14 @@ class TopicChecks:
         return finding
 
     def _check_age_s(self, record: Record, where: str) -> float:
-        """Return how many seconds old a record is. `where` names the record in errors.
+        """Return how many seconds old a record is.
 
-        Raises `BadRecordError` if the record is in the future. Also raises it if a worker has a half-life in seconds,
-        but the timestamp of the record is not in milliseconds.
+        Raises `BadRecordError` if the record is in the future, or if its timestamp is odd and a half-life needs it.
         """
         needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
         odd_timestamps = find_odd_timestamps(np.array([record.timestamp]))  # before 1990 or after 2100
         is_odd = len(odd_timestamps) > 0
         if needs_time and is_odd:
-            # `describe_odd_timestamp` repeats the timestamp, and says what is wrong with it: in milliseconds it is not
-            # between 1990 and 2100, but maybe it is a time in seconds.
             raise BadRecordError(
                 f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
             )

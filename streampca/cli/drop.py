@@ -1,4 +1,8 @@
-"""Deletes what was learned of a partition or backfill: its files, and the models that contain it."""
+"""Deletes what was learned of a partition or backfill: its files, and the models that contain it.
+
+A model without the partition has learned fewer vectors, so its version is lower. Since the highest version is used, it
+would never be used while models with the partition are kept.
+"""
 
 from collections.abc import Callable
 
@@ -18,20 +22,18 @@ def drop(
     confirm: Confirm,
     delete_offset: Callable[[], object] = lambda: None,
 ) -> None:
-    """Delete what was learned of a partition or backfill, and the models that contain it, if `confirm` agrees.
+    """Delete what was learned of a partition or backfill, and the models that contain it.
 
-    `delete_offset` deletes the group's committed offset of the partition; a backfill has no offset. It is called before
-    any file is deleted. Raises `SettingsError` if there is nothing to delete.
+    `delete_offset` is called before any file is deleted.
     """
     store = open_store(settings.store)
     name = partition_name(partition)
-    kind = "" if is_backfill(partition) else "partition "  # the name of a backfill, backfill-0, says what it is
+    kind = "" if is_backfill(partition) else "partition "
     what = f"{kind}{name} of {settings.topic}"
     folder = name_folder(settings.topic, partition)
-    parts_folder = f"{folder}/parts"  # only an interrupted backfill has this folder
-    paths = store.names(folder)  # of files and of subfolders, such as `parts_folder`
+    parts_folder = f"{folder}/parts"
+    paths = store.names(folder)
     checkpoints = [path for path in paths if path.endswith(".npz")]
-    # The other files of a backfill: the digest of its sources, its rejected rows, and the parts of an interrupted one.
     other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
     other_files += store.names(parts_folder)
     models = Models(store, settings.topic)
@@ -45,10 +47,8 @@ def drop(
     delete_offset()
     for path in checkpoints:
         store.delete(path)
-    versions = models.find_containing(partition)  # read again: workers may have published until they stopped
-    # A version is a number of learned vectors, and the highest version is used. A model without the partition has
-    # learned fewer vectors, so it would never be used while models with the partition are kept.
+    versions = models.find_containing(partition)  # workers may have published meanwhile
     models.delete(versions)
-    for path in other_files:  # deleted last: after a kill, a repeated command still finds a backfill to delete
+    for path in other_files:  # last, so that a repeated command still finds a backfill
         store.delete(path)
     console().print(f"deleted {what}, and {len(versions)} models that contained it")

@@ -7,11 +7,7 @@ from streampca.export import FORMATS
 
 
 def run(location: str, output_format: str, output: str, topic: str | None) -> None:
-    """Write the model of a file, or the newest model of a store, in a format of another tool.
-
-    Raises `StreampcaError`.
-    """
-    # FORMATS has no "npz", since the file of a model is an .npz of NumPy already, as the error says.
+    """Write the model of a file, or the newest model of a store, in a format of another tool."""
     if output_format not in FORMATS:
         raise SettingsError(
             f"--to {output_format}: must be one of {', '.join(FORMATS)}; a model's own file is one of NumPy"

@@ -47,29 +47,24 @@ class FitOptions:
 def run(file: Path, output: str, options: FitOptions, start_from: str | None, file_options: FileOptions) -> None:
     """Learn the rows of a file and write the model.
 
-    `start_from` is the location of a model to continue. `file_options` say how the file is read.
+    `start_from` is the location of a model to continue.
     """
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
     start_model = locations.model_at(start_from) if start_from else None
-    # Options that shape the model must not be given: the model to continue was learned with its own.
     if start_model and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     if start_model:
-        file_options = file_options._replace(dimensions=start_model.model.dimensions, names=start_model.names)
-        rows = open_rows(file, file_options._replace(impute=start_model.impute))
-        names = start_model.names or rows.names  # of the dimensions; a model without names gets those of the file
-        fold_config = FoldConfig.from_dict(start_model.settings, names)  # as the model was learned
+        rows, fold_config = _open_to_continue(file, file_options, start_model)
     else:
         rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
         fold_config = _create_fold_config(options, rows)
     learning_config = fold_config.learning
-    # The numbers that stand for missing entries, such as -999.
     missing_values = MissingValues.of(learning_config.missing_values, learning_config.dtype)
     rows = rows._replace(missing_values=missing_values)
     locations.check_writable(output, ".npz")
     print_notes(rows)
-    with threadpool_limits(1):  # so that the model has the same bits as from a worker
+    with threadpool_limits(1):  # for the same bits as from a worker
         outcome = _learn(rows, fold_config, start_model)
         fold = outcome.fold
         if fold.stats.learned < 2:
@@ -77,17 +72,28 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
         merged = MergedFold.from_fold(fold, fold_config)
     past_scores = outcome.scores_builder.histograms
     published = merged.make_published_model(fold_config, past_scores, time.time())
-    # The file gets two more arrays, from which a later fit with --start-from continues. `continuation` is the
-    # covariance relative to the total variance of the model. `known` says in which share of the vectors each entry, or
-    # each pair of entries, was not missing.
+    # A later fit with --start-from continues from these two arrays.
     continuation = axes.compute_continuation(merged.state, published.model.total_variance)
     published = replace(published, continuation=continuation, known=merged.state.known)
     locations.write(output, model_file.encode(published))
     print_warning(describe_dominant_dimension(published))
     learned_before = start_model.version if start_model else 0
     learned = fold.stats.learned - learned_before
-    clipped = merged.state.clipped  # how many outliers were moved towards the mean before they were learned
-    _report(published.model, output, outcome.seconds, learned, clipped=clipped)
+    _report(published.model, output, outcome.seconds, learned, clipped=merged.state.clipped)
+
+
+def _open_to_continue(
+    file: Path, file_options: FileOptions, start_model: model_file.PublishedModel
+) -> tuple[Rows, FoldConfig]:
+    """Open the file for the model to continue. Return its rows, and the configuration of the model."""
+    file_options = file_options._replace(
+        dimensions=start_model.model.dimensions,
+        names=start_model.names,
+        impute=start_model.impute,
+    )
+    rows = open_rows(file, file_options)
+    names = start_model.names or rows.names
+    return rows, FoldConfig.from_dict(start_model.settings, names)
 
 
 def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -130,15 +136,15 @@ class _Learned(NamedTuple):
 
 
 def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> _Learned:
-    """Learn the rows, in addition to what `start_model` has learned, if there is one.
+    """Learn the rows, in addition to what `start_model` has learned.
 
-    Prints which rows were skipped, and warnings. Raises `InputError` at the first vector that cannot be learned.
+    Raises `InputError` at the first vector that cannot be learned.
     """
     fold = restore_fold(start_model, fold_config) if start_model else Fold.empty(fold_config.learning)
-    scores_builder = PastScoresBuilder(fold_config.learning.components)  # scores vectors, and keeps histograms
-    if start_model and start_model.past_scores:  # new scores are added to the histograms of the model
+    scores_builder = PastScoresBuilder(fold_config.learning.components)
+    if start_model and start_model.past_scores:
         scores_builder.histograms = start_model.past_scores
-    judge = Judge.of(fold_config.learning)  # decides which vectors may be learned
+    judge = Judge.of(fold_config.learning)
     skipped = Counter[str]()  # by reason
     seen_names = SeenNames(fold_config.names)
     started = time.perf_counter()
@@ -147,21 +153,17 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             skipped += chunk.skipped
             seen_names.add(chunk.vectors)
             _refuse_bad_vector(chunk, judge, rows.path, fold_config.learning.components)
-            # A file has no offsets: the position of the fold is the number of learned vectors.
+            # A file has no offsets, so a position is a number of learned vectors.
             batch = batch_of_rows(chunk.vectors, fold.stats.learned + len(chunk.vectors))
-            # `take` returns the next fold, which has learned the batch in blocks. Past scores are scores of vectors
-            # that were not learned yet, so `take` lets each block be scored before it learns the block.
+            # Each block is scored before it is learned.
             fold, _losses = fold.take(batch, fold_config, before_block=scores_builder.score_block)
             stats = fold.stats
-            # `recent_loss` is the share of the vectors' squared lengths that the model did not explain.
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=chunk.share, rows=stats.learned, note=loss)
     seconds = time.perf_counter() - started
     for line in describe_skipped(skipped):
         print_note(line)
     print_warning(seen_names.describe_unseen("the rows"))
-    # The index of an element in an array decides its dimension. If an element such as {"id": "temp"} was at different
-    # indices in two rows, its numbers were learned as two dimensions.
     print_warning(rows.describe_moved_array_elements())
     return _Learned(fold, scores_builder, seconds)
 
@@ -171,7 +173,7 @@ def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int
     bad = judge.first_bad(chunk.vectors)
     if bad is None:
         return
-    # The more components, the more entries of a vector must be known. So the error names the number of components.
+    # More components need more known entries in a vector.
     hint = f" with --components {components}" if bad.reason == "too_few_observed" else ""
     raise InputError(f"{path}, row {chunk.rows[bad.row]}: {bad.message}{hint}")
 
@@ -179,8 +181,7 @@ def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int
 def _report(model: Model, output: str, seconds: float, learned: int, *, clipped: int) -> None:
     """Print a table of the components, and how fast the vectors were learned.
 
-    `learned` is the number of these vectors. `clipped` is the number of outliers among the vectors, which were moved
-    towards the mean before they were learned.
+    `clipped` is the number of outliers, which were moved towards the mean.
     """
     out = console()
     ratios = model.explained_variance_ratio

@@ -42,7 +42,7 @@ def _describe_file(path: str, data: bytes) -> dict[str, Any]:
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         return _describe_model(data)
-    except DamagedFileError as error:  # also raised for an undamaged checkpoint, which is not a model
+    except DamagedFileError as error:  # the file may be an undamaged checkpoint
         is_checkpoint = "this is a checkpoint file" in str(error)
         if not is_checkpoint:
             raise
@@ -52,7 +52,7 @@ def _describe_file(path: str, data: bytes) -> dict[str, Any]:
 def _describe_model(data: bytes) -> dict[str, Any]:
     """Return the header of a model file, and the sizes and variances of its model. Raises `DamagedFileError`."""
     model = model_file.decode(data).model  # also checks the whole file
-    # Decoded once more, since the model does not keep the header. `upgrade_model` converts files of older formats.
+    # The model does not keep the header.
     header, _arrays = npz.decode(data, model_file.KIND, model_file.FORMAT_VERSION, earlier_format.upgrade_model)
     return {
         **header,
@@ -67,12 +67,12 @@ def _describe_model(data: bytes) -> dict[str, Any]:
 def _describe_checkpoint(data: bytes) -> dict[str, Any]:
     """Return the header of a checkpoint file, and the sizes of its fold. Raises `DamagedFileError`."""
     fold = checkpoint_file.decode(data).fold  # also checks the whole file
-    # Decoded once more, since the fold does not keep the header. `upgrade_checkpoint` converts files of older formats.
+    # The fold does not keep the header.
     header, _arrays = npz.decode(
         data, checkpoint_file.KIND, checkpoint_file.FORMAT_VERSION, earlier_format.upgrade_checkpoint
     )
-    del header["event_time"]  # a list of the last timestamps, which is too long to show
-    dimensions, columns = fold.state.C.shape  # the columns of C are the axes of the state
+    del header["event_time"]  # too long to show
+    dimensions, columns = fold.state.C.shape
     return {
         **header,
         "dimensions": dimensions,
@@ -172,7 +172,7 @@ def _flatten(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _format(value: Any, name: str = "") -> str:
     """Return a value as text for people; "–" if there is no value.
 
-    The name of the value says whether a number is a time, which is formatted as such.
+    The name says whether the value is a time.
     """
     is_unknown_time = name == "published_at" and value == 0
     if value in (None, "") or is_unknown_time:

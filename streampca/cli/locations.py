@@ -44,8 +44,8 @@ def check_writable(path_or_url: str, suffix: str) -> None:
         raise SettingsError(f"cannot write {path_or_url}: the name of this file must end with {suffix}")
     if store_url.find_scheme(path_or_url) is not None:
         store, name = open_parent_store(path_or_url)
-        check_name(name)  # raises if a store cannot have a file with this name
-        store.check()  # writes, reads and removes a small file
+        check_name(name)
+        store.check()
         return
     folder = Path(path_or_url).absolute().parent
     if Path(path_or_url).is_dir():
@@ -83,7 +83,7 @@ def _read_newest_model(location: str, topic: str | None) -> model_file.Published
         raise StoreError(
             f"{location} holds no models: give the file of one (`streampca fit`), or the store that workers write to"
         )
-    if topic is None and len(topics) != 1:  # it is not clear which topic is meant
+    if topic is None and len(topics) != 1:
         raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
     models = Models(store, topic or topics[0])
     model = models.newest()

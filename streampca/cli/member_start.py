@@ -52,19 +52,14 @@ class MemberStart(ABC):
         """Return the steps in their order; the last one finds the positions. The group is joined after all of them."""
 
     def create_in_flight(self, process: Process) -> InFlight[Any]:
-        """Create the threads that decode records, and that later do the loop's work on the vectors.
-
-        The bytes of records and vectors in flight are limited. If the decoding of records must be repeated, such as
-        while the schema registry is away, the records become `Undecoded`.
-        """
+        """Create the threads that decode records, and that later do the loop's work on the vectors."""
         decode: Callable[[Records], Vectors | Undecoded] = partial(decode_records, self.codec)
-        if process.spans:  # OpenTelemetry is set up, so each decoding becomes a span of a trace
+        if process.spans:  # OpenTelemetry is set up
             decode = process.spans.trace(decode)
         return InFlight(
             create_threads(),
             decode=decode,
             limit_bytes=in_flight_limit_bytes(self.settings),
-            # `process.prepared` is set up before every start. Its `threads` note the error of a thread that has died.
             check_threads=process.prepared.threads.raise_first_error,
         )
 
@@ -83,17 +78,15 @@ class MemberStart(ABC):
         return f"{self.settings.format} can be decoded"
 
     def _connect(self) -> str:
-        """Connect to the brokers and log in. Returns what was found: which brokers answer, and the login."""
+        """Connect to the brokers and log in. Returns which brokers answer, and the login."""
         settings = self.settings
         try:
             self.source = self.opened.enter_context(closing(create_client(settings)))
         except TopicError as error:
-            # A broker has answered, if only that the topic is wrong. So this step has passed, and the next one,
-            # `_find_topic`, raises the error.
+            # A broker has answered. The next step, `_find_topic`, raises this error.
             self._topic_error = error
         login = f", logged in as {settings.sasl_username}" if settings.sasl_username else ""
-        client_name = settings.client  # kafka-python or confluent
-        return f"{settings.bootstrap_servers} answers {client_name} ({settings.security_protocol}{login})"
+        return f"{settings.bootstrap_servers} answers {settings.client} ({settings.security_protocol}{login})"
 
     def _find_topic(self) -> str:
         """Look up the topic. Returns what was found: how many partitions it has, and its id."""
@@ -105,10 +98,7 @@ class MemberStart(ABC):
         return f"{self.settings.topic} has {count} partitions; its id is {shown_id}"
 
     def _find_dead_letter_topic(self) -> str:
-        """Check that the dead-letter topic may be written to and keeps letters, if one is set. Returns what was found.
-
-        Logs if the user may not read whether the topic is compacted.
-        """
+        """Check that the dead-letter topic, if it is set, may be written to and keeps letters. Returns a finding."""
         name = self.settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self.settings.on_bad_record}"

@@ -126,7 +126,6 @@ def reset(
 
     Example: streampca reset --topic readings --group-id streampca --to latest
     """
-    # One run does one of these things.
     exclusive_options = [option for option in (drop, adopt_topic, adopt_settings) if option]
     if len(exclusive_options) > 1:
         raise typer.BadParameter("--drop, --adopt-topic and --adopt-settings need a run each")
@@ -137,8 +136,7 @@ def reset(
     if role and not adopt_topic:
         raise typer.BadParameter("--role needs --adopt-topic")
     confirm = None if yes else typer.confirm  # None: do not ask
-    # The options of this command are only some of the settings. The other settings, also all of a worker, are read from
-    # the environment and the file of settings.
+    # Settings that are not options of this command come from the environment and the file.
     with read_settings("WorkerSettings" if adopt_settings else "ResetSettings", options) as settings:
         from streampca.cli import reset, reset_settings, reset_topic
 

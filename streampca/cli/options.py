@@ -44,7 +44,7 @@ class _SettingsCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # Typer does not export the class of the error for an unknown option, which alone has `possibilities`.
+            # Only the error for an unknown option has `possibilities`.
             if hasattr(error, "possibilities"):
                 error.message += _describe_variable(error.option_name)  # type: ignore[attr-defined]
             raise
@@ -120,12 +120,12 @@ def collect_file_options(
     from streampca.settings.field_paths import parse_conditions
 
     if separator:
-        separator = separator.replace("\\t", "\t")  # a tab that was typed as two characters
+        separator = separator.replace("\\t", "\t")  # typed as two characters
     if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
         raise SettingsError(f"--separator {separator!r}: must be one character")
     if encoding is not None:
         try:
-            "".encode(encoding)  # raises if the encoding is not known
+            "".encode(encoding)
         except LookupError:
             raise SettingsError(
                 f"--encoding {encoding}: Python does not know this encoding; write latin-1, for example"
@@ -138,17 +138,13 @@ def collect_file_options(
 
 
 def configure_log(options: Options) -> None:
-    """Configure the log before the other settings are read, so that mistakes in them are logged in the same format.
-
-    If the log's own settings have a mistake, the level is "info" for now. The mistake is reported when all settings are
-    read.
-    """
+    """Configure the log before the other settings are read."""
     from streampca.process import logs
     from streampca.settings.commands import LogSettings
 
     try:
         level = LogSettings.read(options.get("config")).log_level
-    except SettingsError:
+    except SettingsError:  # reported when all settings are read
         level = "info"
     logs.configure(level)
 
@@ -157,8 +153,7 @@ def configure_log(options: Options) -> None:
 def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
     """Configure the log, read the settings of the class named `kind`, and yield them. Raises `SettingsError`.
 
-    With `logs_errors`, an error in the block is logged as the last line and ends the process with an exit code. Each
-    variable STREAMPCA_… that is not a setting is then logged, too.
+    With `logs_errors`, an error in the block is logged and ends the process with an exit code.
     """
     from streampca.process import start
     from streampca.settings import commands
@@ -167,7 +162,6 @@ def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> 
     if logs_errors:
         _log_unknown_variables()
     on_error = start.exit_on_error() if logs_errors else nullcontext()
-    # If the block needs a package that only streampca[worker] installs, the error says how to install it.
     with on_error, explain_missing_worker_extra():
         yield getattr(commands, kind).read(**options)
 
@@ -190,41 +184,28 @@ def _log_unknown_variables() -> None:
 def command(
     app: typer.Typer, *setting_names: str, name: str | None = None, logs_errors: bool = False
 ) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that adds a function to `app` as a command, with these settings and `config` as options.
+    """Return a decorator that adds a function to `app` as a command, with these settings as options.
 
-    If the first parameter is annotated "WorkerSettings", for example, the function is called with an object of this
-    class. If the annotation is `Options`, the function is called with a dictionary of the options' values as given.
-    With `logs_errors`, an error that ends the command is the last line of its log instead of a line on stderr. The
-    decorator returns nothing: only `app` calls the function.
+    The function's first parameter is annotated `Options`, or with the name of a settings class. With `logs_errors`,
+    errors are logged instead of printed.
     """
     option_names = (*setting_names, "config")
 
     def add_command(function: Callable[..., None]) -> None:
-        """Add `function` to `app` as a command with the options `option_names`, and then its own parameters.
-
-        Typer calls `run`, and `run` calls `function`.
-        """
         settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            """Call `function`, which was decorated, with the arguments that the user gave on the command line.
-
-            If the first parameter of `function` is annotated `Options`, it gets the options as given. Otherwise its
-            annotation names a class of settings, and it gets an object of this class.
-            """
             options = {name: arguments.pop(name) for name in option_names}
-            first_annotation = settings_parameter.annotation  # of `function`
+            first_annotation = settings_parameter.annotation
             if first_annotation is Options:
                 function(options, **arguments)
                 return
-            class_name = first_annotation  # a string such as "WorkerSettings", since `read_settings` imports the class
-            with read_settings(class_name, options, logs_errors=logs_errors) as settings_of_command:
+            with read_settings(first_annotation, options, logs_errors=logs_errors) as settings_of_command:
                 function(settings_of_command, **arguments)
 
         run.__signature__ = _create_signature(option_names, own_parameters)  # type: ignore[attr-defined]
-        # Typer needs only the signature. If there were annotations, it would evaluate them, and so import the settings,
-        # which takes time.
+        # Typer would evaluate annotations, and so import the settings, which is slow.
         run.__annotations__ = {}
         app.command(name, cls=_SettingsCommand)(run)
 
@@ -237,8 +218,8 @@ def _create_signature(option_names: Iterable[str], own_parameters: Iterable[insp
     for name in option_names:
         annotation: Any = Annotated[str | None, typer.Option(metavar="VALUE")]
         if name == "config":
-            annotation = Config  # the annotation of the option --config: a path, with its own help
-        elif name in FLAGS:  # true or false, so the options have no value: --name and --no-name
+            annotation = Config
+        elif name in FLAGS:  # --name and --no-name
             annotation = Annotated[bool | None, typer.Option()]
         option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         parameters.append(option)

@@ -34,26 +34,22 @@ def run(
     repeat: bool,
     synthetic: bool,
 ) -> None:
-    """Send the rows of a file once or repeatedly, or generated rows without end; `rate` is in messages per second.
-
-    Raises `InputError` or `SourceError`.
-    """
+    """Send the rows of a file, or generated rows without end; `rate` is in messages per second."""
     has_file = file is not None
     if has_file == synthetic:  # both are given, or neither
         raise InputError("give either a file to send or --synthetic")
     try:
-        # The fields of a value that hold the vector: one field with d numbers, or d fields with one number each.
         layout = Layout.of_vector(settings.format, settings.field)
     except ValueError as error:
         raise SettingsError(f"field={settings.field}: {error}") from None
-    names = None  # of the dimensions
+    names = None
     d = settings.dimensions
-    if len(layout.fields) > 1:  # each path in `field` names a dimension, so `settings.dimensions` is not needed
+    if len(layout.fields) > 1:  # each path in `field` names a dimension
         names = name_paths(parse_paths(settings.field))
         d = len(names)
     rows = open_rows(file, file_options._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
     print_notes(rows)
-    values_and_shares = _encode_rows(rows, settings, layout, repeat)  # each with the share of the file that was read
+    values_and_shares = _encode_rows(rows, settings, layout, repeat)
     paced = _pace(values_and_shares, rate)
     started = time.monotonic()
     sent_count = _send(paced, settings, is_endless=repeat or synthetic)
@@ -66,7 +62,7 @@ def run(
 def _send(values: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, is_endless: bool) -> int:
     """Send values, each with the share of the file that was read. Return how many the broker has acknowledged.
 
-    Raises `SourceError` if the broker refuses a message, or does not acknowledge all of them in time.
+    Raises `SourceError` if some are refused or not acknowledged in time.
     """
     started = time.monotonic()
     sent_count = 0
@@ -92,20 +88,17 @@ def _send(values: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, i
 
 
 def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[tuple[bytes, float]]:
-    """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly.
-
-    The layout names the field of a value that holds the vector, or the d fields that hold one number each.
-    """
+    """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly."""
     writer = create_writer(settings, settings.format, settings.topic, layout)
     names = list(layout.fields)
-    passes = itertools.count() if repeat else range(1)  # over the file
+    passes = itertools.count() if repeat else range(1)
     for _ in passes:
-        for chunk in rows.chunks(skip_nulls=True):  # without rows whose vector is null
-            is_vector_in_one_field = len(names) == 1  # if not, each of d fields holds one number
-            columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T  # one column for each field
+        for chunk in rows.chunks(skip_nulls=True):
+            is_vector_in_one_field = len(names) == 1  # otherwise, each field holds one number
+            columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T
             values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
             if settings.format == "json":  # the other formats hold only the vector
-                other_columns = chunk.others  # all columns of the file that are not part of the vector
+                other_columns = chunk.others
                 values_by_field = {**other_columns, **values_by_field}
             for value in writer.write(values_by_field):
                 yield value, chunk.share
@@ -119,10 +112,9 @@ def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator
     started = 0.0
     for count, value in enumerate(values):
         if count == 0:
-            started = time.monotonic()  # not before, since the first value may take long
-        ahead_s = count / rate - (time.monotonic() - started)  # how long before its time the value would be yielded
-        # At a high rate, one sleep of `_SHORTEST_SLEEP_S` is for several values, since a sleep for each value would
-        # take much of the processor. A long wait is divided, since `time.sleep` refuses extremely long times.
+            started = time.monotonic()  # the first value may take long
+        ahead_s = count / rate - (time.monotonic() - started)
+        # One sleep may be for several values. `time.sleep` refuses extremely long times.
         while ahead_s > 0:
             time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
             ahead_s = count / rate - (time.monotonic() - started)

@@ -37,17 +37,13 @@ class Projector(NamedTuple):
 
 
 def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, file_options: FileOptions) -> None:
-    """Project the vectors of a file and write the result. Raises `StreampcaError`, and then writes no file.
-
-    `location` is the path or URL of a model file, the URL of a sidecar, or a store with models of `topic`.
-    """
+    """Project the vectors of a file and write the result. Raises `StreampcaError`, and then writes no file."""
     if basis not in ("principal", "whitened"):
         raise SettingsError(f"--basis {basis}: must be principal or whitened")
     with ExitStack() as opened:
         projector = _open_projector(location, basis, topic, opened)
-        # If the output is a table, the columns that are not part of the vector are written beside the coordinates.
         keeps_columns = output.suffix in TABLE_SUFFIXES
-        # Rows of JSON Lines keep their other fields in every output but .npy, which has only numbers.
+        # A .npy file has only numbers.
         is_json_lines = require_kind(str(file)).kind == "jsonl"
         keeps_json_fields = is_json_lines and output.suffix != ".npy"
         reads_other_columns = keeps_columns or keeps_json_fields
@@ -58,13 +54,12 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             others=reads_other_columns,
         )
         rows = open_rows(file, file_options)
-        # The numbers that stand for missing entries, such as -999; the model has learned with them.
         rows = rows._replace(missing_values=projector.missing_values)
         print_notes(rows)
-        # A table needs its columns before the first row. JSON fields come with each row, and need no types here.
-        types_of_other_columns = rows.others  # by name
+        # A table needs its columns before the first row.
+        types_of_other_columns = rows.others
         column_types = types_of_other_columns if keeps_columns else {}
-        opened.enter_context(threadpool_limits(1))  # so that results have the same bits as from a sidecar
+        opened.enter_context(threadpool_limits(1))  # for the same bits as from a sidecar
         vector_count = _project_rows(rows, projector, output, column_types)
     console().print(f"{vector_count:,} vectors projected by {projector.description}, written to {output}")
 
@@ -72,9 +67,7 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
 def _project_rows(rows: Rows, projector: Projector, output: Path, column_types: Mapping[str, Any]) -> int:
     """Project the rows, and write them to the output. Return the number of vectors.
 
-    `column_types` are the names and types of the other columns of a table. Prints which rows were skipped, and which
-    dimensions had no number in any row. Also warns if an element of an array was at different indices in two rows: an
-    index decides the dimension, so the numbers of this element were read as two dimensions.
+    `column_types` are the names and types of the other columns of a table.
     """
     vector_count = 0
     seen_names = SeenNames(projector.names)

@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Delete what was learned of the partition that `drop` names; without `drop`, reset the offsets of the group.
 
-    Raises `SettingsError` if the options do not go together, and what `_drop_partition` and `_reset_offsets` raise.
+    Raises `SettingsError` if the options do not go together.
     """
     if drop is not None:
         if to or partition is not None:
@@ -45,12 +45,8 @@ def run(
 
 
 def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, partition: int | None) -> None:
-    """Delete the committed offsets. With `to`, also save a checkpoint at the new position of each partition.
-
-    `to` and `partition` are the options --to and --partition. Raises `SourceError` if the group has members,
-    `TopicReplacedError` if the checkpoints are of another topic, and `SettingsError` if records would be learned twice.
-    """
-    if to and _must_be_time(to):  # it is neither a word, such as "latest", nor offsets
+    """Delete the committed offsets. With `to`, also save a checkpoint at the new position of each partition."""
+    if to and _must_be_time(to):
         _parse_time_ms(to)  # refuses a wrong time before brokers are asked
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
@@ -60,9 +56,8 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
             checkpoint.refuse_other_topic(topic_id)
         new_checkpoints: list[Checkpoint] = []
         if to:
-            # The new position of each partition; of `partition` only, if it is given.
             positions = find_positions(admin, settings.topic, to, partition)
-            # Raises if a partition was learned beyond its new position: its records would be learned twice.
+            # Raises if records would be learned twice.
             new_checkpoints = _make_checkpoints(checkpoints, topic_id, positions)
         committed = find_committed_offsets(admin, settings.topic, settings.group_id)
         offsets = format_offsets({tp.partition: found.offset for tp, found in committed.items()})
@@ -95,9 +90,9 @@ def refuse_members(admin: KafkaPythonAdmin, group_id: str) -> None:
 
 
 def warn_of_running_processes(settings: StoreSettings) -> None:
-    """Warn of workers and members of transform that have reported to the store within the last minute.
+    """Warn of workers and members of transform that have reported within the last minute.
 
-    They may be members of a group at another cluster, which the brokers of this cluster do not know.
+    Brokers do not know the members of a group at another cluster.
     """
     reports = ProcessStatuses(open_store(settings.store), settings.topic).all()
     running = [report.name for report in reports if report.is_running(time.time())]
@@ -106,15 +101,15 @@ def warn_of_running_processes(settings: StoreSettings) -> None:
 
 
 def read_newest_checkpoints(checkpoints: Checkpoints) -> Iterator[Checkpoint]:
-    """Yield the newest checkpoint of each partition of the topic and of each backfill, one at a time.
+    """Yield the newest checkpoint of each partition and of each backfill.
 
-    Raises `DamagedFileError` if the newest file of a partition cannot be read: an older one lacks records.
+    Raises `DamagedFileError` if the newest file cannot be read: an older one lacks records.
     """
     for partition, offset in checkpoints.newest_offsets().items():
         newest = checkpoints.newest(partition)
-        if newest is None:  # all files of the partition were deleted after `newest_offsets` had listed them
+        if newest is None:  # deleted meanwhile
             continue
-        # If the newest file is damaged, `newest` is the content of an older one.
+        # If the newest file is damaged, `newest` is an older one.
         is_older_file = newest.fold.position < offset
         if is_older_file:
             raise DamagedFileError(
@@ -130,10 +125,7 @@ def format_offsets(offsets: Mapping[int, int]) -> str:
 
 
 def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> None:
-    """Delete what was learned of the partition or backfill with this name, and its committed offset.
-
-    Raises `SettingsError` if the name is wrong or nothing was learned, and `SourceError` if the group has members.
-    """
+    """Delete what was learned of the partition or backfill with this name, and its committed offset."""
     partition = parse_partition(name)
     if partition is None:
         raise SettingsError(f"--drop {name}: must be the number of a partition, or backfill-0 for the first backfill")
@@ -163,7 +155,7 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
         return earliest
     if to == "latest":
         return latest
-    # A single number is the offset of every partition. If the option has no offsets at all, it is a time.
+    # A single number is the offset of every partition.
     offsets = dict.fromkeys(partitions, int(to)) if to.isdecimal() else parse_offsets(to)
     if offsets is not None:
         _refuse_wrong_offsets(topic, to, offsets, latest)
@@ -178,10 +170,7 @@ def _must_be_time(to: str) -> bool:
 
 
 def _parse_time_ms(to: str) -> int:
-    """Return the time that the option --to names, in milliseconds since 1970. Raises `SettingsError`.
-
-    The option may also be "earliest", "latest" or offsets; the caller has already found that it is none of these.
-    """
+    """Return the time that the option --to names, in milliseconds since 1970. Raises `SettingsError`."""
     try:
         return parse_iso_time_ms(to)
     except ValueError as error:
@@ -189,14 +178,11 @@ def _parse_time_ms(to: str) -> int:
 
 
 def _find_offsets_at(admin: KafkaPythonAdmin, topic: str, time_ms: int, latest: Mapping[int, int]) -> Mapping[int, int]:
-    """Return the offset of the first record at or after a time in each partition of `latest`.
-
-    If a partition has no such record, its offset in `latest` is returned.
-    """
+    """Return the offset of the first record at or after a time in each partition; without such a record, its end."""
     found = admin.client.list_partition_offsets({TopicPartition(topic, p): time_ms for p in latest})
     positions = {}
     for p, end in latest.items():
-        offset = found[TopicPartition(topic, p)].offset  # -1: no record of the partition is as late
+        offset = found[TopicPartition(topic, p)].offset  # -1: no such record
         positions[p] = offset if offset >= 0 else end
     return positions
 

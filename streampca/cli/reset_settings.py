@@ -13,23 +13,19 @@ from streampca.stores.choice import open_store
 
 
 def run(settings: WorkerSettings, confirm: Confirm) -> None:
-    """Rewrite each checkpoint that has other settings, so that it has these settings.
-
-    Raises `SettingsError` if what was learned makes no sense with the new settings, `TopicReplacedError` if it was
-    learned from another topic, and `SourceError` if the group has members.
-    """
+    """Rewrite each checkpoint that has other settings, so that it has these settings."""
     config = create_worker_config(settings).fold
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
         refuse_members(admin, settings.group_id)
-    partitions = []  # whose checkpoints are rewritten
+    partitions = []
     for checkpoint in read_newest_checkpoints(checkpoints):
         checkpoint.refuse_other_topic(topic_id)
         changes = checkpoint.find_changes(config)
-        # A checkpoint that has learned nothing needs no change: a worker accepts it with any settings.
+        # If nothing was learned, a worker accepts any settings.
         if changes and checkpoint.fold.stats.learned:
-            checkpoint.adopt_settings(config)  # raises if the settings make no sense; nothing was written yet
+            checkpoint.adopt_settings(config)  # if this raises, nothing was written yet
             partitions.append(checkpoint.partition)
             console().print(f"partition {partition_name(checkpoint.partition)}: {', '.join(map(str, changes))}")
     if not partitions:

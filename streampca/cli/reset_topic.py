@@ -42,9 +42,7 @@ class AdoptedTopic(NamedTuple):
 def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | None) -> None:
     """Let worker and transform continue in the topic of these brokers, at the offsets that the option --to names.
 
-    The topic was moved to these brokers, where it has another id. To adopt the topic is to give the new id and the
-    offsets of --to to checkpoints, and to the offsets that transform has committed. Checkpoints and offsets with the
-    new id already stay as they are, so that a killed command can be repeated. `role` is the option --role.
+    A killed command can be repeated.
     """
     if not to:
         raise SettingsError("--adopt-topic needs --to: an offset of the old topic is another record in this topic")
@@ -69,8 +67,7 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
         positions = format_offsets(adopted.positions)
         ask(confirm, f"Continue in {settings.topic} with the id {topic_id} at the offsets {positions}?")
         if partitions_to_adopt:
-            # The offsets are deleted before the checkpoints get the new id. A repeated command comes here only while a
-            # checkpoint has the old id, so it would not delete offsets that were left when the command was killed.
+            # If the checkpoints came first, a command repeated after a kill would keep the offsets.
             committed_by_workers = find_committed_offsets(admin, settings.topic, settings.group_id)
             delete_committed_offsets(admin, settings.group_id, list(committed_by_workers))
             for partition in partitions_to_adopt:
@@ -90,19 +87,15 @@ def _choose_roles(settings: ResetSettings, role: str | None) -> list[str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions whose newest checkpoint does not have the topic id of `adopted`, and print the ids.
+    """Return the partitions whose newest checkpoint does not have the adopted topic's id, and print the ids.
 
-    A topic that was moved to another cluster has a new id. To adopt the topic is to continue checkpoints with the old
-    id. `adopted.positions` has the offset at which each partition of the moved topic is to continue. Partitions without
-    a checkpoint are returned, too. Raises `SettingsError` if the store holds no checkpoint, or a checkpoint of a
-    partition that the moved topic does not have.
+    Raises `SettingsError` if nothing was learned, or if the topic lacks a learned partition.
     """
-    id_by_partition = {}  # the id of the topic from which the partition was learned
+    id_by_partition = {}  # ids of topics
     for checkpoint in read_newest_checkpoints(checkpoints):
-        # A backfill, which was learned from files, has a number like a partition, but the topic has no such partition.
         if not is_backfill(checkpoint.partition):
             id_by_partition[checkpoint.partition] = checkpoint.topic_id
-    if not id_by_partition or max(id_by_partition) not in adopted.positions:  # partitions are numbered from 0
+    if not id_by_partition or max(id_by_partition) not in adopted.positions:
         raise SettingsError(
             f"{adopted.name} has {len(adopted.positions)} partitions here, but the store holds checkpoints of "
             f"{len(id_by_partition)}, the last {max(id_by_partition, default='none')}: correct store or topic, or add "
@@ -119,10 +112,7 @@ def _make_transform_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets that transform's group must commit to continue in the adopted topic.
 
-    The adopted topic is the topic in its new cluster, where it has another id. A partition is left out if its offset
-    was committed with this id already. For each other partition, prints the id of the topic that the group has read.
-    The metadata of the new offset keep the shape of the outputs (the numbers of components and dimensions), which later
-    outputs must have, too.
+    A partition is left out if its offset has the topic's id already.
     """
     offsets = {}
     for partition, position in adopted.positions.items():
@@ -132,24 +122,20 @@ def _make_transform_offsets(
         if id_before == adopted.id:
             continue
         console().print(f"transform, partition {partition}: the topic's id was {id_before or 'none'}")
-        shape = read_shape(metadata_before)  # None if the metadata have no shape
-        # `last` is the record before the offset, which is not known here.
+        shape = read_shape(metadata_before)
         metadata = format_output_metadata(shape, adopted.id, last=None)
         terminated = f"{metadata}\0"  # librdkafka may read on until there is a zero
-        # A leader epoch of the old cluster means nothing here.
         offsets[tp] = OffsetAndMetadata(offset=position, metadata=terminated, leader_epoch=_NO_LEADER_EPOCH)
     return offsets
 
 
 def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition: int) -> None:
-    """Rewrite the newest checkpoint of a partition with the id of the adopted topic, and the position in this topic."""
+    """Give the newest checkpoint of a partition the id of the adopted topic, and the position in this topic."""
     position = adopted.positions[partition]
     before = checkpoints.newest(partition)
     if before is None:
         checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
         return
-    # `fold.skip` is not used, since it would count the records between the positions as lost. `last`, the last record
-    # read, is removed: workers send its leader epoch to find out whether the log was truncated, and the epochs of the
-    # old cluster mean nothing to the new brokers.
+    # `fold.skip` would count lost records. `last` has a leader epoch of the old cluster.
     fold = replace(before.fold, position=position, last=None)
     checkpoints.replace(before, replace(before, topic_id=adopted.id, fold=fold))

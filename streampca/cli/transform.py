@@ -33,20 +33,19 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        # Called if no commit has succeeded for long. If brokers would accept a save from a new client, the fault is in
-        # this process, which then reports that it is unhealthy.
+        # If brokers accept a save, but commits fail, this process is unhealthy.
         could_save=partial(would_brokers_accept_save, settings),
-        save_after_s=0.0,  # a save is due at once: each transaction is committed within a second
+        save_after_s=0.0,  # each transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
         find_model, *later_steps = start.steps()
         try:
             has_found_model = _wait_for_model(process, find_model)
-            if not has_found_model:  # a signal has ended the wait
+            if not has_found_model:
                 return
-            fixed_version = start.model.version  # None if always the newest model is used
-            if fixed_version is not None:  # log, metrics and status reports show the version and its pins
+            fixed_version = start.model.version
+            if fixed_version is not None:
                 process.member.notify(ModelFixed(fixed_version, start.pin_names))
             start.model_cache.start(POLL_INTERVAL_S)
             process.do_steps(later_steps)
@@ -58,13 +57,10 @@ def run(settings: TransformSettings) -> None:
 
 
 def _wait_for_model(process: Process, find_model: Step) -> bool:
-    """Repeat the step that finds the model, maybe for days, until it is done. Return False if a signal ends the wait.
-
-    When the function has returned, a signal ends the process at once, until the member's loop runs.
-    """
-    stop_signals: list[str] = []  # the names of the signals that have come
+    """Repeat the step that finds the model until it is done. Return False if a signal ends the wait."""
+    stop_signals: list[str] = []
     stop_on_signals(stop_signals.append)
-    process.do_steps([find_model], stop_signals)  # returns when the step is done, or soon after a signal was added
+    process.do_steps([find_model], stop_signals)  # returns early after a signal
     end_on_signals()  # from now on, a signal ends the process at once
     return not stop_signals
 
@@ -84,11 +80,11 @@ def _create_transformer(start: TransformStart, process: Process) -> Transformer:
         topic=settings.output_topic,
         codec=start.codec,
         model=start.model,
-        output_fields=start.output_fields,  # which results of a projection outputs have, such as coordinates
-        packer=start.packer,  # encodes outputs
+        output_fields=start.output_fields,
+        packer=start.packer,
         source_topic=settings.topic,
         dead_letter_topic=settings.dead_letter_topic,
-        only_p_below=settings.only_p_below,  # records with a higher p-value get no output; None: all get outputs
+        only_p_below=settings.only_p_below,  # records with a higher p-value get no output
     )
     return Transformer(
         config=start.config,
@@ -96,6 +92,6 @@ def _create_transformer(start: TransformStart, process: Process) -> Transformer:
         in_flight=start.create_in_flight(process),
         transactions=start.transactions,
         outputs=outputs,
-        start_finder=start.start_finder,  # finds the offset at which each partition is read from
-        notify=process.member.notify,  # tells log, metrics and status reports what the member does
+        start_finder=start.start_finder,
+        notify=process.member.notify,
     )

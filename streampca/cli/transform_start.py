@@ -32,9 +32,9 @@ _UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member h
 
 def create_codec(settings: TransformSettings, published: PublishedModel) -> Codec:
     """Create the codec that decodes records into vectors, and rejects records that the model cannot project."""
-    # The schema of outputs has fields for a single vector, so a record with several vectors is rejected.
+    # The schema of outputs has fields for a single vector.
     output_has_schema = settings.output_format in ("avro", "protobuf")
-    judge = Judge.of_projected(  # rejects vectors that the model cannot project, such as infinite ones
+    judge = Judge.of_projected(
         published.model.dimensions,
         settings.vector_dtype,
         impute=published.impute,
@@ -46,7 +46,7 @@ def create_codec(settings: TransformSettings, published: PublishedModel) -> Code
         field=settings.field,
         schemas=create_schemas(settings),
         where=settings.where,
-        label=settings.label,  # path to a text in each record, such as a machine's name, for its output
+        label=settings.label,
         allows_several=not output_has_schema,
     )
 
@@ -69,35 +69,32 @@ class TransformStart(MemberStart):
         self._models = Models(store, settings.topic)
         self._pins = Pins(store, settings.topic)
         self.model_cache = ModelCache(self._models)
-        has_p_limit = settings.only_p_below is not None  # only vectors with a p-value below it are written
+        has_p_limit = settings.only_p_below is not None
         self.output_fields = OutputFields(
-            emitted=settings.emitted,  # the fields that the setting emit names, such as coordinates
+            emitted=settings.emitted,
             basis=settings.basis,
             with_p=has_p_limit,
-            with_label=settings.label != "",  # a label is a text in each record, such as a machine's name
+            with_label=settings.label != "",
         )
         """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
-        # p-values are computed from the past scores of a model. With any limit `p_below`, `CurrentModel` waits for a
-        # model with past scores; with None, it takes any model.
+        # With a limit, `CurrentModel` waits for a model with past scores.
         p_below = None
         if self.output_fields.needs_past_scores:
-            no_limit = 1.0  # every p-value is at most 1, so no output is left out
+            no_limit = 1.0  # every p-value is at most 1
             p_below = settings.only_p_below or no_limit
         self.model = CurrentModel(
             self.model_cache,
             settings.model_version,
             settings.output_topic,
             p_below=p_below,
-            field=settings.field_with_names,  # the model's names of dimensions must be those in `field`
+            field=settings.field_with_names,
             pins=self._pins.all,
         )
 
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        `after` names the steps whose results a step uses. `waits_for` names what a step waits for while it fails, for
-        the log; the default is the brokers. The command `streampca doctor` does the same steps, but if a step writes
-        something, the command does the step's `check` instead.
+        If a step has a `check`, `streampca doctor` does that instead.
         """
         return [
             Step("model", self._find_model, waits_for="model"),
@@ -105,12 +102,12 @@ class TransformStart(MemberStart):
             Step("format", self._create_codec, after=["model"]),
             Step(
                 "output schema",
-                self._create_packer,  # the packer encodes outputs; their schema is registered
+                self._create_packer,
                 after=["format"],
                 waits_for="the schema registry",
                 check=self._check_output_format,
             ),
-            *self._list_steps_at_brokers(),  # the steps "broker", "topic" and "dead-letter topic" of every member
+            *self._list_steps_at_brokers(),  # "broker", "topic" and "dead-letter topic"
             Step(
                 "output topic",
                 self._find_output_topic,
@@ -127,10 +124,9 @@ class TransformStart(MemberStart):
         ]
 
     def _find_model(self) -> str:
-        """Load the model to project with. Returns the model's version and numbers of components and dimensions.
+        """Load the model to project with. Returns its version and sizes.
 
         Raises `NotYetError` while no model has been published, and `TimeoutError` while the store's folder is missing.
-        After both, a start tries again.
         """
         missing_folder = self._models.store.missing()
         if missing_folder:
@@ -138,14 +134,12 @@ class TransformStart(MemberStart):
                 f"there is no store at {missing_folder}: start a worker first, mount its volume, or correct store"
             )
         self._models.versions()  # raises if the store cannot be read
-        self.model_cache.poll()  # loads the newest model
-        # Uses the version that the setting model_version fixes; without the setting, the newest model.
-        why_no_model = self.model.refresh()  # "" if there is a model
+        self.model_cache.poll()
+        why_no_model = self.model.refresh()
         if why_no_model:
             raise NotYetError(why_no_model)
-        fixed_version = self.model.version  # None: always the newest model is used
+        fixed_version = self.model.version
         if fixed_version is not None:
-            # Users may pin a version, that is give it a name, such as `production`. The log shows these names.
             self.pin_names = [name for name, version in self._pins.all().items() if version == fixed_version]
         used = self.model.published
         scores = "without" if used.past_scores is None else "with"
@@ -153,14 +147,11 @@ class TransformStart(MemberStart):
         return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
 
     def _create_codec(self) -> str:
-        """Create the codec for the dimensions of the model. Returns a sentence on what the codec decodes.
-
-        Also sets whether outputs name the dimensions, since the model with the names is now known.
-        """
+        """Create the codec for the dimensions of the model. Returns a sentence on what the codec decodes."""
         published = self.model.published
         self.output_fields = replace(self.output_fields, with_names=published.names is not None)
         codec = create_codec(self.settings, published)
-        return self._use_codec(codec)  # sets `self.codec`, and checks that the packages of the format are installed
+        return self._use_codec(codec)
 
     def _check_output_format(self) -> str:
         return self._create_packer(registers=False)
@@ -168,18 +159,16 @@ class TransformStart(MemberStart):
     def _create_packer(self, *, registers: bool = True) -> str:
         """Create the packer, which encodes outputs. Returns a sentence on the format of outputs.
 
-        If the format has a schema, it is registered. Without `registers`, the registry is only asked whether it would
-        accept the schema.
+        Without `registers`, the registry is only asked whether it would accept the schema.
         """
         settings = self.settings
         if settings.output_format == "arrow":
-            from streampca.transform.arrow import ArrowPacker  # imported here, since pyarrow may not be installed
+            from streampca.transform.arrow import ArrowPacker  # pyarrow may not be installed
 
             self.packer = ArrowPacker()
         else:
             layout = self.output_fields.layout
             writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
-            # In a format whose values may hold several vectors, the fields of outputs are lists, even for one vector.
             self.packer = RecordPacker(writer, always_lists=self.codec.is_batch)
         return f"outputs can be written as {settings.output_format}"
 
@@ -192,9 +181,9 @@ class TransformStart(MemberStart):
     def _check_output_partitions(self) -> str:
         """Check the output topic, and that it has at least as many partitions as the topic.
 
-        A member does not check this at its start: it lets a partition wait until the output topic has a place for it.
+        A member starts without this check: some partitions then wait.
         """
-        finding = self._find_output_topic()  # sets `output_partitions`
+        finding = self._find_output_topic()
         settings = self.settings
         require_output_partitions(
             settings.output_topic, self.output_partitions, settings.topic, self.source.partitions()
@@ -212,23 +201,22 @@ class TransformStart(MemberStart):
     def _open_transactions(self, settings: TransformSettings) -> str:
         """Create the member's transactions, and recover what an earlier process left open.
 
-        Returns a sentence on the transactional ids. Raises `SourceError` if the user may not use these ids.
+        Returns a sentence on the transactional ids.
         """
         topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
         transactions = create_transactions(settings, self.source, topics)
         ids = f"transactional ids that begin with {settings.group}-"
         try:
             transactions.recover()
-        except TopicError as error:  # also raised if a right on the transactional id is missing
+        except TopicError as error:  # a right on the transactional id may be missing
             raise SourceError(f"{error}; transform needs the rights Write and Describe for {ids}") from None
         self.transactions = self.opened.enter_context(closing(transactions))
         return f"this user may use {ids}"
 
     def _check_group(self) -> str:
-        """Check that the group's earlier outputs are of this topic and of the model's shape. Returns what was found.
+        """Check that the group's earlier outputs fit this topic and this model. Returns what was found.
 
-        The shape is the numbers of components and dimensions. Also checks that no output would be written twice, and
-        sets the offset at which each partition continues.
+        Also sets the offset at which each partition continues.
         """
         settings = self.settings
         self.start_finder = StartFinder(
@@ -236,14 +224,12 @@ class TransformStart(MemberStart):
             topic=settings.topic,
             output_topic=settings.output_topic,
             open_outputs=partial(open_reader, settings, settings.output_topic),
-            require_shape=self.model.require_shape,  # raises if earlier outputs have another shape
+            require_shape=self.model.require_shape,
             transform_start=settings.transform_start_at,
         )
-        finding = self._find_committed()  # a sentence
-        # An output is written to the partition of the same number. A partition without such an output partition waits.
+        finding = self._find_committed()
+        # The other partitions wait.
         writable = [partition for partition in self.source.partitions() if partition < self.output_partitions]
-        # Reads the committed offsets and, for partitions without an offset, maybe the newest outputs. Raises if outputs
-        # would be written twice.
         starts = self.start_finder.find(writable)
         self.positions = {}
         for partition, start in starts.positions(writable).items():

@@ -39,17 +39,16 @@ def run(settings: WorkerSettings) -> None:
         metrics,
         worker_log,
         log_fields,
-        # Called if no save has succeeded for long. If brokers would accept a save from a new client, the fault is in
-        # this process, which then reports that it is unhealthy.
+        # If brokers accept a save, but checkpoints fail, this process is unhealthy.
         could_save=partial(would_brokers_accept_save, settings),
-        save_after_s=settings.checkpoint_interval_s,  # a record should be saved so soon after it was read
+        save_after_s=settings.checkpoint_interval_s,
     ) as process:
         start = WorkerStart(settings, store)
         process.do_steps(start.steps())
         worker = _create_worker(start, store, process)
         log.info("worker started")
         try:
-            process.prepared.run_loop(worker.run, worker.stop)  # learns, until a signal leads to `worker.stop`
+            process.prepared.run_loop(worker.run, worker.stop)  # until a signal
         finally:
             worker_log.log_end(process.member.state)
 

@@ -23,12 +23,10 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         oversampling=settings.oversampling,
         center=settings.center,
         dtype=settings.model_dtype,
-        impute=settings.missing == "impute",  # whether vectors may lack entries, which are then filled
-        missing_values=settings.missing_values,  # the numbers that stand for missing entries, such as -999
+        impute=settings.missing == "impute",
+        missing_values=settings.missing_values,
         standardize=settings.standardize,
     )
-    # The paths in the setting `field` name the dimensions. In CSV, `field` has the positions of cells, so dimensions
-    # have no names, and `field_with_names` is empty. In other formats, `field_with_names` is the same as `field`.
     names = dimension_names(settings.field_with_names, settings.dimensions)
     if not npz.are_valid_names(names, settings.dimensions):
         raise SettingsError(f"field: names must differ and have at most {npz.MAX_NAME} characters")
@@ -45,7 +43,7 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         ),
         codec=Codec(
             settings.format,
-            Judge.of(learning_config),  # the judge rejects vectors that cannot be learned
+            Judge.of(learning_config),
             field=settings.field,
             schemas=create_schemas(settings),
             where=settings.where,
@@ -53,5 +51,5 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         on_bad_record=settings.bad_record_policy,
         on_offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
-        start=settings.start_at,  # the setting `start`, with a time as a number
+        start=settings.start_at,
     )

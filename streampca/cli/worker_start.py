@@ -38,18 +38,15 @@ class WorkerStart(MemberStart):
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        `after` names the steps whose results a step uses. `waits_for` names what a step waits for while it fails, for
-        the log; the default is the brokers. The command `streampca doctor` does the same steps, but if a step writes
-        something or takes long, the command does the step's `check` instead.
+        If a step has a `check`, `streampca doctor` does that instead.
         """
         return [
             Step("store", self._check_store, waits_for="the store"),
             Step("format", self._create_config),
-            *self._list_steps_at_brokers(),  # the steps "broker", "topic" and "dead-letter topic" of every member
-            # Before the group is joined: while a member compiles, it does not poll, and the whole group would wait.
-            # Doctor compiles nothing, and only finds out which OpenBLAS kernels NumPy uses.
+            *self._list_steps_at_brokers(),  # "broker", "topic" and "dead-letter topic"
+            # Before the group is joined, since a member does not poll while it compiles.
             Step("matrix kernels", self._compile_learning_functions, after=["format"], check=describe_openblas_kernels),
-            Step("consumer group", self._find_committed, after=["topic"]),  # looks up the group's committed offsets
+            Step("consumer group", self._find_committed, after=["topic"]),
             Step(
                 "checkpoints",
                 self._check_checkpoints,
@@ -92,13 +89,10 @@ class WorkerStart(MemberStart):
     def _check_checkpoints(self, *, every: bool = False) -> str:
         """Check that checkpoints match the settings, the topic and the group. Returns how many were checked.
 
-        With `every`, the newest checkpoints of all partitions and backfills are checked. Without `every`, at most two
-        checkpoints are checked, one of a partition and one of a backfill, since a topic may have a thousand partitions.
-        The checkpoints of other partitions are checked when the partitions are assigned.
+        Without `every`, only one partition and one backfill are checked.
         """
         folds = check_before_joining(self.checkpoints, self.config.fold, self.topic_id, self.committed, every=every)
-        # Doctor, which checks all, computes the lag from these offsets. A fold that has read nothing has the position
-        # -1, and its next offset is 0.
+        # A fold that has read nothing has the position -1.
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
         if not folds:
             return f"none yet; partitions begin at {self.settings.start}"

@@ -36,17 +36,15 @@ def _make_synchronous(
 ) -> "Callable[Concatenate[Client, Arguments], Answer]":
     """Turn a coroutine function into a method that runs it to its end.
 
-    `call` awaits only `_ask`, which returns without waiting in a synchronous client. So a single `send(None)` runs the
-    coroutine to its end, and the result is in the `StopIteration`.
+    `call` awaits only `_ask`, which never waits in a synchronous client.
     """
 
     @wraps(call)
     def run_synchronously(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
-        """Run the coroutine of `call` to its end in one step: it awaits only `_ask`, which here never waits."""
         coroutine = call(self, *args, **options)
         try:
             coroutine.send(None)
-        except StopIteration as end:  # the coroutine has returned
+        except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         raise AssertionError("the coroutine waits for something else than httpx.Client")
 
@@ -65,7 +63,6 @@ class _Sidecar:
             raise SidecarError(NO_ANSWER, f"{url} is not the URL of a sidecar, such as http://localhost:8000")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._url = url
-        # Version as a call asked for it (number, pin, None for the newest) → names of the model's dimensions.
         self._names_by_asked_version: dict[calls.Version, ModelNames] = {}
         self._http = self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
         is_unreachable = tenacity.retry_if_exception_type(httpx.ConnectError)
@@ -74,7 +71,7 @@ class _Sidecar:
             "retry": is_unreachable | is_unavailable,
             "stop": tenacity.stop_after_delay(retry_s),
             "wait": tenacity.wait_random_exponential(multiplier=0.1, max=2),
-            "retry_error_callback": _return_last_answer,  # after `retry_s`: even an answer with status 503
+            "retry_error_callback": _return_last_answer,  # even an answer with status 503
         }
 
     async def _ask(self, **request: Any) -> httpx.Response:
@@ -95,8 +92,7 @@ class _Sidecar:
         """Return an error that says why no answer came, and what to try."""
         cause = str(error).rstrip(".") or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in cause:
-            # httpx does not trust the sidecar's certificate. The remedy is a condition that the user has to fulfil, by
-            # setting this environment variable: httpx then trusts the authorities in the file that the variable names.
+            # httpx trusts the authorities in the file that this variable names.
             remedy = "SSL_CERT_FILE names a file with its authority's certificate"
         else:
             other_scheme = "http" if self._url.lower().startswith("https") else "https"

@@ -154,12 +154,7 @@ async def _send_vectors(
     asked_version: Version,
     **params: Any,
 ) -> Answer:
-    """Send vectors to an operation of the sidecar, and return the answer as an object of `answer_type`.
-
-    The columns of a table and the fields of records are matched with the names of the model's dimensions. The client
-    asks the sidecar for the names, and uses the names again as long as the same version of the model answers.
-    `asked_version` is the version as the caller asked for it: a number, a pin, or None for the newest.
-    """
+    """Send vectors to an operation of the sidecar, and return its answer as an `answer_type`."""
     columns = columns_of(vectors)
     has_records = isinstance(vectors, Sequence) and len(vectors) > 0 and isinstance(vectors[0], Mapping)
     if columns is None and not has_records:
@@ -171,8 +166,7 @@ async def _send_vectors(
         rows = names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
         return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
-    # The version that a pin or None means can change. So send with the known names, and return the answer only if the
-    # version of the known names has answered. Otherwise forget the known names, ask for the new names, and send again.
+    # The names are kept between calls. Meanwhile, a pin or None may mean another version.
     known_names = sidecar._names_by_asked_version.pop(asked_version, None)
     if known_names:
         answer = await send_matched(known_names, asked_version)
@@ -180,7 +174,7 @@ async def _send_vectors(
             sidecar._names_by_asked_version[asked_version] = known_names
             return answer
     new_names = ModelNames.of(await model(sidecar, version=asked_version))
-    # This request asks for exactly the version of the new names. Otherwise, a version that appears now could answer.
+    # A newer version may appear now, so ask for the version of these names.
     answer = await send_matched(new_names, new_names.version)
     sidecar._names_by_asked_version[asked_version] = new_names
     return answer
@@ -195,9 +189,9 @@ async def _send_in_pieces(
     version: Version,
     **params: Any,
 ) -> Answer:
-    """Send an array (n, d) or records in pieces that the sidecar accepts, and join the answers into one of this type.
+    """Send rows in pieces that the sidecar accepts, and join the answers.
 
-    All pieces are answered by the version of the model that has answered the first piece.
+    One version of the model answers all pieces.
     """
     encode: Callable[[Any], dict[str, Any]] = _encode_records
     if isinstance(rows, np.ndarray):
@@ -205,22 +199,22 @@ async def _send_in_pieces(
         if rows.ndim != 2:
             raise ValueError(f"rows must be an array of shape (n, d), not {rows.shape}")
     answers: list[dict[str, Any]] = []
-    pieces = _split(rows)  # (start, stop) of each piece that is still to be sent
+    pieces = _split(rows)
     while pieces:
         start, stop = pieces.pop(0)
         headers_and_body = encode(rows[start:stop])
         query = _drop_unset(**params, version=version)
         response = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=query, **headers_and_body)
         if response.status_code == _TOO_LARGE and stop - start > 1:
-            # This sidecar has lower limits, or the answer would be too large: send both halves.
+            # The sidecar has lower limits, or its answer would be too large.
             middle = (start + stop) // 2
             pieces = [(start, middle), (middle, stop), *pieces]
             continue
         has_all_rows = stop - start == len(rows)
-        error_prefix = "" if has_all_rows else f"in rows[{start}:{stop}], "  # an error names the rows of the piece
+        error_prefix = "" if has_all_rows else f"in rows[{start}:{stop}], "
         with np.load(io.BytesIO(_read_content(response, error_prefix)), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
-        version = int(answers[0]["version"])  # the next pieces ask for the version that has answered the first
+        version = int(answers[0]["version"])
     return _join(answers, answer_type)
 
 
@@ -250,8 +244,7 @@ def _join(answers: Sequence[Mapping[str, Any]], answer_type: Callable[..., Answe
 def _encode_array(rows: NDArray[Any]) -> dict[str, Any]:
     """Return headers and body of a request with an array.
 
-    The body is a .npy file, whose header says how many numbers a vector has. A body without a header would be cut by
-    the model's d: the sidecar could read 2 vectors of 6 numbers as 3 vectors of 4.
+    The body is a .npy file, since its header tells the sidecar the array's shape.
     """
     dtype = "<f4" if rows.dtype == np.float32 else "<f8"
     content = io.BytesIO()
@@ -285,8 +278,7 @@ def _drop_unset(**params: Any) -> dict[str, str]:
 def _read_content(answer: "httpx.Response", error_prefix: str = "") -> bytes:
     """Return the content of a successful answer. Raises `SidecarError` for any other answer.
 
-    `error_prefix` says which rows were sent, such as "in rows[0:10], ". In the text of the error, the prefix stands
-    before the explanation that the sidecar has sent.
+    `error_prefix` says which rows were sent, such as "in rows[0:10], ".
     """
     if answer.is_success:
         return answer.content
@@ -294,7 +286,7 @@ def _read_content(answer: "httpx.Response", error_prefix: str = "") -> bytes:
         problem = orjson.loads(answer.content)
         text = f"{error_prefix}{problem['detail']}"
         type_ = str(problem["type"])
-    except (ValueError, KeyError, TypeError):  # the answer is not a sidecar's, but perhaps a proxy's
+    except (ValueError, KeyError, TypeError):  # perhaps a proxy has answered
         text = f"status {answer.status_code}, and not an answer of a sidecar"
         type_ = None
     raise SidecarError(answer.status_code, f"{answer.url}: {text}", type_)

@@ -38,22 +38,19 @@ class ModelNames(NamedTuple):
         """Return the records with only the fields that are dimensions of the model."""
         names = self.names
         if names is None:
-            return records  # with all fields: the sidecar will refuse the records, since the model has no names
+            return records  # the sidecar will refuse them, since the model has no names
         return [{name: record[name] for name in names if name in record} for record in records]
 
     def read_table(self, table: Any, columns: Sequence[Any]) -> NDArray[Any]:
         """Return the vectors (n, d) in a table with these columns.
 
-        The columns with the names of the model are read. If the model or the columns have no names, all columns are
-        read, in the table's order. Raises `ValueError` if the columns do not fit the model.
+        Without names, the columns are read in their order. Raises `ValueError` if they do not fit the model.
         """
-        # pandas gives columns without names the keys 0, 1, …, by which they are read below.
+        # pandas numbers the columns that have no names.
         columns_are_named = any(isinstance(column, str) for column in columns)
-        # The columns to read, one for each dimension of the model.
         wanted: Sequence[Any] = self.names if self.names and columns_are_named else columns
-        counts = Counter(columns)  # how often the table has each column
+        counts = Counter(columns)
         present = [name for name in wanted if counts[name]]
-        # All wanted columns must be there; if the model fills missing entries, at least one.
         is_complete = len(present) == len(wanted)
         can_fill = self.impute and len(present) > 0
         fits_model = len(wanted) == self.dimensions and (is_complete or can_fill)
@@ -84,14 +81,14 @@ def columns_of(rows: Any) -> list[Any] | None:
 
 
 def to_numbers(values: Any, column: Any = None) -> NDArray[Any]:
-    """Return values as an array of numbers. null and entries that a mask hides become NaN.
+    """Return values as an array of numbers; null and masked entries become NaN.
 
-    Raises `ValueError` if there are other values than numbers. The error names the column, unless `column` is None.
+    Raises `ValueError` if a value is not a number. The error names the column.
     """
     array = np.asarray(fill_masked(values))
     if array.dtype.kind in _NUMBER_KINDS:
         return array
-    if array.dtype == object:  # such an array may still hold only numbers, decimals and nulls
+    if array.dtype == object:  # decimals, or numbers with nulls
         entries = [math.nan if is_null(entry) else entry for entry in array.ravel().tolist()]
         wrong_entries = [entry for entry in entries if not isinstance(entry, Real | Decimal | np.bool_)]
         if not wrong_entries:

@@ -46,7 +46,10 @@ P = TypeVar("P", bound=Progress)
 
 
 class Assignment(Generic[P]):
-    """Reads each partition from the position of its progress; `progress` holds the restored partitions."""
+    """Reads each partition from the position of its progress; `progress` holds the restored partitions.
+
+    First records that are held back are dropped from memory, and read again when they may be handled.
+    """
 
     def __init__(
         self,
@@ -57,13 +60,10 @@ class Assignment(Generic[P]):
         notify: events.Notify,
         first_records: FirstRecords,
     ) -> None:
-        """`restore(partitions)` returns a generator, which is one attempt to restore partitions of the member.
+        """`restore(partitions)` returns a generator, which is one attempt to restore partitions.
 
-        The generator yields {partition: progress} when partitions are ready to be read, and {} only to let the loop
-        poll in between, so that the member stays in the group. A later attempt restores the partitions that it has not
-        yielded. If partitions are assigned or released during an attempt, the generator is closed, and `restore` is
-        called again. The generator raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError`
-        if the store is another group's.
+        It yields {partition: progress} of restored partitions, and {} to let the loop poll. It may raise `StoreError`,
+        `TimeoutError` or `ForeignStoreError`.
         """
         self._policy = policy
         self._source = source
@@ -73,12 +73,12 @@ class Assignment(Generic[P]):
         self._first_records = first_records
         self.progress: dict[int, P] = {}
         self._to_restore: set[int] = set()
-        self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None  # None: no attempt is under way
-        self._undecoded: set[int] = set()  # paused, since their records cannot be decoded for now
+        self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
+        self._undecoded: set[int] = set()
         self._retry_pause_s = _FIRST_PAUSE_S
-        # These times are None until the next `retry_when_due(now)` sets them: no other method knows the time.
+        # None until the next `retry_when_due(now)`: no other method knows the time.
         self._retry_at: float | None = None
-        self._refuse_foreign_store_at: float | None = None  # from this time on, `ForeignStoreError` ends the member
+        self._refuse_foreign_store_at: float | None = None  # `ForeignStoreError` ends the member then
         self._resume_undecoded_at: float | None = None
 
     @property
@@ -94,11 +94,10 @@ class Assignment(Generic[P]):
 
     def release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Drop partitions that were revoked or lost."""
-        self._end_restore_attempt()  # it may be restoring these partitions; the next retry restores the remaining ones
+        self._end_restore_attempt()  # the next retry restores the remaining ones
         self._to_restore -= set(partitions)
         self._forget(partitions)
-        # Partitions that were never restored are reported, too: the member's state may list one of them as stalled, and
-        # only this event ends that.
+        # Also ends the stalls of partitions that were never restored.
         self._notify(events.PartitionsReleased(sorted(partitions), lost))
 
     def restart(self) -> None:
@@ -109,12 +108,8 @@ class Assignment(Generic[P]):
         self._begin_restore(partitions)
 
     def resume(self, partitions: Collection[int]) -> None:
-        """Begin or resume reading partitions from their positions on.
-
-        If the log of a partition was truncated before its position, the source reports `OutOfRange` later.
-        """
-        # A partition of which a record was handled needs no comparison of its first records any more. Of the remaining
-        # partitions, all first records are read and compared again.
+        """Begin or resume reading partitions from their positions on."""
+        # First records are compared until one of them was handled.
         never_handled = [p for p in partitions if self.progress[p].is_first_start]
         self._first_records.forget(partitions)
         self._first_records.begin(never_handled)
@@ -123,9 +118,8 @@ class Assignment(Generic[P]):
     def decode(self, records: Records, handle: Callable[[Vectors], object]) -> None:
         """Decode records in a thread, and let `handle` get their vectors in the loop.
 
-        `handle` is not called if the records must be read again later. The loop raises `BadRecordError` if a rejected
-        record stops the member, after `handle` got the vectors before it, and `RejectLimitError` if the first records
-        of the partition cannot be of the configured type.
+        `handle` is not called if the records must be read again later. The loop raises `BadRecordError` or
+        `RejectLimitError`.
         """
         self._in_flight.decode(records, partial(self._handle_decoded, handle))
 
@@ -134,28 +128,28 @@ class Assignment(Generic[P]):
         if isinstance(decoded, Undecoded):  # for example, the schema registry does not answer
             self._pause_undecoded(decoded)
             return
-        if not self._first_records.may_handle(decoded):  # too few first records to tell if the settings fit them
+        if not self._first_records.may_handle(decoded):  # held back
             return
         stopping_reject = self._policy.find_stopping_reject(decoded)
         if stopping_reject is None:
             handle(decoded)
-        else:  # a bad record ends the member: only the vectors before it are handled
+        else:  # a bad record ends the member
             self._stop_at(stopping_reject, decoded, handle)
 
     def _stop_at(self, reject: Reject, batch: Vectors, handle: Callable[[Vectors], object]) -> NoReturn:
         """Handle all records of the partition before a rejected one, and raise `BadRecordError`."""
-        self._in_flight.drop_decodings([batch.partition])  # records behind this batch
-        self._in_flight.finish(batch.partition)  # records before this batch, which are still in work
-        handle(batch.before(reject.index))  # may submit work to a thread, whose result must be handled, too
+        self._in_flight.drop_decodings([batch.partition])
+        self._in_flight.finish(batch.partition)  # earlier batches
+        handle(batch.before(reject.index))  # may submit work
         self._in_flight.finish(batch.partition)
         bad_record_error = self._policy.describe_stop(batch, reject)
         raise bad_record_error
 
     def _pause_undecoded(self, event: Undecoded) -> None:
-        """Pause a partition whose records cannot be decoded for now; `retry_when_due` resumes it after a second."""
+        """Pause a partition whose records cannot be decoded for now; `retry_when_due` resumes it."""
         partition = event.partition
-        self._in_flight.drop_decodings([partition])  # later records: the retry reads them again
-        # Wait for the work on earlier records and handle its results, so that the retry does not read them again.
+        self._in_flight.drop_decodings([partition])
+        # Otherwise the retry would read earlier records again.
         self._in_flight.finish(partition)
         self._source.pause(frozenset({partition}))
         self._undecoded.add(partition)
@@ -163,47 +157,38 @@ class Assignment(Generic[P]):
         self._notify(events.PartitionStalled(partition, lag, event.cause))
 
     def skip_lost_records(self, event: OutOfRange) -> None:
-        """Resume a partition behind the records that its log has lost; if no record that we need is lost, just resume.
-
-        Raises `OffsetGapError` if the policy forbids to skip records.
-        """
+        """Resume a partition behind the records that its log has lost. Raises `OffsetGapError`."""
         partition = event.partition
         progress = self.progress[partition]
         our_position = progress.position
-        # Records that are held back were read, but not handled.
         is_nothing_handled = our_position < 0 or self._first_records.holds_back(partition)
-        if is_nothing_handled:  # begin again at our position; if the log has lost it, the source reports that next
+        if is_nothing_handled:
             self.resume([partition])
             return
-        # The source may have asked the broker for an offset before our position if no record lies between the two. For
-        # example, the source asked for 5, our position is 8, and the log begins at 6 now. Then we miss no record.
+        # All lost offsets are before our position: we need none of them.
         requested = event.position
         log_has_our_position = requested < event.earliest <= our_position
         if log_has_our_position:
             self.resume([partition])
             return
         offset_by_policy = self._policy.resume_at(event)
-        # A truncated log has new records at offsets that we have handled already. They are skipped: otherwise their
-        # offsets would count twice.
+        # No offset may be handled twice.
         resume_at = max(offset_by_policy, our_position)
-        truncated_at = event.diverged  # an offset whose record is not the one we read; None: the log was not truncated
+        truncated_at = event.diverged  # None: the log was not truncated
         is_truncated = truncated_at is not None
-        # A truncated log has also lost records that we have handled; otherwise, only unread records are lost.
+        # A truncated log has lost records that we have handled.
         lost_from = our_position if truncated_at is None else truncated_at
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
 
     def retry_when_due(self, now: float) -> None:
-        """Continue to restore partitions, and when it is time, read paused partitions and held-back records again.
+        """Continue to restore partitions, and read paused partitions and held-back records again when it is time.
 
-        Partitions are paused while their records cannot be decoded. If the store is still another group's after a
-        minute, `_retry_restore` raises `ForeignStoreError`.
+        Raises `ForeignStoreError` if the store has been another group's for a minute.
         """
         self._retry_restore(now)
         self._resume_undecoded(now)
-        # First records that are held back were dropped from memory. When they need not wait any longer, they are read
-        # again, to be handled now.
         partitions_to_reread = self._first_records.take_due(now)
         if partitions_to_reread:
             self._seek(partitions_to_reread)
@@ -212,37 +197,28 @@ class Assignment(Generic[P]):
         """Note that partitions must be restored, and forget the failures of earlier attempts."""
         self._end_restore_attempt()
         self._to_restore |= set(partitions)
-        self._retry_pause_s = _FIRST_PAUSE_S  # each failed attempt has made the pause longer
-        self._retry_at = None  # the next pause has not begun
-        self._refuse_foreign_store_at = None  # a foreign store ends the member only after another full minute
+        self._retry_pause_s = _FIRST_PAUSE_S
+        self._retry_at = None
+        self._refuse_foreign_store_at = None
 
     def _retry_restore(self, now: float) -> None:
-        """Do the next step of the attempt to restore. If there is no attempt, begin one when it is time.
-
-        Raises `ForeignStoreError` if the store has been another group's for a minute.
-        """
+        """Do the next step of the attempt to restore, or begin an attempt when it is time."""
         attempt = self._restore_attempt
         if attempt is None:
             attempt = self._begin_attempt_when_due(now)
         if attempt is not None:
-            # A network folder may show old contents for a minute, which look like the store of another group. So
-            # during the first minute, such a store is reported and tried again; afterwards, it ends the member.
+            # A network folder may show old contents for a minute: a foreign store is refused only later.
             refuse_at = self._refuse_foreign_store_at
             is_minute_over = refuse_at is not None and now >= refuse_at
             self._continue_restore(attempt, refuse_foreign_store=is_minute_over)
 
     def _begin_attempt_when_due(self, now: float) -> Generator[Mapping[int, P], None, None] | None:
-        """Return the next attempt to restore the partitions that are left; None if there are none, or it is too early.
-
-        `assign` begins the first attempt at once. This method begins the retries, after pauses that grow.
-        """
+        """Return the next attempt to restore the remaining partitions; None if it is too early."""
         if not self._to_restore:
             return None
-        # First call since partitions were assigned or restored. Until the minute is over, a store that looks like
-        # another group's only fails the attempt.
         if self._refuse_foreign_store_at is None:
             self._refuse_foreign_store_at = now + _REFUSE_FOREIGN_STORE_AFTER_S
-        if self._retry_at is None:  # first call since the last attempt or `restart`: the pause begins
+        if self._retry_at is None:  # the pause begins
             self._retry_at = now + self._retry_pause_s
         if now < self._retry_at:
             return None
@@ -251,12 +227,11 @@ class Assignment(Generic[P]):
         return self._restore(sorted(self._to_restore))
 
     def _continue_restore(self, attempt: Generator[Mapping[int, P], None, None], *, refuse_foreign_store: bool) -> None:
-        """Do one step of an attempt, and begin to read the partitions that the step has restored.
+        """Do one step of an attempt, and begin to read the partitions that it has restored.
 
-        A step may restore nothing: it only lets the loop poll in between. If a step fails, the failure is reported.
-        With `refuse_foreign_store`, `ForeignStoreError` is raised instead.
+        A failure is reported; with `refuse_foreign_store`, `ForeignStoreError` is raised.
         """
-        self._restore_attempt = None  # set again below if the attempt has further steps
+        self._restore_attempt = None
         try:
             restored = next(attempt, None)  # None: the attempt has ended
         except (StoreError, ForeignStoreError, TimeoutError) as error:
@@ -268,14 +243,13 @@ class Assignment(Generic[P]):
             return
         self._restore_attempt = attempt
         if restored:
-            # A restored partition shows that the store is the group's own. So the minute stops after which a store that
-            # looks like another group's ends the member.
+            # A restored partition shows that the store is the group's own.
             self._refuse_foreign_store_at = None
             self._to_restore -= restored.keys()
             self._start_reading(restored)
 
     def _end_restore_attempt(self) -> None:
-        """Drop the attempt to restore, since other partitions are assigned now."""
+        """Drop the attempt to restore."""
         if self._restore_attempt is not None:
             self._restore_attempt.close()
             self._restore_attempt = None
@@ -289,7 +263,7 @@ class Assignment(Generic[P]):
             progress = self.progress[partition]
             begins_at_earliest = progress.position < 0
             offsets[partition] = None if begins_at_earliest else progress.position
-            if progress.last:  # the source compares this record with the log, to notice a truncated log
+            if progress.last:  # the source notices by this record if the log is truncated
                 last_records[partition] = progress.last
         self._source.seek(offsets, last_records)
 
@@ -297,7 +271,7 @@ class Assignment(Generic[P]):
         """If the pause is over, resume the partitions whose records could not be decoded."""
         if not self._undecoded:
             return
-        if self._resume_undecoded_at is None:  # the first call since records could not be decoded: the pause begins
+        if self._resume_undecoded_at is None:  # the pause begins
             self._resume_undecoded_at = now + _UNDECODED_PAUSE_S
         elif now >= self._resume_undecoded_at:
             self.resume(self._undecoded)

@@ -30,9 +30,9 @@ _LAST_RECORD = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 def format_store_metadata(identity: StoreIdentity, *, is_start: bool = False) -> str:
     """Return the metadata that a worker with this store commits with an offset.
 
-    With `is_start`, they say that a new partition begins at the offset, and that nothing was learned of it yet.
+    With `is_start`, they say that a new partition begins at the offset.
     """
-    # The location may be a path with bytes that are not UTF-8, which JSON cannot hold: they become question marks.
+    # A path may contain bytes that are not UTF-8.
     location = identity.location[:_LONGEST_LOCATION].encode(errors="replace").decode()
     fields: dict[str, str | bool] = {"store": identity.id, "location": location, "host": identity.host}
     if is_start:
@@ -82,8 +82,7 @@ class OutputShape(NamedTuple):
 def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastRecord | None) -> str:
     """Return the metadata that a member of transform commits with an offset, such as "k=3 d=10 topic=AbC last=41@2".
 
-    `shape` is None if no output is known: the text then begins with a space. `topic_id` is "" if brokers give topics no
-    ids, and `last` is None if the record before the offset is not known.
+    `shape` is None if no output is known.
     """
     text = "" if shape is None else str(shape)
     if topic_id:
@@ -94,10 +93,7 @@ def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastR
 
 
 def read_shape(metadata: str) -> OutputShape | None:
-    """Return the shape of outputs that metadata such as "k=3 d=10 version=5 topic=AbC" name; None if they name none.
-
-    `version` is the fixed version of the model; None if outputs follow the newest model.
-    """
+    """Return the shape of outputs in metadata such as "k=3 d=10 version=5 topic=AbC"; None if there is none."""
     shape = _SHAPE.search(metadata)
     if shape is None:  # another tool has committed
         return None

@@ -31,14 +31,13 @@ class FirstNames:
             self._records_left -= len(batch.decoded.indices)
 
     def find_unseen(self, now: float) -> str:
-        """Return a message about the names at which no record had a number, or "" if there is no such name.
+        """Return a message about the names at which no record had a number, or "".
 
-        Returns "" until 1,000 records were added, or ten minutes have passed since the first call. `now` is in
-        monotonic seconds.
+        `now` is in monotonic seconds.
         """
-        if self._ends_at is None:  # the first call: the ten minutes begin
+        if self._ends_at is None:  # the ten minutes begin
             self._ends_at = now + _LONGEST_S
         self._has_seen_enough = self._records_left <= 0 or now >= self._ends_at
         if not self._has_seen_enough:
             return ""
-        return self._seen.describe_unseen("the first records")  # "" if each name had a number
+        return self._seen.describe_unseen("the first records")

@@ -72,27 +72,18 @@ class FirstRecords:
     def may_handle(self, batch: Vectors) -> bool:
         """Compare a batch's first records with the configured type, and return whether the batch may be handled.
 
-        The first of these cases decides:
-
-        1. The partition's first records were handled already: the batch is handled.
-        2. Earlier records of the partition are held back: the batch must wait, since they must be handled first.
-        3. 100 records were compared: the batch is handled, and no more records are compared.
-        4. A minute is over, or all compared records name the type of their numbers: the batch is handled.
-        5. Otherwise, the batch is held back.
-
-        The caller drops a batch that is not handled, and reads its records again later. Raises `RejectLimitError` if
-        the records cannot be of the configured type.
+        Otherwise the caller reads it again later. Raises `RejectLimitError`.
         """
         start = self._starts.get(batch.partition)
-        if start is None:  # case 1
+        if start is None:
             return True
-        self._compare(start, batch)  # also in case 2: the records of a batch that must wait count among the 100
-        if start.is_held_back:  # case 2, until `take_due` ends it and the records are read again
+        self._compare(start, batch)  # a batch that must wait counts, too
+        if start.is_held_back:  # earlier records come first
             return False
-        if start.has_enough:  # case 3
+        if start.has_enough:
             self.forget([batch.partition])
             return True
-        # Case 4 or 5. Only records that do not name their type give samples.
+        # Records that name their type need no comparison.
         has_untyped_records = bool(start.samples)
         start.is_held_back = has_untyped_records and not start.is_minute_over
         return not start.is_held_back
@@ -100,8 +91,7 @@ class FirstRecords:
     def take_due(self, now: float) -> list[int]:
         """Return the partitions whose held-back records must be read again now, and hold them back no longer.
 
-        A partition is due when 100 of its records were compared with the configured type of numbers, or when a minute
-        is over. The minute begins with the first call after its records were held back. `now` is in monotonic seconds.
+        `now` is in monotonic seconds.
         """
         due = []
         for partition, start in self._starts.items():
@@ -109,7 +99,6 @@ class FirstRecords:
                 continue
             if start.minute_ends_at is None:
                 start.minute_ends_at = now + _LONGEST_HOLD_S
-            # When the minute is over, `may_handle` accepts fewer than 100 compared records.
             start.is_minute_over = now >= start.minute_ends_at
             if start.is_minute_over or start.has_enough:
                 start.is_held_back = False
@@ -117,22 +106,18 @@ class FirstRecords:
         return due
 
     def _compare(self, start: _PartitionStart, batch: Vectors) -> None:
-        """Compare a batch's records with the configured type: only the first 100, and each only once.
-
-        Raises `RejectLimitError` if they cannot be of this type.
-        """
+        """Compare the first 100 records of a partition with the configured type. Raises `RejectLimitError`."""
         not_compared = [index for index, record in enumerate(batch.records) if record.offset >= start.next_to_compare]
         still_needed = FIRST_RECORDS - start.compared
         candidates = not_compared[:still_needed]
-        # A record whose schema is not registered yet cannot be compared. It does not count among the 100: a record of
-        # a later batch is compared instead.
+        # A record of an unknown schema cannot be compared, so it does not count.
         rejects = batch.decoded.rejects
         unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
         records = [batch.records[index] for index in candidates if index not in unknown_schema]
         start.compared += len(records)
         start.next_to_compare = max(start.next_to_compare, batch.next)
-        start.samples += self._comparison.sample_untyped(records)  # leaves out records that name their number type
-        why_wrong_type = self._comparison.explain_wrong_type(start.samples)  # "" while no number contradicts the type
+        start.samples += self._comparison.sample_untyped(records)  # only of records that name no type
+        why_wrong_type = self._comparison.explain_wrong_type(start.samples)
         if why_wrong_type:
             raise RejectLimitError(
                 f"partition {batch.partition} of {self._topic}: the first records are not what was sent: "

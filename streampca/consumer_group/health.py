@@ -24,7 +24,7 @@ def why_unhealthy(state: MemberState, now: float) -> Failure | None:
     longest_silence_s = _STARTED_AFTER_S if is_starting else _STUCK_AFTER_S
     if silence_s > longest_silence_s:
         return Failure("loop", f"the loop has not run for {silence_s:.0f} s")
-    if state.saving.would_restart_help:  # brokers have answered a new client, but not the client of this process
+    if state.saving.would_restart_help:
         seconds = state.saving.overdue_s
         return Failure("saving", f"nothing was saved for {seconds:.0f} s: brokers answer only a new client")
     return None
@@ -44,8 +44,7 @@ def why_not_ready(state: MemberState, now: float) -> Failure | None:
         return None
     no_place = "no place in the consumer group yet"
     connection = state.connection
-    # Nothing is wrong with the connection, or nothing is known of it yet (None). A connected member has a cause, too,
-    # if an error keeps it from joining the group.
+    # A connected member has a cause if an error keeps it from joining.
     if connection is None or (connection.connected and not connection.cause):
         return Failure("group", no_place)
     cause = connection.cause or NO_ANSWER

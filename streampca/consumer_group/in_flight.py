@@ -60,39 +60,34 @@ class InFlight(Generic[R]):
         check_threads: Callable[[], None] = lambda: None,
         new_future: Callable[[], Future[Any]] = Future,
     ) -> None:
-        """A task decodes records, or works on decoded records; tasks of one partition run one at a time, in order.
+        """At most `limit_bytes` are in flight; the records of one poll may exceed it.
 
-        At most `limit_bytes` of records and vectors are in flight; the records of one poll may exceed it. `decode` may
-        return only the first of the records, if their vectors are large. `check_threads` raises the error of a thread
-        of the process that has died, which ends the loop. `new_future` creates the result of a task; only the
-        simulation in the tests replaces the default.
+        `decode` may return only the first records. `check_threads` raises the error of a dead thread. The simulation
+        replaces `new_future`.
         """
         self._executor = executor
         self._decode_records = decode
         self._limit_bytes = limit_bytes
         self._check_threads = check_threads
         self._new_future = new_future
-        self._tasks: deque[_Task] = deque()  # in the order of their submission
-        self._queues: dict[int, PartitionQueue] = {}  # by partition, runs the functions of its tasks
-        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition; a task in `_tasks` decodes each of them
-        # By partition, the result of the last task that works on decoded records.
+        self._tasks: deque[_Task] = deque()  # in the order of submission
+        self._queues: dict[int, PartitionQueue] = {}  # by partition
+        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition
+        # By partition, the last work on decoded records.
         self._newest_work: dict[int, Future[R]] = {}
-        self._nbytes = 0  # of all tasks and all records in decoding
+        self._nbytes = 0  # of all tasks and decodings
 
     def next_events(self, source: Source, timeout_s: float) -> Sequence[Event]:
         """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
-        self._check_threads()  # raises if a thread of the process has died
+        self._check_threads()
         is_full = self._count_batches() >= _MOST_BATCHES or self._nbytes >= self._limit_bytes
         if self._tasks and is_full:
             oldest = self._tasks[0].result
             with suppress(TimeoutError):
-                oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error of the task
+                oldest.exception(timeout_s)  # `handle_ended` raises the error
             return []
-        # While tasks are in flight, the poll is short, so that the loop handles their results soon.
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # `OutOfRange` comes last. To handle it, the loop waits for results, and a result may drop the records in flight
-        # of a partition, to read them again later. If more records of this partition followed in the same poll, they
-        # would be handled now, and once more when they are read again.
+        # `OutOfRange` comes last: its handler may drop records in flight, also later ones.
         out_of_range = [event for event in events if isinstance(event, OutOfRange)]
         others = [event for event in events if not isinstance(event, OutOfRange)]
         return others + out_of_range
@@ -109,13 +104,12 @@ class InFlight(Generic[R]):
     ) -> None:
         """Call a function in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop.
 
-        The function is called with the result of the partition's last work, or with None if this result was handled
-        before `work` was called: then the caller has it.
+        The function gets the result of the partition's last work; None if it was handled already.
         """
-        last_work = self._newest_work.get(partition)  # None: its result was handled, which has removed it
+        last_work = self._newest_work.get(partition)
 
         def continue_last_work() -> R:
-            # The last work has ended: tasks of a partition run one at a time. If it has failed, this raises its error.
+            # Raises the error of the last work, which has ended.
             last_result = None if last_work is None else last_work.result()
             return function(last_result)
 
@@ -128,28 +122,28 @@ class InFlight(Generic[R]):
             self._handle_oldest()
 
     def finish(self, partition: int) -> None:
-        """Handle all results of a partition, and wait for those that are still to come.
+        """Handle all results of a partition, waiting for those that are still to come.
 
-        Results of other partitions that were submitted before are handled, too.
+        Earlier results of other partitions are handled, too.
         """
         while any(task.partition == partition for task in self._tasks):
             self._handle_oldest()
 
     def drop(self, partitions: Collection[int]) -> None:
-        """Drop what is in flight of these partitions: this member or another one will read it again."""
-        self.drop_decodings(partitions)  # tasks that decode, and the records that they decode
-        self._drop_tasks(partitions, only_decodings=False)  # tasks that work on decoded records
+        """Drop what is in flight of these partitions, which will be read again."""
+        self.drop_decodings(partitions)
+        self._drop_tasks(partitions, only_decodings=False)
         for partition in partitions:
-            self._newest_work.pop(partition, None)  # otherwise the next work would continue from a dropped result
+            self._newest_work.pop(partition, None)  # the next work must not continue from a dropped result
             queue = self._queues.pop(partition, None)
             if queue is not None:
-                queue.clear()  # a function that runs already goes on, but its result is not handled
+                queue.clear()
 
     def drop_decodings(self, partitions: Collection[int]) -> None:
         """Drop the records of these partitions that are in decoding. Work on decoded records continues."""
         self._drop_tasks(partitions, only_decodings=True)
         for partition in partitions:
-            # The bytes of records in decoding are counted here: `_drop_tasks` has taken off none for these tasks.
+            # The tasks of decodings have no bytes themselves.
             dropped = self._decodings.pop(partition, ())
             self._nbytes -= sum(decoding.nbytes for decoding in dropped)
 
@@ -189,26 +183,21 @@ class InFlight(Generic[R]):
         oldest = decodings.popleft()
         self._nbytes -= oldest.nbytes
         if isinstance(decoded, Vectors) and decoded.next != oldest.records.next:
-            # Only the first records were decoded, since their vectors are large. The rest of them becomes the oldest
-            # item of `decodings`.
+            # Only the first records were decoded, since their vectors are large.
             self._decode_rest(oldest, decoded_count=len(decoded.records))
         if not decodings:
             del self._decodings[partition]
         oldest.handle(decoded)
 
     def _decode_rest(self, decoding: _Decoding, decoded_count: int) -> None:
-        """Decode the remaining records of a decoding, before all later records of the partition.
-
-        If vectors are large, a decoding stops early, after its first `decoded_count` records.
-        """
+        """Decode the remaining records of a decoding, before all later records of the partition."""
         records = decoding.records
         rest = replace(records, records=records.records[decoded_count:])
         decoding_of_rest = _Decoding(rest, rest.nbytes, handle=decoding.handle)
-        # `_drop_tasks` and `_submit_decoding` do not change `_nbytes`: tasks that decode have no bytes themselves.
         self._nbytes += decoding_of_rest.nbytes
         decodings = self._decodings[records.partition]
         decodings.appendleft(decoding_of_rest)
-        # The later records were submitted already. Their tasks are dropped and submitted again, behind the rest.
+        # The later records were submitted already: submit them again, behind the rest.
         self._drop_tasks([records.partition], only_decodings=True)
         for to_submit in decodings:
             self._submit_decoding(to_submit)
@@ -220,11 +209,11 @@ class InFlight(Generic[R]):
         try:
             result = watchdog.wait_for_result(task.result)
         except Exception:
-            if task.is_decoding:  # earlier records of the partition may still be in work: handle them before the error
+            if task.is_decoding:  # earlier records are handled before the error
                 self.drop_decodings([task.partition])
                 self.finish(task.partition)
             raise
-        # If no later work of the partition was submitted, the next work begins without a result: the loop has this one.
+        # The loop has this result now, so later work begins without it.
         if self._newest_work.get(task.partition) is task.result:
             del self._newest_work[task.partition]
         task.handle(result)

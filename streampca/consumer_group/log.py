@@ -63,30 +63,29 @@ class MemberLog(Observer):
         self._rejected: Counter[str] = Counter()
         self._skipped = 0
         self._has_warned_of_records = False
-        self._next_delay_line_at = 0.0  # monotonic seconds, when a start that waits is logged again
+        self._next_delay_line_at = 0.0  # monotonic seconds
         self._next_restoring_line_at = 0.0  # monotonic seconds
-        self._restoring_pause_s = _RESTORING_PAUSE_S  # it doubles with each line, up to a minute
-        # At the end of the last minute: monotonic seconds, the number of messages, and what the member was doing.
+        self._restoring_pause_s = _RESTORING_PAUSE_S  # it doubles with each line
+        # As of the last line about progress.
         self._last_progress_at = 0.0
         self._messages_at_last_progress = 0
         self._last_activity = ""
 
     def observe(self, change: Change) -> None:
-        # Problems of released partitions end, but nothing has recovered: no line says that they have ended.
+        # Problems of released partitions end without a recovery.
         if not isinstance(change.event, PartitionsReleased):
             log_problems(change.before.problems, change.after.problems)
         match change.event:
             case LoopTicked(status):
                 self._log_restoring(change.after, change.now.monotonic_s)
                 self._on_tick(change.after, status, change.now.monotonic_s)
-            case RestoreBegun():  # `_log_restoring` logs a line after this pause, and doubles the pause with each line
+            case RestoreBegun():
                 self._restoring_pause_s = _RESTORING_PAUSE_S
                 self._next_restoring_line_at = change.now.monotonic_s + _RESTORING_PAUSE_S
             case RecordRejected():
                 self._on_reject(change.event)
             case RecordsSkipped():
                 self._on_skipped(change.event)
-            # Elements of an array are at other places than in earlier records, so `field` may read other numbers.
             case RecordsSuspicious(message) if not self._has_warned_of_records:
                 self._has_warned_of_records = True
                 log.warning("elements change their places", message=message)
@@ -125,7 +124,7 @@ class MemberLog(Observer):
         self._next_delay_line_at = now + min(1 + waited_s, _LONGEST_DELAY_PAUSE_S)
 
     def _on_skipped(self, event: RecordsSkipped) -> None:
-        """Count skipped records. Warn once when there are 100, if the member has accepted no vector before."""
+        """Count skipped records. Warn once when there are 100 and no vector was accepted."""
         skipped_before = self._skipped
         self._skipped += event.count
         has_reached_limit = skipped_before < SUSPICIOUS_RUN <= self._skipped
@@ -133,7 +132,7 @@ class MemberLog(Observer):
             log.warning("no record has a vector", skipped=self._skipped, message=explain_all_skipped(event.reason))
 
     def _on_reject(self, event: RecordRejected) -> None:
-        """Log a rejected record: the 1st, 10th, 100th … with a reason as a warning, all others at level `debug`."""
+        """Log a rejected record: the 1st, 10th, 100th … with a reason as a warning, all others at `debug`."""
         self._rejected[event.reason] += 1
         count = self._rejected[event.reason]
         is_power_of_ten = str(count).rstrip("0") == "1"
@@ -148,10 +147,7 @@ class MemberLog(Observer):
         )
 
     def _log_restoring(self, state: MemberState, now: float) -> None:
-        """Log how many partitions are left to restore, after 5 s and then with pauses that double, up to a minute.
-
-        After a failure nothing is logged here: the log has the failure.
-        """
+        """Log how many partitions are left to restore, after pauses that double."""
         has_failed = RestoreFailed in state.problems or PartitionsMissing in state.problems
         if not state.left_to_restore or has_failed or now < self._next_restoring_line_at:
             return
@@ -160,8 +156,8 @@ class MemberLog(Observer):
         self._next_restoring_line_at = now + self._restoring_pause_s
 
     def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
-        """Log progress once a minute. If no messages have arrived, log why, unless the line before said the same."""
-        seconds = now - max(self._last_progress_at, state.started.monotonic_s)  # the first minute begins at the start
+        """Log progress once a minute, or why no messages arrive, unless the last line said the same."""
+        seconds = now - max(self._last_progress_at, state.started.monotonic_s)
         if seconds < _PROGRESS_EVERY_S:
             return
         messages = state.messages - self._messages_at_last_progress
@@ -186,7 +182,7 @@ def log_problems(before: Mapping[type, Problem], after: Mapping[type, Problem]) 
         if new is None:
             if old is not None:
                 log.info(line_at_end, after=old.cause)
-        # A cause that differs only in numbers, such as the name of another file, is not logged again.
+        # A cause that differs only in numbers is not logged again.
         elif old is None or _simplify_cause(new.cause) != _simplify_cause(old.cause):
             log.error(line_at_begin, cause=new.cause)
 
@@ -207,10 +203,7 @@ def _why_no_messages(state: MemberState, status: SourceStatus) -> str:
 
 
 def _waiting_details(status: SourceStatus) -> dict[str, object]:
-    """Return more fields of a line about a member to which no messages arrive.
-
-    They are the cause if the member is not in its group, or since when an open transaction blocks a partition.
-    """
+    """Return more fields of a line about a member to which no messages arrive."""
     if not (status.connected and status.member):
         return {"cause": status.cause}
     if status.blocked_since:
@@ -221,7 +214,6 @@ def _waiting_details(status: SourceStatus) -> dict[str, object]:
 def _simplify_cause(cause: str) -> str:
     """Return a cause without its numbers, such as those in names of files.
 
-    The requests of one outage fail in many ways. So every cause that contains the words "a retry may help" becomes
-    these words alone.
+    All causes with the words "a retry may help" become the same cause.
     """
     return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)

@@ -40,11 +40,9 @@ class Member:
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`could_save(waits_for)` is called if saves have stopped, since the member's own client gets no answers.
+        """`could_save(waits_for)` returns whether brokers would accept a save from a new client.
 
-        It returns whether brokers answer a new client and would accept a save, which may take seconds; it saves
-        nothing. `waits_for` names what a save waits for, such as "topic". `clock` returns monotonic seconds, and
-        `unix_clock` seconds since 1970.
+        It may take seconds. `waits_for` names what a save waits for, such as "topic".
         """
         self._observers = observers
         self._could_save = could_save
@@ -52,7 +50,7 @@ class Member:
         self._unix_clock = unix_clock
         now = self.now()
         saving = Saving(save_due_after_s)
-        # The start counts as a turn of the loop, so that probes measure from now on for how long the loop has not run.
+        # The start counts as a turn of the loop.
         self.state = MemberState(started=now, last_turn_at=now, saving=saving, membership_since=now.monotonic_s)
 
     def now(self) -> Moment:
@@ -60,17 +58,13 @@ class Member:
         return Moment(monotonic_s=self._clock(), unix_s=self._unix_clock())
 
     def notify(self, event: MemberEvent) -> None:
-        """Make the member's state after an event, and tell the observers.
-
-        If saves have stopped, since the member's client gets no answers, this also tries a new client once a minute.
-        """
+        """Make the member's state after an event, and tell the observers."""
         old_state = self.state
         now = self.now()
         new_state = old_state.after(event, now)
         saving = new_state.saving
         if isinstance(event, LoopTicked) and saving.must_try_new_client(now.monotonic_s):
-            # Saves have stopped, since brokers do not answer the member's client. Do they answer a new client?
-            # `unanswered` is what saves wait for, such as "topic"; `_could_save` asks for it, and saves nothing.
+            # Saves have stopped, and brokers do not answer the member's own client.
             is_answered = self._could_save(saving.unanswered)
             new_state = new_state._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
         self.state = new_state

@@ -33,21 +33,21 @@ class MemberLoop(ABC):
     def run(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Run turns until `stop` is called, then leave the group.
 
-        Raises `StreampcaError` for an error that restarting cannot fix, after the group was left.
+        Raises `StreampcaError` for an error that restarting cannot fix.
         """
         try:
             self._begin(clock)
             while self._stop_cause is None:
                 watchdog.tick()
                 self._turn(clock)
-                if self._first_names.may_be_unseen:  # names in the setting `field` at which no record has had a number
+                if self._first_names.may_be_unseen:
                     self._report_unseen_names(clock())
                 self._notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:
             self.stop(str(error))
             raise
         finally:
-            self._notify(events.MemberStopping(self._stop_cause or "crashed"))  # no cause: an unexpected exception
+            self._notify(events.MemberStopping(self._stop_cause or "crashed"))
             self._in_flight.close()
             self._leave()
 

@@ -63,7 +63,7 @@ class MemberState(NamedTuple):
     """What is known of a member; times are monotonic seconds, unless said otherwise.
 
     The state is immutable: `after` returns the state after an event. Log, metrics, status reports and health are made
-    of it. It counts events only as far as a status report shows the count; log and metrics keep their own counters.
+    of it. The key of a problem is the type of the event that reports it, such as `RestoreFailed`.
     """
 
     started: Moment
@@ -80,7 +80,7 @@ class MemberState(NamedTuple):
     has_joined: bool = False  # partitions were assigned, or the member is a standby: the group has none for it
     was_assigned: bool = False  # partitions were assigned at least once, and may have been released since
 
-    # Type of the event that reports a problem → problem. `LoopTicked`: no broker answers; `Saving`: saving has stopped.
+    # `LoopTicked`: no broker answers; `Saving`: saving has stopped.
     problems: Mapping[type, Problem] = {}
     partitions: PartitionStates = PartitionStates()
     left_to_restore: int = 0  # partitions that the group has assigned, and that are not read yet
@@ -101,12 +101,7 @@ class MemberState(NamedTuple):
         return problem.cause if problem and self.start_waits_for == "model" else None
 
     def after(self, event: MemberEvent, now: Moment) -> "MemberState":
-        """Return the state after an event.
-
-        Each poll sets `is_member`: whether the group counts this process as a member. `has_joined` is set when it has
-        got its first partitions, or is known to get none.
-        """
-        # Saves and problems depend on the partitions after the event, such as on how long records are unsaved.
+        """Return the state after an event."""
         partitions = self.partitions.after(event, now.monotonic_s)
         saving = self.saving.after(event, partitions, now.monotonic_s)
         state = self._replace(partitions=partitions, saving=saving)
@@ -143,7 +138,7 @@ class MemberState(NamedTuple):
         return state
 
     def _after_start_delay(self, event: StartDelayed, now: Moment) -> "MemberState":
-        """Return the state after an attempt to start that must be repeated, since what it needs is not there yet."""
+        """Return the state after an attempt to start that must be repeated."""
         connection = None
         if event.waits_for == "brokers":
             connection = SourceStatus(connected=False, member=False, cause=event.cause)
@@ -155,8 +150,7 @@ class MemberState(NamedTuple):
         if status.member != self.is_member:
             return state._replace(is_member=status.member, membership_since=now)
         if now - self.membership_since >= _STANDBY_AFTER_S:
-            # `is_member` has been the same for ten seconds, so no rebalance is under way. If this process is a member
-            # now, it has joined, even without partitions (a standby); if not, it is out of the group.
+            # After ten seconds, no rebalance is under way: without partitions, the member is a standby.
             return state._replace(has_joined=self.is_member)
         return state
 
@@ -170,12 +164,12 @@ class MemberState(NamedTuple):
         )
 
     def _problems_after(self, event: MemberEvent, changed: "MemberState", now: float) -> Mapping[type, Problem]:
-        """Return the problems after an event; `changed` is the state with the partitions and saves after the event."""
+        """Return the problems after an event; `changed` has the partitions and saves after the event."""
         problems = dict(self.problems)
         for key in self._find_ended_problems(event, changed):
             problems.pop(key, None)
         for key, cause in self._find_causes(event, changed.saving).items():
-            if not cause:  # `PartitionsMissing` of no partition, or `MemberEnded` without an error: nothing is wrong
+            if not cause:  # such as `MemberEnded` without an error
                 problems.pop(key, None)
                 continue
             before = problems.get(key)
@@ -184,18 +178,14 @@ class MemberState(NamedTuple):
         return problems
 
     def _find_ended_problems(self, event: MemberEvent, changed: "MemberState") -> Collection[type]:
-        """Return the keys of problems that an event ends, if the member has them.
-
-        The key of a problem is the type of the event that reports it: `LoopTicked` is the key of a lost connection. The
-        key of saves that have stopped is the type `Saving`. `changed` is the state after the event.
-        """
-        ended = set(_ENDS_PROBLEMS.get(type(event), ()))  # every event of this type ends these
+        """Return the keys of problems that an event ends. `changed` is the state after the event."""
+        ended = set(_ENDS_PROBLEMS.get(type(event), ()))
         if PartitionStalled in self.problems and not changed.partitions.are_stalled:
             ended.add(PartitionStalled)
         match event:
             case TransactionEnded(outcome="committed"):
                 ended.add(TransactionEnded)
-            # All partitions whose saves had failed are saved now, not only the partition of this event.
+            # All partitions must be saved, not only the event's.
             case CheckpointSaved() if self._are_failed_saves_done(changed):
                 ended.add(CheckpointPostponed)
             case LoopTicked(status=status):
@@ -208,9 +198,7 @@ class MemberState(NamedTuple):
     def _find_causes(self, event: MemberEvent, saving: Saving) -> Mapping[type, str]:
         """Return the causes of the problems that an event reports, by the keys of the problems.
 
-        The key is the type of the event: `RestoreFailed("disk full")` gives {RestoreFailed: "disk full"}. At a tick of
-        the loop, two problems may be found: with the key `LoopTicked`, that no broker answers, and with the key
-        `Saving`, that saving has stopped. `saving` is how saving stands after the event.
+        `saving` is how saving stands after the event.
         """
         match event:
             case (
@@ -223,22 +211,18 @@ class MemberState(NamedTuple):
                 causes: dict[type, str] = {}
                 if self.was_assigned and not status.connected:
                     causes[LoopTicked] = _describe_no_answer(status)
-                # A problem that is not returned again keeps its first cause, until `_find_ended_problems` ends it.
+                # A problem that has begun keeps its first cause.
                 if saving.has_stopped and Saving not in self.problems:
                     causes[Saving] = saving.cause
                 return causes
         return {}
 
     def _are_failed_saves_done(self, changed: "MemberState") -> bool:
-        """Return whether all records that were unsaved when a save failed are saved now, in the state `changed`.
-
-        A save of one partition does not mean that: the save of another partition may have failed again.
-        """
-        failure = self.problems.get(CheckpointPostponed)  # the problem that this event has reported; None: none is left
+        """Return whether all records that were unsaved when a save failed are saved in the state `changed`."""
+        failure = self.problems.get(CheckpointPostponed)
         if failure is None:
             return False
         oldest_unsaved_since = changed.partitions.unsaved_since  # None: all records are saved
-        # If all unsaved records were read after the failure, the records from before it are saved.
         return oldest_unsaved_since is None or oldest_unsaved_since >= failure.since
 
 

@@ -35,7 +35,7 @@ class MemberMetrics(Observer):
         self.store.register(self.registry)
         self._metrics: dict[str, Any] = {}
         self._by_partition: list[Any] = []  # the gauges with the label `partition`
-        for metrics_table in (MEMBER_METRICS, table):  # the metrics of all members, then those of this role
+        for metrics_table in (MEMBER_METRICS, table):
             for (metric_type, labels), help_texts in metrics_table.items():
                 for name, help_text in help_texts.items():
                     metric = metric_type(prefix + name, help_text, labels, registry=self.registry)
@@ -45,7 +45,7 @@ class MemberMetrics(Observer):
 
     def observe(self, change: Change) -> None:
         match change.event:
-            case StartDelayed():  # a start that waits does not hang, so an alert on the last tick must not fire
+            case StartDelayed():  # a start that waits must not look hung
                 self._record(loop_last_tick_timestamp_seconds=change.now.unix_s)
             case LoopTicked(status):
                 self._record(
@@ -63,13 +63,13 @@ class MemberMetrics(Observer):
         """Remove the gauges of partitions that other members own now."""
         for partition in partitions:
             for gauge in self._by_partition:
-                with contextlib.suppress(KeyError):  # raised by an older prometheus_client if the gauge was never set
+                with contextlib.suppress(KeyError):  # raised by older clients if never set
                     gauge.remove(str(partition))
 
     def _record(self, *, label: object = None, **values: Any) -> None:
-        """Record a value of each metric that is named; a value of None is not recorded.
+        """Set, increase or observe the metrics that are named; a value of None is left out.
 
-        `label` is the value of the metrics' label, such as a partition or a reason; None if they have no label.
+        `label` is the value of their label, if they have one.
         """
         for name, value in values.items():
             if value is None:

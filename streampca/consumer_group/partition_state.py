@@ -38,7 +38,6 @@ class PartitionState(NamedTuple):
         """Return the state after an event of this partition; `now` is in monotonic seconds."""
         match event:
             case PartitionStalled(lag=lag):
-                # Only records that were read behind the saved position wait for a save. Without any, the time is None.
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
@@ -48,7 +47,7 @@ class PartitionState(NamedTuple):
                 return self._replace(position=to, unsaved_since=self._find_unsaved_since_of_read_records())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
-                # Records behind the checkpoint were read while it was being saved: they wait from about now on.
+                # Records behind the checkpoint wait from about now on.
                 unsaved_since = None if is_all_saved else now
                 return self._replace(saved_up_to=fold.position, unsaved_since=unsaved_since)
             case BatchLearned() | BatchTransformed():
@@ -63,9 +62,7 @@ class PartitionState(NamedTuple):
     def _find_unsaved_since_of_read_records(self) -> float | None:
         """Return `unsaved_since` if records behind the saved position were read; otherwise None.
 
-        After a failed transaction, the position is the saved one, and `unsaved_since` is kept, since the transaction's
-        records are usually read again at once. The callers have found that these records cannot be read, so that none
-        of them waits for a save.
+        A failed transaction keeps `unsaved_since`, though no read record waits then.
         """
         is_none_read = self.position == self.saved_up_to
         return None if is_none_read else self.unsaved_since
@@ -81,10 +78,9 @@ class _Chunk(dict[int, PartitionState]):
 
     @cached_property
     def unsaved_since(self) -> float | None:
-        """When the oldest unsaved record of the chunk's partitions was read; None if no record waits for a save.
+        """When the oldest unsaved record of the chunk was read; None if no record waits for a save.
 
-        An optimisation: the time is computed once for a chunk, though the loop asks several times a second. A chunk
-        does not change: a new one replaces it when the state of one of its partitions changes.
+        Cached, since the loop asks several times a second.
         """
         return _find_earliest(state.unsaved_since for state in self.values())
 
@@ -117,14 +113,13 @@ class PartitionStates(Mapping[int, PartitionState]):
     def _after_assignment(self, positions: Mapping[int, int]) -> "PartitionStates":
         """Return the states after partitions were assigned and restored, each at its position.
 
-        Partitions that are assigned again after a failed transaction keep `unsaved_since`: the records of the
-        transaction still wait for a save, and are read again.
+        Records of a failed transaction still wait, so `unsaved_since` is kept.
         """
         assigned = {}
         for partition, position in positions.items():
             state = self.get(partition, PartitionState())
             assigned[partition] = state._replace(position=position, lag=None, saved_up_to=position)
-        return self | assigned  # a copy, in which these partitions have their states in `assigned`
+        return self | assigned
 
     def _after_commit(self) -> "PartitionStates":
         """Return the states after a transaction was committed: all records that were read are saved."""
@@ -161,7 +156,7 @@ class PartitionStates(Mapping[int, PartitionState]):
         chunks = dict(self._chunks)
         for number, state in changed.items():
             index = number // _CHUNK_SIZE
-            chunk = _Chunk(chunks.get(index, {}))  # a copy, since earlier `PartitionStates` share the chunk
+            chunk = _Chunk(chunks.get(index, {}))  # earlier `PartitionStates` share the old chunk
             chunk[number] = state
             chunks[index] = chunk
         return PartitionStates(chunks)

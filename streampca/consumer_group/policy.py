@@ -44,10 +44,9 @@ class MemberPolicy:
         )
 
     def find_dead_letters(self, batch: Vectors, *, accepted_any: bool) -> Sequence[Reject]:
-        """Return the rejected records to send to the dead-letter topic, before the position moves behind them.
+        """Return the rejected records to send to the dead-letter topic.
 
-        `accepted_any` says whether the member has accepted a vector of an earlier batch. If not, and this batch begins
-        with 100 rejected records before the first vector, a setting is wrong: raises `RejectLimitError`.
+        Raises `RejectLimitError` if no vector was accepted, and 100 rejected records come before the first one.
         """
         if self.on_bad_record != "dead_letter":
             return []
@@ -56,16 +55,12 @@ class MemberPolicy:
             first_rejects = rejects[:SUSPICIOUS_RUN]
             indices_of_vectors = batch.decoded.indices
             has_no_vector = len(indices_of_vectors) == 0
-            # The indices are in the order of the records: do all these rejects come before the first vector?
             if has_no_vector or first_rejects[-1].index < indices_of_vectors[0]:
                 raise self._describe_wrong_settings(batch, first_rejects)
         return rejects
 
     def _describe_wrong_settings(self, batch: Vectors, rejects: Sequence[Reject]) -> RejectLimitError:
-        """Return the error for a batch that begins with these rejects.
-
-        It names the most frequent reason, and a record that was rejected for it.
-        """
+        """Return the error for a batch that begins with these rejects."""
         reason, count = Counter(reject.reason for reject in rejects).most_common(1)[0]
         how_many = "all" if count == len(rejects) else f"{count} of them"
         example = next(reject for reject in rejects if reject.reason == reason)
@@ -84,11 +79,10 @@ class MemberPolicy:
         Raises `OffsetGapError` if the member must stop.
         """
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
-        truncated_at = event.diverged  # an offset whose record is not the one that was read; None: not truncated
+        truncated_at = event.diverged  # None: not truncated
         if truncated_at is not None:
             return self._resume_in_truncated_log(event, truncated_at, where)
-        # If the position is not before the first record, it was beyond the log's end when the broker was asked. The end
-        # itself does not tell that, since the log may have grown since then.
+        # The end is not compared: the log may have grown since then.
         was_beyond_end = event.position >= event.earliest
         if was_beyond_end:
             raise OffsetGapError(
@@ -103,9 +97,9 @@ class MemberPolicy:
         return event.earliest if self.on_offset_gap == "earliest" else event.latest
 
     def _resume_in_truncated_log(self, event: OutOfRange, truncated_at: int, where: str) -> int:
-        """Return the offset to resume at in a log that was truncated and has grown again, or raise `OffsetGapError`.
+        """Return the offset to resume at in a log that was truncated and has grown again.
 
-        `where` names the member's next record in the error, such as "partition 3 of orders: offset 7".
+        Raises `OffsetGapError`.
         """
         if self.on_offset_gap == "fail":
             raise OffsetGapError(
@@ -113,8 +107,7 @@ class MemberPolicy:
                 "or before and has grown again, so records that were read are gone and others were not read; start "
                 f"over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest to continue"
             )
-        # At offsets before the position, the log now has new records. They are not read, since the member has handled
-        # records with the same offsets: no offset may count twice. So "earliest" resumes at the position.
+        # New records before the position are not read: no offset may count twice.
         return event.position if self.on_offset_gap == "earliest" else event.latest
 
 

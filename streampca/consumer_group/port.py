@@ -31,16 +31,16 @@ def member_port(
     tokens: BearerTokens | None = None,
 ) -> Iterator[str]:
     """Serve on `port` (0: any free one) in a thread, and yield the URL of the metrics. Raises `SettingsError`."""
-    listening = listen(host, port, port_setting="metrics_port")  # a `SettingsError` names this setting
+    listening = listen(host, port, port_setting="metrics_port")
     url = f"{'https' if context else 'http'}://{format_address(listening)}/metrics"
     server = create_server(
         MemberApp(registry, member, tokens),
         context,
         MOST_CONNECTIONS,
-        http=ShortConnection,  # ends each connection after some seconds, so that idle ones do not fill the limit
+        http=ShortConnection,  # idle connections must not fill the limit
         lifespan="off",
-        log_level="error",  # a port scan would fill the log with warnings
-        headers=[("connection", "close")],  # idle connections would count towards the limit
+        log_level="error",  # a port scan would fill the log
+        headers=[("connection", "close")],
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
     thread = threading.Thread(target=serve, args=(server, listening), name="health", daemon=True)
@@ -50,7 +50,7 @@ def member_port(
     finally:
         server.should_exit = True
         thread.join()
-        listening.close()  # the server has closed it, unless an error has ended its thread
+        listening.close()  # not closed yet if the thread has failed
 
 
 class MemberApp:

@@ -43,8 +43,7 @@ class Process(NamedTuple):
     def do_steps(self, steps: Iterable[Step], stops: Sequence[str] = ()) -> None:
         """Do the steps in order, and repeat each until it is done.
 
-        Returns early when a signal handler has added a signal to `stops`. Raises an error that waiting cannot end, such
-        as a wrong setting.
+        Returns early when a signal handler has added a signal to `stops`.
         """
         for step in steps:
             while not stops and not self._try_step(step):
@@ -54,14 +53,13 @@ class Process(NamedTuple):
         """Do a step, and return whether it is done. If a later attempt may succeed, report why it is not."""
         try:
             finding = step.attempt()
-        except CertificateError:  # a `NoBrokerError` that waiting cannot end: somebody must renew the certificate
+        except CertificateError:  # waiting does not help
             raise
         except (StoreBusyError, NoBrokerError, TimeoutError) as error:
             self.member.notify(StartDelayed(step.waits_for, str(error)))
             return False
         finally:
-            # If the step has ticked, the watchdog expects further ticks, and would end the process without them. But
-            # the next tick may come only when the loop begins, and that may take days.
+            # The watchdog must not expect a tick until the loop begins.
             watchdog.forget()
         log.debug("start step done", step=step.name, finding=finding)
         return True
@@ -80,14 +78,11 @@ def member_process(
 ) -> Iterator[Process]:
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
-    The first line of the log has the `log_fields`. If saves have stopped, `could_save` tells whether brokers would
-    accept a save from a new client; its argument names what saves wait for. A record should be saved `save_after_s`
-    after it was read. Only members of transform have an output topic. An error in a thread is raised when the `with`
-    block ends, or before.
+    `could_save` is that of `Member`. A record should be saved `save_after_s` after it was read. Only transform has an
+    output topic.
     """
     tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
-    # `prepare_process` sets up signals, memory and BLAS, and gives the tracer if traces are wanted.
     with watchdog.watch_threads(), prepare_process() as prepared:
         status = StatusReports(
             ProcessStatuses(store, settings.topic), process_name(), output_topic, group=settings.group
@@ -110,7 +105,7 @@ def member_process(
                 metrics=url,
                 **log_fields,
             )
-            status.begin(member.state)  # the first report; later ones come with the member's events
+            status.begin(member.state)
             with member:
                 yield Process(member=member, prepared=prepared, spans=spans)
 

@@ -48,8 +48,7 @@ class Saving(NamedTuple):
         match event:
             case CheckpointSaved() | TransactionEnded("committed"):
                 return self._replace(failures={})
-            # The records of a failed or aborted transaction are read again, and saved, only after the partitions are
-            # restored. So a failed restore is one more failure of the transaction.
+            # The records of a failed transaction are saved only after the partitions are restored.
             case TransactionEnded(cause=cause) | RestoreFailed(cause):
                 return self._with_failure("transaction", cause)
             case CheckpointPostponed(cause, waits_for):
@@ -72,9 +71,9 @@ class Saving(NamedTuple):
         return self.unanswered != "" and now >= self.try_new_client_at
 
     def _with_failure(self, waits_for: str, cause: str) -> "Saving":
-        """Return the same value with a failure as the last item of `failures`. `waits_for` is what a save waits for."""
+        """Return a copy with a failure as the newest one. `waits_for` is what a save waits for."""
         failures = dict(self.failures)
-        failures.pop(waits_for, None)  # otherwise the new cause would keep the place of the old one
+        failures.pop(waits_for, None)  # the newest failure must be last
         failures[waits_for] = cause
         return self._replace(failures=failures)
 
@@ -83,8 +82,7 @@ class Saving(NamedTuple):
 
         The oldest unsaved record was read at `unsaved_since`; None: all records are saved.
         """
-        # A running save is noted as a failure of the store for as long as it runs: if it hangs, nothing else tells why
-        # nothing is saved. The note of the last tick is left out here, and added below if a save is running now.
+        # A running save counts as a failure only while it runs.
         failures = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
         overdue_s = 0.0
         if unsaved_since is not None:
@@ -92,19 +90,14 @@ class Saving(NamedTuple):
         saving = self._replace(failures=failures, overdue_s=overdue_s)
         if is_saving:
             saving = saving._with_failure("store", _NO_ANSWER_YET)
-        unanswered = saving._find_unanswered()  # what saves wait for, such as "topic"; "" unless they have stopped
+        unanswered = saving._find_unanswered()
         return saving._replace(unanswered=unanswered)
 
     def _find_unanswered(self) -> str:
-        """If no save has succeeded for long and the newest failure is a missing answer, return what saves wait for.
-
-        Otherwise, return "".
-
-        The result is, for example, "topic" if brokers do not answer the question for the topic's id.
-        """
+        """Return what saves wait for, such as "topic", if they have stopped for want of an answer; otherwise ""."""
         if not self.has_stopped or not self.failures:
             return ""
-        waits_for, newest_cause = list(self.failures.items())[-1]  # `_with_failure` puts the newest failure last
-        if waits_for == "dead letters":  # they fail only if brokers do not answer, whatever the cause says
+        waits_for, newest_cause = list(self.failures.items())[-1]
+        if waits_for == "dead letters":  # they fail only without an answer
             return waits_for
         return waits_for if NO_ANSWER in newest_cause else ""

@@ -53,7 +53,7 @@ class StatusReports(Observer):
         self._reports = reports
         self._name = name
         self._group = group
-        # Only a worker looks for other groups, and only once: members of transform may share a store.
+        # Members of transform may share a store, so they do not look.
         self._must_look_for_groups = output_topic is None
         self._output_topic = output_topic
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
@@ -73,7 +73,7 @@ class StatusReports(Observer):
         """Write a report if it is due. At the end of the member, wait for the last one."""
         has_ended = isinstance(change.event, MemberEnded)
         if has_ended and self._writing is not None:
-            wait([self._writing], _LAST_WRITE_S)  # while a report is being written, no other is begun
+            wait([self._writing], _LAST_WRITE_S)
         if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.monotonic_s >= self._next_report:
             self._report(change.after, change.now)
         if has_ended:
@@ -93,21 +93,16 @@ class StatusReports(Observer):
     def _write(self, report: ProcessStatus) -> None:
         """Write a report, if the store exists. A worker then looks once whether another group uses the store, too."""
         try:
-            # In a store that does not exist, such as at a wrong path, a report would create a folder, which would look
-            # like a store without a model.
+            # A report would create the folder of a store that does not exist.
             if self._reports.store_exists():
                 self._reports.write(report)
-                # A worker without partitions saves nothing, so it shares the store with no other group yet.
                 if report.partitions and self._must_look_for_groups:
                     self._warn_of_other_group(report)
-        except StoreError as error:  # a full disk is logged when a checkpoint fails
+        except StoreError as error:
             log.debug("status report not written", cause=str(error))
 
     def _warn_of_other_group(self, ours: ProcessStatus) -> None:
-        """Log if workers of another group save to the same store, as a copied deployment does.
-
-        Each worker looks once, after it has written its own report. So of two workers, at least one sees the other's.
-        """
+        """Log if workers of another group save to the same store, as a copied deployment does."""
         self._must_look_for_groups = False
         other_groups = set()
         for report in self._reports.all():
@@ -121,7 +116,6 @@ class StatusReports(Observer):
     def _messages_per_second(self, messages: int, now: float) -> float:
         """Return the mean rate since a report about ten seconds ago, or since the first report."""
         self._samples.append((now, messages))
-        # The first sample goes when the second one is old enough to take its place.
         while len(self._samples) > 2 and self._samples[1][0] <= now - _RATE_OVER_S:
             self._samples.popleft()
         since, messages_then = self._samples[0]
@@ -133,10 +127,10 @@ def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    problems = dict(state.problems)  # by the type of the event that reports a problem
-    problems.pop(Saving, None)  # left out: metrics and health say that saving has stopped
+    problems = dict(state.problems)
+    problems.pop(Saving, None)  # metrics and health tell this
     if state.why_no_model:
-        problems.pop(StartDelayed, None)  # the start waits for a model: the report says so in `TransformStatus.awaits`
+        problems.pop(StartDelayed, None)  # `TransformStatus.awaits` tells this
     causes = [problem.cause for problem in problems.values()]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(
@@ -165,7 +159,7 @@ def _find_phase(state: MemberState, now: float, working: Phase) -> Phase:
 def _make_partition_status(partition: PartitionState) -> PartitionStatus:
     """Return the status of one partition; of a worker, with the counts of its fold."""
     fold = partition.fold
-    if fold is None:  # transform learns nothing, and a worker nothing yet
+    if fold is None:  # nothing was learned
         return PartitionStatus(position=partition.position, lag=partition.lag)
     return PartitionStatus(
         position=partition.position,
@@ -173,18 +167,17 @@ def _make_partition_status(partition: PartitionState) -> PartitionStatus:
         learned=fold.stats.learned,
         rejected=sum(fold.stats.rejected.values()),
         loss_ewma=fold.stats.recent_loss,
-        clipped=fold.state.clipped,  # number of vectors that were moved towards the mean before they were learned
+        clipped=fold.state.clipped,
     )
 
 
 def _make_transform_status(state: MemberState, output_topic: str) -> TransformStatus:
     """Return what only members of transform report."""
-    # Before the member uses a model, the version that the configuration fixes is reported, if it fixes one.
     version_in_use = state.model_version
     return TransformStatus(
         output_topic=output_topic,
         model_version=state.fixed_version if version_in_use is None else version_in_use,
-        awaits=state.why_no_model,  # None unless the start waits for a model
+        awaits=state.why_no_model,
         written=state.committed.get("written", 0),
         rejected=state.committed.get("rejected", 0),
         committed_at=state.committed_at,

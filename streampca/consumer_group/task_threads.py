@@ -40,32 +40,29 @@ class PartitionQueue:
         self._calls: deque[_Call] = deque()  # the first call runs in a thread, the others wait
 
     def add(self, function: Callable[[], Any], result: Future[Any]) -> None:
-        """Call a function in a thread when all earlier functions have ended.
-
-        `result` gets what it returns, or the error that it raises.
-        """
+        """Call a function in a thread when all earlier functions have ended; `result` gets its result or error."""
         with self._lock:
             self._calls.append(_Call(function, result))
-            is_first = len(self._calls) == 1  # a running call stays in `_calls`, and submits the next one at its end
+            is_first = len(self._calls) == 1  # a running call stays in `_calls`
         if is_first:
             self._executor.submit(self._run_first)
 
     def clear(self) -> None:
         """Forget the functions that have not begun."""
         with self._lock:
-            while len(self._calls) > 1:  # the first one belongs to a thread already
+            while len(self._calls) > 1:  # the first one is running
                 self._calls.pop()
 
     def _run_first(self) -> None:
-        """Run the first function in this thread, and submit the next one. Functions of a partition never overlap."""
-        function, result = self._calls[0]  # it stays there while it runs, so that `add` starts no other one
-        watchdog.tick()  # from now on, the process ends if the function does not end in time
+        """Run the first function in this thread, and submit the next one."""
+        function, result = self._calls[0]  # it stays there while it runs
+        watchdog.tick()  # the watchdog ends the process if the function hangs
         try:
             result.set_result(function())
-        except BaseException as error:  # the loop raises it when it handles the result
+        except BaseException as error:  # the loop raises it
             result.set_exception(error)
         finally:
-            watchdog.forget()  # until its next function, this thread is idle: it must not be taken for a hung one
+            watchdog.forget()  # an idle thread does not hang
         with self._lock:
             self._calls.popleft()
             has_next = bool(self._calls)

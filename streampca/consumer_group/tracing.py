@@ -34,18 +34,17 @@ class BatchSpans(Observer):
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
         """Return a function that decodes a batch like `decode`, and begins its span.
 
-        The span has links to the traces that are named in the headers of the records. It begins here, since transform
-        drops the records when it has projected them.
+        The span begins here, since transform drops the records before the batch ends.
         """
 
         def decode_and_begin_span(batch: Records) -> Vectors | Undecoded:
             began_ns = time.time_ns()
             decoded = decode(batch)
             if isinstance(decoded, Vectors):
-                records = batch.records[: len(decoded.records)]  # perhaps only the first records were decoded
+                records = batch.records[: len(decoded.records)]  # perhaps only the first ones are decoded
                 if records:
                     span = self._begin_span(batch.partition, records, began_ns)
-                    offset_behind_batch = decoded.next  # by which `observe` finds the span when the batch has ended
+                    offset_behind_batch = decoded.next
                     self._open_spans[batch.partition, offset_behind_batch] = span
             return decoded
 
@@ -56,12 +55,12 @@ class BatchSpans(Observer):
         event = change.event
         if not isinstance(event, BatchLearned | BatchTransformed):
             return
-        for partition, end in list(self._open_spans):  # a copy, since the threads that decode add spans
+        for partition, end in list(self._open_spans):  # other threads add spans
             if partition == event.partition and end <= event.next:
                 span = self._open_spans.pop((partition, end))
-                is_of_this_batch = end == event.next  # other spans are of batches that were dropped and read again
+                is_of_this_batch = end == event.next  # otherwise the batch was dropped and read again
                 if is_of_this_batch:
-                    span.end()  # a span that does not end is not recorded
+                    span.end()  # otherwise the span is not recorded
 
     def _begin_span(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":
         """Begin a span for these records of a partition, with links to at most 100 spans that have written them."""
@@ -83,7 +82,7 @@ def _read_links(records: Sequence[Record]) -> Iterator["Link"]:
     from opentelemetry.trace import Link, get_current_span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    parents: dict[bytes, None] = {}  # only the keys count: each once, in the order of the records
+    parents: dict[bytes, None] = {}  # used as an ordered set
     for headers in headers_of(records):
         for name, value in headers:
             if name == "traceparent" and value:

@@ -46,10 +46,10 @@ class EmbeddedBroker:
         settings = {
             "log_level": 0,
             "test.mock.num.brokers": 1,  # starts the broker, inside this client
-            "bootstrap.servers": "embedded",  # librdkafka replaces this by the address of its broker
+            "bootstrap.servers": "embedded",  # replaced by the broker's address
         }
         client = Producer(settings)
-        _remove_rebalance_delay(client)  # otherwise, a group waits 3 s before its first assignment
+        _remove_rebalance_delay(client)
         broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"
         self.partitions: dict[str, list[int]] = {}
@@ -60,17 +60,15 @@ class EmbeddedBroker:
 
 
 def _remove_rebalance_delay(client: Any) -> None:
-    """Let the mock broker of this client assign partitions as soon as the first member joins a group.
+    """Let the client's mock broker assign partitions as soon as a member joins a group.
 
-    By default, the broker waits 3 s for further members. Python has no function to change this delay, so functions of
-    librdkafka, the C library below confluent-kafka, are called.
+    Python has no function for this, so functions of librdkafka are called.
     """
     from confluent_kafka import cimpl
 
     with contextlib.suppress(AttributeError):  # an older librdkafka
-        library = ctypes.CDLL(cimpl.__file__)  # also finds the functions of librdkafka
-        # In CPython, `id` is the address of the object in memory. The object begins with the fields of all objects.
-        # The next field is librdkafka's handle, a pointer.
+        library = ctypes.CDLL(cimpl.__file__)
+        # librdkafka's handle, a pointer, follows the fields that every Python object has.
         handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
         library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
         cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(handle))
@@ -79,9 +77,9 @@ def _remove_rebalance_delay(client: Any) -> None:
 
 
 def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str | None, None, None]:
-    """Yield None until the topic has a record. Then yield a text with the headers and the value of a record, and end.
+    """Yield None until the topic has a record. Then yield its headers and its value as text.
 
-    Each step polls once without waiting, so that the demo can go on in between.
+    Each step polls once without waiting.
     """
     from confluent_kafka import Consumer, TopicPartition
 
@@ -106,11 +104,10 @@ class ChildProcess(subprocess.Popen[bytes]):
     """
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, object], log: Path) -> None:
-        """Start the command, `["produce", "--rate", "100"]` for example, with these settings.
+        """Start the command, such as `["produce", "--rate", "100"]`, with these settings.
 
         Its output goes to the file `log`.
         """
-        # A setting is an environment variable that begins with this prefix, such as STREAMPCA_TOPIC.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
         self.command = command[0]
@@ -135,7 +132,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             return
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         cause = lines[-1].removeprefix("streampca: ") if lines else "it logged nothing"
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # the line is not an event with an error
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             cause = json.loads(cause)["error"]
         raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
 

@@ -49,10 +49,9 @@ class Stream(NamedTuple):
 
 
 def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: bool) -> Stream:
-    """Return the rows of `file` if it is given, readings of sensors with `sensors`, and otherwise synthetic vectors.
+    """Return the rows of `file`, readings of sensors, or without both synthetic vectors.
 
-    `field` and `standardize` belong to the file. Raises `InputError` if options exclude each other, or if the file
-    cannot be read.
+    Raises `InputError` if options exclude each other, or if the file cannot be read.
     """
     if file and sensors:
         raise InputError("give either --file or --sensors")
@@ -64,11 +63,11 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
         readings = Sensors().rows()
         return Stream(
             rows=readings,
-            produce_arguments=["--synthetic"],  # with the format json, it sends readings of sensors
+            produce_arguments=["--synthetic"],  # with the format json: readings of sensors
             record_settings={"format": "json", "field": ",".join(readings.names or ())},
             model_settings={"dimensions": readings.dimensions, "components": 3, "standardize": True},
         )
-    truth = LowRank()  # the distribution from which the vectors are drawn; the demo compares models with it
+    truth = LowRank()
     vectors = truth.rows()
     return Stream(
         rows=vectors,
@@ -80,22 +79,19 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
 
 
 def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
-    """Return the rows of a file, read as `streampca fit` reads them. Raises `InputError` if the first ones are bad."""
+    """Return the rows of a file with their settings. Raises `InputError` if the first rows are bad."""
     rows = open_rows(file, FileOptions(field=field))
-    # Rows that are null are skipped. Raises if other rows of the chunk are bad.
     first_chunk = next(rows.chunks(skip_nulls=True))
     record_settings: dict[str, object]
     if rows.names:
-        # A record is a JSON object, in which this `field` lists the names of the numbers. `spell_path` quotes a name
-        # with a dot, which would mean a path.
+        # A name with a dot must not be taken for a path.
         record_settings = {"format": "json", "field": ",".join(spell_path([name]) for name in rows.names)}
     else:
         is_float32 = first_chunk.vectors.dtype == np.float32
         record_settings = {"format": "float32" if is_float32 else "float64"}
     return Stream(
         rows=rows,
-        # With --repeat, the file is sent again and again. The argument `field` says in which columns of the file the
-        # numbers are. It differs from the setting `field` of the records.
+        # This `field` is about the file, not about the records.
         produce_arguments=[str(file.absolute()), "--repeat", "--field", field],
         record_settings=record_settings,
         model_settings={
@@ -116,10 +112,9 @@ class _Addresses(NamedTuple):
 
 
 def run(stream: Stream, seconds: float | None, rate: float, store: str | None, port: int) -> None:
-    """Run the processes of the demo until Ctrl-C, SIGTERM, or `seconds` after the sidecar has first projected a vector.
+    """Run the processes of the demo until Ctrl-C, SIGTERM, or `seconds` after the first projection.
 
-    Raises `StreampcaError` if a process fails. `rate` is in messages per second. `store` is a folder or a URL. If it is
-    None, a temporary folder is the store, which is removed at the end.
+    `rate` is in messages per second. Without `store`, a temporary folder is used.
     """
     ended = threading.Event()
     stop_on_signals(lambda _: ended.set())
@@ -128,16 +123,15 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         location = store or str(folder / "store")
         models = _open_models(location)
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
-        first_output = poll_first_record(broker, PROJECTED)  # a generator, which yields None until there is an output
+        first_output = poll_first_record(broker, PROJECTED)
         stack.enter_context(contextlib.closing(first_output))
         addresses = _Addresses(broker=broker.address, store=location, port=free_port(port), metrics_port=free_port(0))
         settings_by_command = _list_settings(stream, addresses)
         children: list[ChildProcess] = []
-        stack.callback(stop, children)  # at the end, all children that were started by then
+        stack.callback(stop, children)  # also children that are started later
         for command in ("worker", "serve", "transform"):
             children.append(_start_child(command, settings_by_command, folder))
 
-        # Called by the demo once the worker reads: the broker in memory would soon drop records that were sent earlier.
         def start_producer() -> None:
             arguments = [*stream.produce_arguments, "--rate", str(rate)]
             children.append(_start_child("produce", settings_by_command, folder, arguments))
@@ -181,7 +175,7 @@ def _list_settings(stream: Stream, addresses: _Addresses) -> dict[str, dict[str,
         **kafka_settings,
         "store": addresses.store,
         "dead_letter_topic": DEAD_LETTERS,
-        "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB
+        "on_offset_gap": "latest",  # the broker drops old records, once it has 5 MB
     }
     worker_settings = {
         **member_settings,
@@ -235,36 +229,35 @@ class _Demo:
         first_output: Iterator[str | None],
         stream: Stream,
     ) -> None:
-        self._children = children  # the worker is the first; the producer is appended when it starts
+        self._children = children  # the worker is the first
         self._start_producer = start_producer
         self._has_producer = False
         self._models = models
-        self._first_output = first_output  # yields None until transform has written a record, then its text
+        self._first_output = first_output  # yields None until transform has written a record
         self._stream = stream
         self._learned: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)  # elapsed seconds, messages
-        self._next_line_s = 0.0  # seconds from the start
-        self._newest = models.newest()  # the model that the last update has read
+        self._next_line_s = 0.0
+        self._newest = models.newest()
         self._has_warned = False  # of a dimension with nearly all of the variance
 
     def run(self, *, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
-        """Update the demo and project some vectors, again and again, until the end.
+        """Update the demo and project some vectors, again and again, until `ended` is set.
 
-        The first request that is answered is written to `request_file`, for a printed curl command that the user can
-        copy. The end comes `seconds` after this request, or when `ended` is set. Raises `StreampcaError` if a process
-        fails or no vector is projected in time.
+        If `seconds` is given, ends so long after the first projection. Raises `StreampcaError` if a process fails or no
+        vector is projected in time.
         """
         started = time.monotonic()
-        first_projection_s = None  # when a vector was first projected, in seconds from the start
-        for body in _create_request_bodies(self._stream.rows):  # without end: after the last row, the first one again
+        first_projection_s = None  # from the start
+        for body in _create_request_bodies(self._stream.rows):
             if ended.wait(_UPDATE_EVERY_S):
                 return
             elapsed_s = time.monotonic() - started
             self._update(elapsed_s)
             answer = _project(url, body)
-            if first_projection_s is not None:  # from now on, only the time counts: a missing answer is ignored
+            if first_projection_s is not None:
                 if seconds is not None and elapsed_s >= first_projection_s + seconds:
                     return
-            elif answer is not None:  # this is the first projection
+            elif answer is not None:
                 first_projection_s = elapsed_s
                 request_file.write_text(body, encoding="utf-8")
                 _print(_describe_projection(url, answer, request_file, elapsed_s))
@@ -274,8 +267,8 @@ class _Demo:
     def _update(self, elapsed_s: float) -> None:
         """Check all processes, and print what is new. Raises `StreampcaError` if a process has exited."""
         for child in self._children:
-            child.verify()  # raises if the process has exited
-        # Nothing is sent before the worker reads, since the broker in memory would soon drop the first records.
+            child.verify()
+        # The broker in memory would soon drop records that are sent before the worker reads.
         if not self._has_producer and "partitions assigned" in self._read_worker_log():
             self._start_producer()
             self._has_producer = True
@@ -283,8 +276,6 @@ class _Demo:
         self._warn_of_dominant_dimension()
         learned = self._newest.version if self._newest else 0  # the version is the number of messages
         self._learned.append((elapsed_s, learned))
-        # The generator yields None until there is a record, then the record's text, and ends. After its end, `next`
-        # returns the default None.
         output = next(self._first_output, None)
         if output is not None:
             _print(f"first output in topic {PROJECTED}:\n{output}")
@@ -311,16 +302,16 @@ class _Demo:
         return (last_count - first_count) / max(last_s - first_s, _UPDATE_EVERY_S)
 
     def _describe_progress(self) -> str:
-        """Return the figures of the newest model. If there is no model yet, say what the log of the worker tells."""
+        """Return the figures of the newest model; without a model, what the worker does."""
         if self._newest is None:
             log = self._read_worker_log()
             is_compiling = "compiling kernels" in log and "worker started" not in log
             return "compiling, once on this machine …" if is_compiling else "starting …"
         model = self._newest.model
-        # The mean loss of recent messages divided by their mean squared length. None: no message was scored yet.
+        # None: no message was scored yet.
         loss_ratio = self._newest.stats.loss_ewma
         loss_text = "–" if loss_ratio is None else f"{loss_ratio:.4f}"
-        truth = self._stream.truth  # the distribution of synthetic vectors; None for other rows
+        truth = self._stream.truth
         if truth is not None and loss_ratio is not None:
             loss_text += f" (optimum: {truth.loss_ratio:.4f})"
         figures = {
@@ -330,7 +321,7 @@ class _Demo:
         }
         if truth is not None:
             share_found = truth.coverage(model.components)  # of the subspace in which the vectors vary
-            angle = truth.largest_angle(model.components)  # between this subspace and the model's, in degrees
+            angle = truth.largest_angle(model.components)  # in degrees
             figures["subspace found"] = f"{share_found:.3%} (largest angle {angle:.2f}°)"
         return "  ".join(f"{name}: {value}" for name, value in figures.items())
 
@@ -345,12 +336,12 @@ def _create_request_bodies(rows: Rows) -> Iterator[str]:
 
 
 def _project(url: str, body: str) -> dict[str, Any] | None:
-    """Ask the sidecar to project vectors, which its page then displays. Return the answer, or None if there is none."""
+    """Ask the sidecar to project vectors. Return None if it does not answer."""
     request = urllib.request.Request(url, body.encode(), {"content-type": "application/json"})  # noqa: S310 - local
     try:
         with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S) as answer:  # noqa: S310
             return dict(json.load(answer))
-    except OSError:  # there is no model yet, or the sidecar is busy; the next update tries again
+    except OSError:  # there is no model yet, or the sidecar is busy
         return None
 
 

@@ -31,7 +31,7 @@ class OnlineFit:
     loaded: PublishedModel | None = None  # the model of a file without a fold, until further rows are learned
 
     def refuse_without_fold(self) -> None:
-        """Raise `ValueError` if this is a worker's model: its file holds too little to learn on."""
+        """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on."""
         if self.loaded and self.loaded.continuation is None:
             raise ValueError(
                 "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn on: "
@@ -39,13 +39,11 @@ class OnlineFit:
             )
 
     def learn(self, V: Array) -> "OnlineFit":
-        """Return a new fit that has also learned the rows V (n, d). This fit does not change."""
-        # `score_block` replaces the scores and histograms of the copy, and never changes them in place. So a shallow
-        # copy is enough to leave this fit as it is.
+        """Return a new fit that has also learned the rows V (n, d)."""
+        # A shallow copy is enough: `score_block` changes nothing in place.
         past_scores = copy(self.past_scores)
-        next_position = self.fold.stats.learned + len(V)  # an estimator's position is the number of its rows
+        next_position = self.fold.stats.learned + len(V)
         batch = batch_of_rows(V, end=next_position)
-        # `take` calls `score_block` with each block just before the block is learned.
         fold, _ = self.fold.take(batch, self.config, before_block=past_scores.score_block)
         return replace(self, fold=fold, past_scores=past_scores, loaded=None)
 
@@ -58,20 +56,18 @@ class OnlineFit:
     @cached_property
     @one_thread
     def model(self) -> Model:
-        """The model of all rows. The parameter `n_components` decides how many components the model has."""
+        """The model of all rows, with as many components as `n_components` asks for."""
         if self.loaded:
             return self.loaded.model
         state = self.state
         row_count = state.count
         n_components = self.parameters["n_components"]
-        # What the user set as `n_components`: the number, or the share of the variance that must be explained. For None
-        # and "mle", it is the number of features.
         components_or_share = self.past_scores.components_or_share
         k = choose_number_of_components(state, components_or_share)
         if n_components in (None, "mle"):
-            k = min(k, row_count)  # as in scikit-learn, not more components than rows
-        if n_components == "mle":  # a number by Minka's rule
-            from sklearn.decomposition._pca import _infer_dimension  # not at the top: importing it takes a second
+            k = min(k, row_count)  # as in scikit-learn
+        if n_components == "mle":  # Minka's rule
+            from sklearn.decomposition._pca import _infer_dimension  # importing it takes a second
 
             explained_variance = make_model(state, k).explained_variance
             k = max(int(_infer_dimension(explained_variance, row_count)), 1)
@@ -79,9 +75,9 @@ class OnlineFit:
 
     @cached_property
     def unbiased_model(self) -> Model:
-        """The model with variances that were divided by its weight − 1, as scikit-learn divides by n − 1.
+        """The model with variances divided by its weight − 1, as in scikit-learn.
 
-        All other models here divide by the weight. With a weight of at most 1, the variances are 0.
+        With a weight of at most 1, they are 0.
         """
         model = self.model
         factor = model.weight / (model.weight - 1) if model.weight > 1 else 0.0
@@ -162,9 +158,7 @@ class FittedAttributes:
     def _compute_covariance(self, model: Model) -> F64:
         """Compute the covariance of the features by probabilistic PCA, with the variances of this model.
 
-        The covariance is D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹ = (CD⁻¹)ᵀ(Λ − σ²)(CD⁻¹) + σ²D⁻². The rows of C are the components,
-        the diagonal matrix Λ has the variances along them, and σ² is the noise variance in all other directions. The
-        diagonal of D⁻¹ is the unit of each feature, `_units`.
+        It is (CD⁻¹)ᵀ(Λ − σ²)CD⁻¹ + σ²D⁻², with the components C and the variances Λ along them.
         """
         C_with_units = model.components * self._units  # CD⁻¹
         noise_variance = model.noise_variance  # σ²
@@ -174,15 +168,14 @@ class FittedAttributes:
     @one_thread
     def get_precision(self) -> F64:
         """Return the inverse of `get_covariance()`, of shape (n_features, n_features)."""
-        # Features may have units of very different sizes. The inverse could then lose all digits, so the covariance is
-        # divided by the units before it is inverted.
+        # With units of very different sizes, the inverse could lose all digits.
         units = np.outer(self._units, self._units)
         standardised = self.get_covariance() / units
         return np.asarray(np.linalg.inv(standardised) / units, np.float64)
 
     @property
     def _units(self) -> F64:
-        """The unit of each feature: its standard deviation with standardize=True, otherwise 1. The diagonal of D⁻¹."""
+        """The unit of each feature, the diagonal of D⁻¹: its standard deviation with standardize=True, otherwise 1."""
         return 1.0 / self.model_.D
 
     @property

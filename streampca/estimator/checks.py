@@ -36,7 +36,7 @@ def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     """
     d = V.shape[1]
     n_components = estimator.n_components
-    # Without a number of components, all are learned: the model chooses among them later.
+    # The model chooses among all components later.
     learns_all = n_components in (None, "mle") or share_of_variance(estimator) is not None
     k = d if learns_all else n_components
     dtype = V.dtype if estimator.dtype is None else np.dtype(estimator.dtype)
@@ -57,7 +57,7 @@ def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
 
 
 def _find_wrong_parameters(estimator: Any, k: Any, d: int, dtype: np.dtype[Any]) -> list[str]:
-    """Return what is wrong with each wrong parameter, for k components of d features, learned in this precision."""
+    """Return what is wrong with the parameters, for k components of d features."""
     problems = []
     if not isinstance(k, int | np.integer):
         kinds = 'a number of components, a share of the variance between 0 and 1, or "mle"'
@@ -76,15 +76,15 @@ def _find_wrong_parameters(estimator: Any, k: Any, d: int, dtype: np.dtype[Any])
 
 
 def learning_parameters(estimator: Any) -> dict[str, Any]:
-    """Return the parameters that decide what is learned. Other parameters decide how rows are read or projected."""
+    """Return the parameters that decide what is learned."""
     parameters = {name: getattr(estimator, name) for name in _LEARNING_PARAMETERS}
-    # As a text, missing values can be compared: two lists or arrays of the same numbers may not be equal.
+    # Two arrays of the same numbers do not compare as equal; their texts do.
     parameters["missing_values"] = normalize_missing_values(estimator.missing_values)
     return parameters
 
 
 def refuse_changed(estimator: Any, parameters: dict[str, Any]) -> None:
-    """Raise `ValueError` if learning parameters differ from `parameters`, with which earlier rows were learned."""
+    """Raise `ValueError` if learning parameters have changed since earlier rows were learned."""
     changed = [name for name, value in learning_parameters(estimator).items() if value != parameters[name]]
     if changed:
         before = ", ".join(f"{name}={parameters[name]!r}" for name in changed)
@@ -99,10 +99,7 @@ def share_of_variance(estimator: Any) -> float | None:
 
 
 def split_into_slabs(X: Any, row_count: int | None = None) -> Iterator[Any]:
-    """Yield X in slabs of `row_count` rows, by default as many as take 32 MiB. Sparse slabs are made dense.
-
-    A list or a data frame is one slab.
-    """
+    """Yield X in dense slabs of `row_count` rows, by default of 32 MiB; a list or a data frame is one slab."""
     is_sparse = sparse.issparse(X)
     is_matrix = isinstance(X, np.ndarray) and X.ndim == 2
     if not (is_sparse or is_matrix):
@@ -118,10 +115,9 @@ def split_into_slabs(X: Any, row_count: int | None = None) -> Iterator[Any]:
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
-    """Return the rows of X as an array (n, d) of float64 or float32, after scikit-learn's checks of shape and type.
+    """Return the rows of X as a float array (n, d), with NaN for masked entries and null.
 
-    With `reset`, the features of X become the estimator's features. Without it, X must have the estimator's features.
-    Masked entries and null become NaN.
+    With `reset`, its features become the estimator's; otherwise other features raise `ValueError`.
     """
     dtypes = [np.float64, np.float32]
     V: NDArray[Any] = validate_data(
@@ -133,7 +129,7 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
 def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> NDArray[Any]:
     """Return the rows V (n, d) with NaN in place of the numbers that mean "missing".
 
-    Raises `ValueError` for infinity and, unless missing="impute", for NaN and for a number that means "missing".
+    Raises `ValueError` for infinity, and for missing entries unless missing="impute".
     """
     with_gaps = MissingValues.of(config.missing_values, config.dtype).to_nan(V)
     assert_all_finite(with_gaps, allow_nan=True, input_name="X")
@@ -148,22 +144,19 @@ def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> 
 def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
     """Raise `ValueError` if a vector of V (n, d) cannot be learned.
 
-    `first` says that V holds the first rows that are learned. If all their entries are so small that squares underflow,
-    the first rows are refused, too.
+    The `first` rows that are learned must have an entry whose square does not underflow.
     """
-    judge = Judge.of(config)  # says which vectors can be learned
+    judge = Judge.of(config)
     if config.impute and config.components == config.dimensions:
-        # The judge asks for at least 2k known entries, or for all d if these are fewer. With k = d components it would
-        # refuse every row with a missing entry. The tests that scikit-learn runs on every estimator fit such rows, so
-        # `min_observed` is lowered: one known entry is enough.
+        # scikit-learn's tests fit rows with missing entries to all components. The judge would refuse each.
         judge = replace(judge, min_observed=1)
     bad = judge.first_bad(V)
     if bad:
         remedy = "; scale the data down" if bad.reason == "too_large" else ""
         raise ValueError(f"row {bad.row}: {bad.message}{remedy}")
-    if not first:  # in later rows, entries that are so small count as zero
+    if not first:
         return
-    largest = float(np.fmax.reduce(np.abs(V), axis=None))  # `fmax` ignores NaN
+    largest = float(np.fmax.reduce(np.abs(V), axis=None))
     if 0 < largest < config.smallest_value:
         raise ValueError(
             f"no entry is beyond {largest:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "

@@ -109,31 +109,30 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn the rows of X (n_samples, n_features) in addition to the rows learned before.
 
-        Raises `ValueError` if a row cannot be learned, if parameters have changed since earlier rows were learned, or
-        if the estimator was loaded from a worker's model; then no row of X is learned.
+        Raises `ValueError` and learns no row if a row cannot be learned, if parameters have changed, or if the
+        estimator was loaded from a worker's model.
         """
         online: OnlineFit | None = getattr(self, "online_", None)
         if online:
-            online.refuse_without_fold()  # a worker's model cannot learn: its file lacks the state of learning
+            online.refuse_without_fold()
             checks.refuse_changed(self, online.parameters)
-        for slab in checks.split_into_slabs(X, self.batch_size):  # a slab is `batch_size` rows, or 32 MiB of rows
+        for slab in checks.split_into_slabs(X, self.batch_size):
             is_first = online is None
             V = checks.check_rows(self, slab, reset=is_first)
             if online is None:
                 online = self._start_fit(V)
             V = checks.replace_missing(self, V, online.config.learning)
             checks.refuse_bad(V, online.config.learning, first=is_first)
-            online = online.learn(V)  # a new object: if a later slab is refused, the estimator still has the former one
+            online = online.learn(V)  # if a later slab is refused, `online_` is unchanged
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
 
     @one_thread
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator into a file, without pickle: parameters, what was learned, and names of features.
+        """Write the fitted estimator into a file, without pickle. An earlier file is replaced in one step.
 
-        The file is a model that `streampca serve` and `project` take. `load` and `streampca fit --start-from` continue
-        from it. An earlier file is replaced in one step. Raises `ValueError` if the name of a feature is empty or
-        longer than 255 characters.
+        `load` and `streampca fit --start-from` continue from it, and `streampca serve` and `project` take it. Raises
+        `ValueError` if the name of a feature is empty or longer than 255 characters.
         """
         check_is_fitted(self)
         replace_file(Path(path), saved.encode(self))
@@ -143,10 +142,8 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def load(cls, path: str | PathLike[str]) -> Self:
         """Return the estimator in a file of `save`, of `streampca fit` or of a worker.
 
-        After `save` and `load`, further rows give the same bits as without the file. After a file of `streampca fit`,
-        they give the same numbers up to rounding. From a worker's model, such as a version in a store, the estimator
-        computes the same coordinates, but it cannot learn further rows. Raises `StreampcaError` if the file is damaged,
-        of another kind, or of a release whose files this release cannot read.
+        Further rows give the same bits after `save`, and the same numbers up to rounding after `streampca fit`. With a
+        worker's model, the estimator cannot learn further rows. Raises `StreampcaError` if the file cannot be read.
         """
         published = model_file.decode_file(Path(path).read_bytes(), str(path))
         estimator = cls(**saved.find_parameters(published))
@@ -167,8 +164,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             fit,
             fold=restore_fold(published, fit.config),
             past_scores=past_scores,
-            # If the file holds no fold, `restore_fold` only estimates it from the model. A projection by the estimate
-            # would differ from a projection by the model, so `loaded` keeps the model until further rows are learned.
+            # A fold that is only estimated would give other projections than the model.
             loaded=None if has_fold else published,
         )
 
@@ -182,21 +178,20 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # For whiten=True, `in_basis` must divide by standard deviations with ddof=1, as scikit-learn does. Only the
-            # unbiased model has these deviations; its axes and mean are those of `fit.model`.
+            # Only the unbiased model has standard deviations with ddof=1, as in scikit-learn.
             projected = replace(projected, model=fit.unbiased_model)
-            basis = self._basis  # "whitened" with whiten=True, otherwise "principal"
+            basis = self._basis
             return projected.in_basis(basis).astype(V.dtype, copy=False)
 
         return self._compute_by_slab(X, project)
 
     def score_samples(self, X: ArrayLike) -> F64:
-        """Return the log-likelihood of each row of X by probabilistic PCA, (n_samples,), as scikit-learn's `PCA` does.
+        """Return the log-likelihood (n_samples,) of each row of X by probabilistic PCA.
 
         The lower it is, the more unusual is the row. It is -(T2 + SPE / `noise_variance_`) / 2 plus a constant; see
         docs/mathematics.md.
         """
-        model = self._fitted.unbiased_model  # its variances have ddof=1, as in scikit-learn
+        model = self._fitted.unbiased_model  # with ddof=1, as in scikit-learn
         return self._compute_by_slab(X, lambda V: model.project(V).log_likelihood)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
@@ -204,20 +199,19 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return float(self.score_samples(X).mean())
 
     def p_values(self, X: ArrayLike) -> F64:
-        """Return the p-value of each row of X, (n_samples,): the share of learned rows that were at least as unusual.
+        """Return the p-value of each row of X (n_samples,): the share of learned rows at least as unusual.
 
-        Each learned row was scored just before it was learned. The first few hundred rows have no score, and before
-        there are scores, all p-values are 1.
+        Each learned row was scored just before it was learned. Before there are scores, all p-values are 1.
         """
         past_scores = self._fitted.past_scores.histograms
         model = self.model_
 
         def compute_p_values(V: Array) -> F64:
-            scores = model.project(V).relative_scores  # divided by the scores that the model expects
+            scores = model.project(V).relative_scores
             p_values = past_scores.p_values(scores)
-            return p_values.score  # of T² and SPE together
+            return p_values.score
 
-        return self._compute_by_slab(X, compute_p_values)  # some rows at a time, to bound the memory
+        return self._compute_by_slab(X, compute_p_values)
 
     @one_thread
     def _compute_by_slab(self, X: ArrayLike, compute: Callable[[Array], Any]) -> F64:
@@ -233,9 +227,9 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return the vectors (n_samples, n_features) whose coordinates are X (n_samples, n_components).
 
-        The vectors have the dtype of X. With whiten=True, X are coordinates divided by their standard deviations.
+        The vectors have the dtype of X. With whiten=True, X are whitened coordinates.
         """
-        model = self._fitted.unbiased_model  # its deviations have ddof=1, like those by which `transform` divides
+        model = self._fitted.unbiased_model  # with ddof=1, as in `transform`
         coordinates: Array = check_array(fill_masked(X), dtype=[np.float64, np.float32])
         vectors = model.reconstruct(coordinates.astype(np.float64), self._basis)
         return vectors.astype(coordinates.dtype, copy=False)
@@ -262,7 +256,6 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
     def _create_fit(self, config: FoldConfig) -> OnlineFit:
         """Return the fit that has learned no row yet, with this configuration."""
-        # With a share of the variance, each model has as many components as explain this share.
         components_or_share = checks.share_of_variance(self) or config.learning.components
         return OnlineFit(
             parameters=checks.learning_parameters(self),
@@ -274,11 +267,10 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
 @one_thread
 def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
-    """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.
+    """Merge fitted estimators with the same parameters and features into one that has learned all their data.
 
-    The merged estimator can continue with `partial_fit`. The order of the parts changes only the rounding, unless rows
-    have missing entries: then the share of each part in the result depends on the parts before it. Raises `ValueError`
-    if there are no parts, or if their parameters or features differ.
+    Their order changes only the rounding, unless rows have missing entries. Raises `ValueError` if there are no parts,
+    or if their parameters or features differ.
     """
     if not parts:
         raise ValueError("nothing to merge")
@@ -286,11 +278,10 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     first = fits[0]
     for fit in fits:
         fit.refuse_without_fold()
-        # `config` does not have the share of the variance that `n_components` may be, so it is compared here.
+        # `config` lacks a share of the variance.
         has_same_components = fit.past_scores.components_or_share == first.past_scores.components_or_share
         if fit.config != first.config or not has_same_components:
             raise ValueError("only estimators with the same parameters and features can be merged")
-    # Only estimators that were fitted to a table with names have feature names.
     names_of_parts = [part.feature_names_in_ for part in parts if hasattr(part, "feature_names_in_")]
     if any(not np.array_equal(names, names_of_parts[0]) for names in names_of_parts):
         raise ValueError("only estimators with the same feature names, in the same order, can be merged")

@@ -21,17 +21,17 @@ def encode(estimator: Any) -> bytes:
     Raises `ValueError` if a file cannot hold the name of a feature.
     """
     fit: OnlineFit = estimator.online_
-    published = fit.loaded or _make_published_model(fit)  # a loaded model without a fold is written as it was read
+    published = fit.loaded or _make_published_model(fit)  # a model without a fold is written as it was read
     names = getattr(estimator, "feature_names_in_", None)
     dtype = fit.parameters["dtype"]
     return model_file.encode(
         replace(
             published,
             names=None if names is None else names.tolist(),
-            # The other parameters follow from the settings of the model, see `find_parameters`.
+            # `find_parameters` takes the others from the settings of the model.
             estimator={
                 "n_components": fit.parameters["n_components"],
-                "dtype": None if dtype is None else fit.config.learning.dtype,  # a name, whatever the user has given
+                "dtype": None if dtype is None else fit.config.learning.dtype,
                 "whiten": estimator.whiten,
                 "copy": estimator.copy,
                 "batch_size": estimator.batch_size,
@@ -41,9 +41,8 @@ def encode(estimator: Any) -> bytes:
 
 
 def _make_published_model(fit: OnlineFit) -> PublishedModel:
-    """Return the model of a fit, together with the bytes of a checkpoint that holds the fold."""
-    # With n_components=None, "mle" or a share of the variance, the model may have fewer components than were learned.
-    # The model's settings say how many components the model has; the checkpoint's settings, how many were learned.
+    """Return the model of a fit, together with the checkpoint of its fold."""
+    # The model may have fewer components than were learned.
     model_learning = replace(fit.config.learning, components=fit.model.n_components)
     model_config = replace(fit.config, learning=model_learning)
     merged = MergedFold.from_fold(fit.fold, fit.config)
@@ -55,7 +54,7 @@ def _make_published_model(fit: OnlineFit) -> PublishedModel:
 def find_parameters(published: PublishedModel) -> dict[str, Any]:
     """Return the parameters of the estimator in a file.
 
-    If no estimator has written the file, the settings of the model give the parameters that would learn such a model.
+    If no estimator has written the file, they are those that would learn such a model.
     """
     config = FoldConfig.from_dict(published.settings)
     learning = config.learning
@@ -70,12 +69,12 @@ def find_parameters(published: PublishedModel) -> dict[str, Any]:
         "missing": published.settings["missing"],
         "missing_values": list(published.missing_values.numbers) or None,
     }
-    saved_parameters = published.estimator or {}  # empty for the model of a worker or of `streampca fit`
+    saved_parameters = published.estimator or {}
     return parameters | saved_parameters
 
 
 def find_config(published: PublishedModel) -> FoldConfig:
-    """Return the configuration with which the fold in a file, or else the model, was learned."""
+    """Return the configuration with which the fold or the model in a file was learned."""
     if published.checkpoint is None:
         return FoldConfig.from_dict(published.settings)
     return FoldConfig.from_dict(checkpoint.decode(published.checkpoint).settings)

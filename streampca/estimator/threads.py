@@ -11,7 +11,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-_find_libraries = cache(ThreadpoolController)  # cached, since finding the BLAS libraries takes milliseconds
+_find_libraries = cache(ThreadpoolController)  # finding them takes milliseconds
 
 
 class OneThread(ContextDecorator):
@@ -29,8 +29,7 @@ class OneThread(ContextDecorator):
             self._limits.append(_find_libraries().limit(limits=1))
 
     def __exit__(self, *_: object) -> None:
-        # The first limit remembers how many threads BLAS had, and is restored last. All later limits were set when BLAS
-        # had one thread already, so restoring them changes nothing.
+        # The first limit, which is restored last, remembers how many threads BLAS had.
         with self._lock:
             self._limits.pop().restore_original_limits()
 

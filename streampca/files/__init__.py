@@ -9,10 +9,9 @@ from streampca.files.text import rows_of_csv, rows_of_jsonl
 
 
 def open_rows(path: Path | str, options: FileOptions = FileOptions(), part: tuple[int, int] | None = None) -> Rows:  # noqa: B008
-    """Open a file to read its rows.
+    """Open a file to read its rows. Raises `InputError`.
 
-    `part` limits an .npy file to rows from a start to before an end, and a Parquet file to row groups. Opening the file
-    raises `InputError`, and reading its rows raises `InputError` that names the bad row.
+    `part` is a range of rows of an .npy file, or of row groups of a Parquet file.
     """
     path = str(path)
     kind, _ = require_kind(path)

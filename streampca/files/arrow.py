@@ -28,7 +28,13 @@ from streampca.formats.fields import NumberFields
 _BATCH_NUMBERS = 2**21  # how many numbers of a Parquet file are read at a time
 _BUFFER_BYTES = 2**20  # how many bytes of each column are read at a time
 _FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format; a file in the stream format has others
-_BLOCK_FIELDS = (2, 3)  # of the table in the footer: the fields with the places of the dictionaries and record batches
+# The footer of an Arrow file is a table of FlatBuffers:
+#     footer:  place of the table (u4)
+#     table:   distance back to the vtable (i4), fields
+#     vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
+#     field:   distance to the blocks (u4)
+#     blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the place and the sizes of a batch
+_BLOCK_FIELDS = (2, 3)  # the fields that lead to the dictionaries and to the record batches
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata_bytes", "<i4"), ("padding", "<i4"), ("body_bytes", "<i8")])
 _PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
 _SEVERAL_FILES = "it is several files, one behind the other: keep each of them, or write one file with all rows"
@@ -36,22 +42,20 @@ _MAX_PADDING = 128  # bytes between the last batch and the footer: the end mark,
 
 
 def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None = None) -> Rows:
-    """Open a Parquet or an Arrow IPC file, or a part of a Parquet file: some row groups, by start and end."""
+    """Open an Arrow IPC file, a Parquet file, or a range of a Parquet file's row groups."""
     with input_errors(path, pa.ArrowException), _open_source(path) as (schema, read_batches):
         columns = columns_of(schema, options, path)
         d = options.dimensions
-        if d is None:  # find it out from the first vector
-            batches = (batch for batch, _ in read_batches(columns.needed, None))  # None: all row groups
+        if d is None:
+            batches = (batch for batch, _ in read_batches(columns.needed, None))
             d = _find_dimensions(batches, columns, path)
-            # Columns name the dimensions if there are d of them. This is known only now, so columns are chosen again.
+            # Choose again: d columns name the dimensions, once d is known.
             columns = columns_of(schema, options._replace(dimensions=d), path)
 
-    # `fields` take the vectors out of a record batch. `value_name` is what their errors call it.
     fields = columns.create_fields(dimensions=d, value_name="record batch")
 
     def read() -> Iterator[FileBatch]:
         """Open the file again, and yield its rows in batches of bounded size."""
-        # `needed` columns hold the numbers or what conditions test. `other_columns` are copied to the user's output.
         names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
         step = batch_rows(d)
         with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
@@ -72,16 +76,14 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
 
 
 def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int:
-    """Return how many numbers the first vector in record batches has. Raises `InputError` if there is none."""
-    # Of this object, only the names of the columns that it reads are used. They do not depend on `dimensions`, which
-    # is not known yet, nor on `value_name`, which only errors show.
+    """Return the length of the first vector in record batches. Raises `InputError` if there is none."""
     read_names = columns.create_fields(dimensions=0, value_name="record batch").names
     for batch in batches:
         for i in range(len(batch)):
-            # Texts that are not read become bytes, since a text that is not UTF-8 would be an error.
+            # A text that is not UTF-8 would be an error in a column that is not needed.
             one_row = with_unread_as_bytes(batch.slice(i, 1), read_names)
             d = columns.count_dimensions(row_to_dict(one_row), path)
-            if d:  # the row holds a vector
+            if d:
                 return d
     raise no_vectors_error(path, columns.where)
 
@@ -97,7 +99,7 @@ def columns_of(schema: Any, options: FileOptions, path: str) -> Columns:
 
 
 def batch_of(batch: Any, columns: Columns, fields: NumberFields, share_read: float) -> FileBatch:
-    """Return the rows of a record batch: their vectors, the other columns, and the share of the file that was read.
+    """Return the vectors and other columns of a record batch.
 
     Raises `VectorError` if the columns cannot hold vectors.
     """
@@ -105,12 +107,12 @@ def batch_of(batch: Any, columns: Columns, fields: NumberFields, share_read: flo
         found=vectors_in(batch, fields),
         share=share_read,
         columns={name: batch.column(name) for name in columns.other_columns},
-        places=fields.places,  # warns the user if elements that are read by position change their places
+        places=fields.places,
     )
 
 
 def _example(kind: Any) -> Any:
-    """Return an example of a value of an Arrow type: 0.0 for numbers, and text for other values."""
+    """Return an example of a value of an Arrow type: 0.0 for numbers, text for other values."""
     if pa.types.is_struct(kind):
         return {field.name: _example(field.type) for field in kind}
     if is_list(kind):
@@ -118,16 +120,15 @@ def _example(kind: Any) -> Any:
     if pa.types.is_null(kind):
         return None
     if pa.types.is_map(kind):
-        return []  # without entries, since a schema does not say which names a map has
+        return []  # a schema does not say which names a map has
     return 0.0 if are_numbers(kind) else str(kind)
 
 
 def _open_source(path: str) -> AbstractContextManager[Any]:
-    """Return a context that opens a file of Parquet, or of Arrow's stream or file format.
+    """Return a context that opens a Parquet or an Arrow file.
 
-    The context yields the file's schema, and a function that reads record batches. The function takes the names of the
-    columns to read, and a range of the row groups of Parquet, by start and end; None: all. For each record batch, the
-    function also yields the share of the file that has been read.
+    The context yields the schema, and a function that yields record batches, each with the share of the file read so
+    far.
     """
     kind, _ = require_kind(path)
     if kind == "parquet":
@@ -140,13 +141,12 @@ def _open_source(path: str) -> AbstractContextManager[Any]:
 @contextmanager
 def _open_parquet(path: str) -> Iterator[Any]:
     """Open a Parquet file. Yields its schema, and the function that reads record batches."""
-    # With `pre_buffer`, a whole row group would be read at once.
+    # `pre_buffer` would read a whole row group at once.
     with (
-        open_seekable(path) as file,  # the path of a local file, or a file of pyarrow at a URL
+        open_seekable(path) as file,
         pa.OSFile(file) if isinstance(file, str) else file as source,
         parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
     ):
-        # If two files were written one behind the other, the wrong rows would be read; without row groups, no rows.
         if table.num_row_groups:
             _refuse_joined_parquet(source, table.metadata)
         yield table.schema_arrow, partial(_read_parquet, table)
@@ -163,23 +163,21 @@ def _open_arrow_stream(path: str) -> Iterator[Any]:
 def _open_arrow_file(path: str) -> Iterator[Any]:
     """Open a file in Arrow's file format. Yields its schema, and the function that reads record batches."""
     with (
-        open_seekable(path) as file,  # the path of a local file, or a file of pyarrow at a URL
+        open_seekable(path) as file,
         pa.OSFile(file) if isinstance(file, str) else file as source,
         pa.ipc.open_file(source) as batches,
     ):
-        _refuse_joined_arrow(source)  # if two files were written one behind the other, the wrong rows would be read
+        _refuse_joined_arrow(source)
         yield batches.schema, partial(_read_file, batches)
 
 
 def _read_parquet(table: Any, names: list[str], part: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
-    """Yield record batches of the row groups in a part, or of all, with the share of the file that has been read."""
+    """Yield record batches of the row groups, each with the share of the file read so far."""
     start, end = part or (0, table.num_row_groups)
     rows_read = 0
     for i in range(start, end):
         group = table.metadata.row_group(i)
-        # Numbers are counted, because the size in bytes depends on how they are encoded.
         number_count = sum(group.column(j).num_values for j in range(group.num_columns))
-        # So many rows hold about `_BATCH_NUMBERS` numbers.
         rows_per_batch = max(_BATCH_NUMBERS * group.num_rows // max(number_count, 1), 1)
         for batch in table.iter_batches(rows_per_batch, row_groups=[i], columns=names):
             rows_read += len(batch)
@@ -189,10 +187,7 @@ def _read_parquet(table: Any, names: list[str], part: tuple[int, int] | None) ->
 def _read_stream(
     stream: Any, file: Any, share_read: Callable[[], float], names: list[str], _part: tuple[int, int] | None
 ) -> Iterator[tuple[Any, float]]:
-    """Yield the record batches of a stream. Raises `ValueError` if more bytes follow the end of the stream.
-
-    `_part` is not used: of these files, only Parquet is divided into parts.
-    """
+    """Yield the record batches of a stream. Raises `ValueError` if more bytes follow its end."""
     for batch in stream:
         yield _select_columns(batch, names), share_read()
     if file.read(1):
@@ -200,7 +195,10 @@ def _read_stream(
 
 
 class _MarkedStream:
-    """An Arrow stream that must end with its end mark: a stream without the mark has been cut."""
+    """An Arrow stream that must end with its end mark: a stream without the mark has been cut.
+
+    pyarrow stops reading at the end mark, so it meets the end of the file only if the mark is missing.
+    """
 
     closed = False  # pyarrow asks for this attribute
 
@@ -208,10 +206,7 @@ class _MarkedStream:
         self._file = file
 
     def read(self, size: int) -> bytes:
-        """Read up to `size` bytes. Raises `EOFError` at the end of the file.
-
-        After the end mark pyarrow reads no more, so it comes to the end of the file only if the mark is missing.
-        """
+        """Read up to `size` bytes. Raises `EOFError` at the end of the file."""
         data: bytes = self._file.read(size)
         if size and not data:
             raise EOFError("its Arrow stream has no end mark, so it was cut: copy or write it again")
@@ -219,22 +214,16 @@ class _MarkedStream:
 
 
 def _refuse_joined_arrow(file: Any) -> None:
-    """Raise `ValueError` if several files in the IPC file format were written one behind the other.
-
-    The footer of the last one would lead to batches of the first one.
-    """
+    """Raise `ValueError` if several Arrow files were joined: the wrong rows would be read."""
     footer_start, footer = _read_footer(file, _FILE_MAGIC)
     end_of_batches = _find_end_of_batches(footer)
-    # The footer counts bytes from the start of its own file. Other files before it make the distance longer.
+    # Places in the footer count from the start of the last file, not of the whole.
     if end_of_batches and footer_start - end_of_batches > _MAX_PADDING:
         raise ValueError(_SEVERAL_FILES)
 
 
 def _refuse_joined_parquet(file: Any, metadata: Any) -> None:
-    """Raise `ValueError` if several Parquet files were written one behind the other.
-
-    The footer of the last one would lead to numbers of the first one.
-    """
+    """Raise `ValueError` if several Parquet files were joined: the wrong rows would be read."""
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
     group = metadata.row_group(metadata.num_row_groups - 1)
     columns = [group.column(i) for i in range(group.num_columns)]
@@ -242,13 +231,13 @@ def _refuse_joined_parquet(file: Any, metadata: Any) -> None:
     ends = [start + column.total_compressed_size for start, column in zip(starts, columns, strict=True)]
     end_of_numbers = max(ends)
     file.seek(end_of_numbers)
-    # The last bytes of one file, and directly behind them the first bytes of the next.
+    # One file's last bytes, followed by the next file's first bytes.
     if 2 * _PARQUET_MAGIC in file.read(max(footer_start - end_of_numbers, 0)):
         raise ValueError(_SEVERAL_FILES)
 
 
 def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
-    """Return where the footer of a file starts, and its bytes. Its length and the magic bytes follow it."""
+    """Return where the footer of a file starts, and its bytes."""
     length_bytes = 4
     footer_end = file.size() - len(magic) - length_bytes
     file.seek(footer_end)
@@ -258,15 +247,9 @@ def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
 
 
 def _find_end_of_batches(footer: bytes) -> int:
-    """Return where the last batch of a file ends, by the file's footer; 0 if the file has no batch.
+    """Return where the last batch of an Arrow file ends, by its footer; 0 if the file has no batch.
 
-    The footer is a table of FlatBuffers. pyarrow has verified it, but does not show where the batches are:
-
-        footer:  place of the table (u4)
-        table:   distance back to the vtable (i4), fields
-        vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
-        field:   distance to the blocks (u4)
-        blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the place and the sizes of a batch
+    pyarrow does not show where the batches are. The comment above `_BLOCK_FIELDS` shows the layout of the footer.
     """
 
     def number_at(position: int, kind: str = "<u4") -> int:
@@ -276,34 +259,30 @@ def _find_end_of_batches(footer: bytes) -> int:
     vtable = table - number_at(table, "<i4")
     vtable_size = number_at(vtable, "<u2")
     end = 0
-    for field in _BLOCK_FIELDS:  # numbers of the two fields that lead to the dictionaries and to the record batches
-        # The place in the vtable of the field's offset: behind two sizes and the offsets of the fields before it.
-        entry = 2 + 2 + 2 * field
-        has_entry = entry < vtable_size  # the vtable may end before fields that are not set
+    for field in _BLOCK_FIELDS:
+        entry = 2 + 2 + 2 * field  # behind two sizes and the offsets of earlier fields
+        has_entry = entry < vtable_size
         field_offset = number_at(vtable + entry, "<u2") if has_entry else 0
-        if not field_offset:  # the field is not set
+        if not field_offset:
             continue
         field_place = table + field_offset
-        blocks_place = field_place + number_at(field_place)  # the field holds the distance to its blocks
+        blocks_place = field_place + number_at(field_place)
         block_count = number_at(blocks_place)
-        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_place + 4)  # behind the count
+        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_place + 4)
         ends = blocks["offset"] + blocks["metadata_bytes"] + blocks["body_bytes"]
         end = max(end, int(ends.max(initial=0)))
     return end
 
 
 def _read_file(batches: Any, names: list[str], _part: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
-    """Yield the record batches of a file in the IPC file format, each with the share that has been read.
-
-    `_part` is not used: of these files, only Parquet is divided into parts.
-    """
+    """Yield the record batches of a file in the IPC file format, each with the share read so far."""
     count = batches.num_record_batches
     for i in range(count):
         yield _select_columns(batches.get_batch(i), names), (i + 1) / count
 
 
 def _select_columns(batch: Any, names: list[str]) -> Any:
-    """Return the columns of a record batch with these names. Raises an error of pyarrow if the batch is damaged."""
+    """Return the named columns of a record batch. Raises an error of pyarrow if the batch is damaged."""
     selected = batch.select(names)
     validate(selected)
     return selected

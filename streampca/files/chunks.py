@@ -31,10 +31,9 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
-    """Return the chunks of files, of folders with files, and of Delta tables. Raises `InputError`."""
+    """Return the chunks of files, folders and Delta tables. Raises `InputError`."""
     paths = [_normalize(path) for source in sources for path in _list_files(source)]
-    # A file is read once, even if several links lead to it. It is read by a link's path, because the name of the link
-    # says what kind of file it is.
+    # A file is read once, even if several links lead to it.
     path_by_file = {os.path.realpath(path): path for path in paths}
     chunks = [chunk for path in path_by_file.values() for chunk in _split(path)]
     if not chunks:
@@ -48,15 +47,14 @@ def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     part = None if chunk.end is None else (chunk.start, chunk.end)
     try:
         rows = open_rows(chunk.path, options, part)
-        # `options.names` are the names of the dimensions by the settings, the checkpoints or the first file. Without
-        # such names, it is not known in which order the named columns of this file must be read.
+        # Without names, the order of this file's columns is not known.
         if rows.names and not options.names:
             raise InputError(
                 f"{chunk.path} has names for the dimensions, but the first file has none: give this file first"
             )
         yield from rows.batches()
     finally:
-        # If the file changed while it was read, other errors would mislead, because parts of two files were read.
+        # If the file changed meanwhile, another error would mislead.
         _refuse_changed(chunk)
 
 
@@ -70,8 +68,7 @@ def _refuse_changed(chunk: Chunk) -> None:
 
 def _list_files(source: str) -> list[str]:
     """Return the paths of the files in a source: a file, a folder or a Delta table. Raises `InputError`."""
-    # A file with this name describes an Iceberg table. Such tables are refused, since their files may hold rows that
-    # were deleted. Of all kinds of tables, only Delta tables can be read.
+    # The data files of an Iceberg table may hold deleted rows.
     if source.endswith(".metadata.json"):
         raise InputError(f"{source}: of tables those of Delta can be read")
     file_system, path = _locate(source)
@@ -83,11 +80,10 @@ def _list_files(source: str) -> list[str]:
         return [source]
     if file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
         return _list_delta_files(source)
-    prefix = ""  # the scheme of a URL, which pyarrow leaves out of the paths that it lists
+    prefix = ""  # pyarrow lists paths without the scheme of a URL
     if "://" in source:
         scheme, _, _ = source.partition("://")
         prefix = f"{scheme}://"
-    # `_is_data` leaves out hidden files, marks such as `_SUCCESS`, and files of unknown kinds.
     entries = file_system.get_file_info(pa.fs.FileSelector(path, recursive=True))
     files = [entry.path for entry in entries if entry.is_file and _is_data(entry.path.removeprefix(path))]
     return sorted(prefix + file for file in files)
@@ -101,7 +97,7 @@ def _is_data(path: str) -> bool:
 
 def _list_delta_files(source: str) -> list[str]:
     """Return the URLs of the files of a Delta table. Raises `InputError` if the files alone are not the table."""
-    from deltalake import DeltaTable, exceptions  # an optional package
+    from deltalake import DeltaTable, exceptions
 
     table = DeltaTable(source)
     try:
@@ -118,9 +114,9 @@ def _locate(path: str) -> tuple[Any, str]:
 
 
 def _normalize(path: str) -> str:
-    """Return the absolute path of a local file, with the links in its folder resolved. Return a URL as it is.
+    """Return the absolute path of a local file with the links in its folder resolved, or a URL as it is.
 
-    A link that leads to the file itself is kept, because its name says what kind of file it is.
+    A link to the file itself is kept, because its name tells the kind of file.
     """
     file_system, local_path = _locate(path)
     if not isinstance(file_system, pa.fs.LocalFileSystem):

@@ -64,20 +64,18 @@ class Columns(NamedTuple):
     def count_dimensions(self, row: Any, path: str) -> int:
         """Return how many numbers the vectors in this row have; 0 if it holds no vector. Raises `InputError`."""
         try:
-            # What finds the numbers in a row. Their number is not known yet, hence 0; errors call the row "first row".
             fields = self.create_fields(dimensions=0, value_name="first row")
             return fields.count_dimensions(row)
-        except (VectorError, RecursionError) as error:  # RecursionError: arrays are nested too deeply
+        except (VectorError, RecursionError) as error:  # arrays are nested too deeply
             raise InputError(f"{path}: {error}") from None
 
 
 def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = True) -> Columns:
-    """Choose which columns of a file hold the numbers, by one row of the file, or by an example of its rows.
+    """Choose which columns of a file hold the numbers, by one of its rows. Raises `InputError`.
 
-    If the file does not name its columns, `named` must be False: the names in `row` are then the positions 0, 1, 2, …
-    of the columns. `options.names` are the names of the learned dimensions, if they are known. Raises `InputError`.
+    If `named` is False, the names in `row` are only the positions of the columns.
     """
-    row = open_text(row)  # a whole row of JSON Lines may be a text that holds JSON
+    row = open_text(row)
     try:
         asked_paths = parse_paths(options.field)
     except ValueError as error:
@@ -97,11 +95,11 @@ def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = T
         names = list(learned_names)
 
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
-    if options.others is True:  # all further columns are asked for
+    if options.others is True:
         other_columns: Sequence[str] = [name for name in columns if name not in number_columns]
     else:
-        other_columns = options.others or ()  # False: none
-    columns_beside = names_beside(number_columns)  # such as `shape` beside `data`: says how the numbers are read
+        other_columns = options.others or ()
+    columns_beside = names_beside(number_columns)
     condition_columns = {condition.steps[0] for condition in options.where}
     needed_columns = {*number_columns, *columns_beside, *condition_columns}
     return Columns(
@@ -119,7 +117,6 @@ def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, pa
     """Raise `InputError` if the options ask for columns that a file does not have."""
     if (has_field or options.where) and not columns:
         raise InputError(f"{path} has no columns: leave --field and --where away")
-    # `options.others` are the further columns that the user asks for. True stands for all columns, and False for none.
     further_columns: Sequence[str] = () if isinstance(options.others, bool) else options.others
     unknown = set(further_columns) - columns.keys()
     if unknown:
@@ -127,22 +124,20 @@ def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, pa
 
 
 def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
-    """Return the paths that `--field` asks for, with the value at each in the row. Raises `InputError`.
+    """Return the paths that `--field` asks for, each with its value in the row. Raises `InputError`.
 
-    With gaps allowed, some columns may be missing, but not all. The value at the path of a missing column is None.
+    If gaps are allowed, the value of a missing column is None.
     """
-    # If there are several columns, the error says that the user may allow gaps: one missing column would then be a gap.
     gap_hint = NULL_HINT if len(asked_paths) > 1 else ""
     value_by_path: dict[Path, Any] = {}
     missing_count = 0
     for asked_path in asked_paths:
         try:
-            value_by_path |= _expand(asked_path, row, path)  # a pattern becomes the path of each column that it matches
-        except InputError as error:  # the file has no such column
+            value_by_path |= _expand(asked_path, row, path)
+        except InputError as error:
             missing_count += 1
             value_by_path[asked_path] = None
-            # A column with a plain name is a dimension, whose numbers are all missing in this file. A pattern that
-            # matches no column does not say which dimensions are missing.
+            # A pattern without a match does not say which dimensions are missing.
             has_pattern = any(map(_is_pattern, asked_path))
             may_be_gap = options.impute and not has_pattern
             are_all_missing = missing_count == len(asked_paths)
@@ -166,11 +161,7 @@ def _order_by_names(
 def _describe_order(
     names_in_file: Sequence[str] | None, learned_names: Sequence[str] | None, *, has_field: bool
 ) -> list[str]:
-    """Return a note for the user if the user did not choose the order in which columns are read.
-
-    `names_in_file` is None if the file has no names for the dimensions. `has_field` says that the user listed the
-    columns by `--field`: without learned names, they are read in the order of this list, which needs no note.
-    """
+    """Return a note for the user if the order in which columns are read was not chosen by `--field`."""
     if learned_names and not names_in_file:
         return ["its columns have no names, so they are read in their order"]
     if learned_names and list(learned_names) != names_in_file:
@@ -181,19 +172,13 @@ def _describe_order(
 
 
 def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
-    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each.
-
-    `options.dimensions` is the number of dimensions, if it is known. `options.names` are the names of dimensions that a
-    model has learned.
-    """
+    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each."""
     path_count = len(value_by_path)
     if not path_count:
         return None
-    # Case 1: there are several paths, and as many dimensions. An array at a path then holds one dimension of several
-    # vectors: with two dimensions, `x,y` in {"x": [1, 2, 3], "y": [4, 5, 6]} are three vectors of two numbers, x and y.
+    # {"x": [1, 2, 3], "y": [4, 5, 6]} holds three vectors with the dimensions x and y.
     has_path_to_each = path_count > 1 and options.dimensions == path_count
-    # Case 2: there is one number at each path, and no other number of dimensions is known. If a model has learned
-    # names, there may be more paths than dimensions, because only the paths with learned names will be read.
+    # Only the paths with learned names will be read.
     may_be_dimensions = options.names or options.dimensions in (None, path_count)
     lead_to_numbers = all(map(_is_number, value_by_path.values()))
     if has_path_to_each or (may_be_dimensions and lead_to_numbers):
@@ -202,24 +187,23 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
 
 
 def _choose_by_default(row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
-    """Return the paths of the columns to read without `--field`, with the value at each; {} if the row is an array."""
+    """Return the columns to read without `--field`, each with its value; {} if the row is an array."""
     columns = _find_columns(row)
     if not columns and not isinstance(row, list | str):  # a text may be a vector in base64
         raise InputError(f"{path} holds no vectors: neither arrays nor columns")
     learned_names = options.names or ()
     present = columns.keys() & set(learned_names)
     has_all_learned = len(present) == len(learned_names)
-    # All columns with learned names are there, or gaps are allowed: read exactly these columns, whatever else there is.
     if present and (options.impute or has_all_learned):
-        return {(Part(name),): columns.get(name) for name in learned_names}  # the path to a column has one part
+        return {(Part(name),): columns.get(name) for name in learned_names}
     _refuse_columns_without_numbers(columns, options, path)
     return {(Part(name),): value for name, value in columns.items()}
 
 
 def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOptions, path: str) -> None:
-    """Raise `InputError` unless all columns hold numbers, one for each dimension, or the only column holds arrays."""
+    """Raise `InputError` unless each column holds a number, or the only column holds arrays."""
     hint = f"name by --field where the numbers are, of {_quote(columns)}"
-    # If a name is empty or a number, the first line of CSV may be a row whose cells were taken for names.
+    # The first row of CSV may have been taken for the header.
     has_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
     has_number_name = any(parse_cell(name) is not None for name in columns)
     if options.header is None and (has_index or has_number_name):
@@ -236,18 +220,16 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
 
 
 def _expand(pattern: Path, value: Any, file: str, max_texts: int = MAX_TEXTS) -> dict[Path, Any]:
-    """Return each path that matches the pattern, with the value to which it leads.
+    """Return each path that matches the pattern, with its value. Raises `InputError` if none matches.
 
-    In `{"fields": {"temp": 1, "hum": 2}}` the pattern `fields.*` matches `fields.temp` and `fields.hum`. A part in
-    backticks matches only its own name. At most `max_texts` texts are parsed as JSON on the way. Raises `InputError` if
-    no column matches.
+    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`.
     """
     if not pattern:
         return {(): value}
     value, max_texts = open_texts(value, max_texts)
-    is_text = isinstance(value, str)  # this one holds no JSON, but the text in another row may
+    is_text = isinstance(value, str)
     if value is None or value == [] or is_text:
-        # Which names other rows have here is not known, so the pattern itself is returned as the path.
+        # The names that other rows have here are not known, so the pattern stays.
         return {pattern: None}
     value_by_path = {}
     for step, inner in _match_step(pattern[0], value, file).items():
@@ -257,11 +239,9 @@ def _expand(pattern: Path, value: Any, file: str, max_texts: int = MAX_TEXTS) ->
 
 
 def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choice, Any]:
-    """Expand one step of a pattern: return the steps that lead into this value, each with the inner value there.
+    """Return the steps that a step of a pattern stands for, each with its value. Raises `InputError` if none matches.
 
-    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` becomes {Part("x1"): 1, Part("x2"): 2}. A `Choice` such as `[id=temp]`
-    has the key `id` and the word `temp`. It stays as it is, and leads to the first object whose `id` is `temp`, or to
-    None. Raises `InputError` if no column matches.
+    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` stands for `x1` and `x2`.
     """
     if isinstance(step, Choice):
         chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
@@ -270,7 +250,7 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
     if step.name in columns:
         return {Part(step.name): columns[step.name]}
     matches: dict[Part | Choice, Any] = {}
-    if not step.quoted:  # a name in backticks is not a pattern
+    if not step.quoted:
         matches = {Part(name): inner for name, inner in columns.items() if name and fnmatchcase(name, step.name)}
     if not matches:
         raise InputError(f"{file} has no column {spell_path([step.name])}; there are {_quote(columns)}")
@@ -280,19 +260,18 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
 def refuse_patterns(columns: Columns, path: str) -> None:
     """Raise `InputError` if a path is still a pattern, such as `labels.x*`.
 
-    Patterns are expanded by an example of a row. If a column holds maps or JSON texts, the example does not have the
-    names in them, so a pattern for these names cannot be expanded.
+    The names in maps and JSON texts are not known.
     """
     for path_to_number in columns.paths:
-        for part in path_to_number[1:]:  # the first part is the name of a column
-            # A part that is not a name is a choice, such as `[id=temp]`. A `*` in backticks is not a wildcard.
+        for part in path_to_number[1:]:
+            # A `*` in backticks is not a wildcard.
             if isinstance(part, Part) and not part.quoted and {"*", "?"} & set(part.name):
                 pattern = spell_path(get_steps(path_to_number))
                 raise InputError(f"{path}: which names fit the pattern {pattern} is not known: write each name")
 
 
 def open_text(value: Any) -> Any:
-    """Return the value that a text holds as JSON, perhaps as JSON in a text within it; any other value as it is."""
+    """Return the value that a text holds as JSON; any other value as it is."""
     opened, _ = open_texts(value, MAX_TEXTS)
     return opened
 
@@ -303,9 +282,9 @@ def _is_pattern(part: Part | Choice) -> bool:
 
 
 def _find_columns(value: Any) -> Mapping[str, Any]:
-    """Return the entries of an object, or of all objects in an array and its inner arrays; {} if there is no object.
+    """Return the entries of an object, or of all objects in nested arrays.
 
-    If several objects have an entry of the same name, the first one counts.
+    Of entries with the same name, the first one counts.
     """
     columns: dict[str, Any] = {}
     for element in _collect_objects(value):
@@ -314,7 +293,7 @@ def _find_columns(value: Any) -> Mapping[str, Any]:
 
 
 def _collect_objects(value: Any) -> list[dict[str, Any]]:
-    """Return the value in a list if it is an object, or the objects in it and in its inner arrays if it is an array."""
+    """Return an object in a list, or the objects in nested arrays."""
     if isinstance(value, list):
         return [inner for element in value for inner in _collect_objects(element)]
     return [value] if isinstance(value, dict) else []

@@ -15,10 +15,9 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (code
 
 
 def lines(file: Any, encoding: str | None = None, skip: int = 0) -> Iterator[str]:
-    """Yield the lines of a text after the first `skip` lines.
+    """Yield the lines of a text after the first `skip` lines. Raises `ValueError`.
 
-    Without an encoding, the text is in the encoding of its byte-order mark, or in UTF-8. Raises `ValueError` for bytes
-    that are not text, and for a very long line.
+    Without an encoding, the byte-order mark tells it, otherwise it is UTF-8.
     """
     return islice(_decode_lines(file, encoding), skip, None)
 
@@ -36,23 +35,23 @@ def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
             text = decoder.decode(data, final=not data)
         except UnicodeDecodeError:
             raise _encoding_error(data, encoding or "UTF-8") from None
-        if "\0" in text:  # such as UTF-16 that was decoded as UTF-8
+        if "\0" in text:
             raise _encoding_error(data, encoding or "UTF-8")
         *whole_lines, rest = (rest + text).split("\n")
         if len(rest) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
         for line in whole_lines:
-            yield f"{line}\n".removeprefix("\ufeff")  # a later line has the mark too, if several files were joined
+            yield f"{line}\n".removeprefix("\ufeff")
     if rest:
         yield rest.removeprefix("\ufeff")
 
 
 def _encoding_error(data: bytes, encoding: str) -> ValueError:
-    """Return the error for bytes that are not text in this encoding. It names an encoding that may read them."""
+    """Return the error for bytes that are not text in this encoding. It suggests another encoding."""
     first_zero = data.find(b"\0")
     if first_zero < 0:
         return ValueError(f"it is not text in {encoding}: say its --encoding, such as latin-1")
-    # In UTF-16, one of the two bytes of a Latin letter is zero: in big-endian order the first.
+    # In big-endian UTF-16, the first byte of a Latin letter is zero.
     byte_order = "be" if first_zero % 2 == 0 else "le"
     return ValueError(f"it is not text in {encoding}, and has zero bytes as UTF-16: say --encoding utf-16-{byte_order}")
 
@@ -72,11 +71,7 @@ def read_head(text: Iterator[str], count: int) -> list[str]:
 def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: int) -> str:
     """Return the options that skip the lines before the header or the rows; "" if there are no such lines.
 
-    `head` are the first lines of a file after `skipped` lines. For example, `--skip-lines 1` skips the first line of
-
-        Device 7
-        time,x,y
-        1,2,3
+    `head` are the first lines of a file after `skipped` lines.
     """
     for separator in separators:
         options = _suggest_for_separator(head, separator, skipped)
@@ -86,46 +81,38 @@ def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: in
 
 
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
-    """Return the options that skip the lines before the rows or the header, if cells have this separator.
-
-    The rows are the last line of the head and all lines directly before it with numbers in the same cells. What is
-    skipped depends on the line directly above the rows. Above the row `1,2,3` this line may be
-
-    - text, such as `Device 7`, with another number of cells: all lines above the rows are skipped.
-    - a row with a wrong cell, such as `1,2,x`, with a number where the rows have one: nothing is skipped.
-    - a header, such as `time,x,y`: the lines above the header are skipped.
-    - a second header, such as the units `s,m,m` below the names `time,x,y`: neither line can serve as the header, so
-      all lines above the rows are skipped.
-
-    Returns "" if there is nothing to skip, or if the separator does not fit.
-    """
+    """Return the options that skip the lines before the header or the rows; "" if the separator does not fit."""
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
-    patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]  # which cells are numbers
-    row_pattern = patterns[-1] if patterns else []
-    first_row = len(patterns)  # index of the first row: moves up from the end
-    while first_row and patterns[first_row - 1] == row_pattern:
-        first_row -= 1
-    patterns_above_rows = patterns[:first_row]
+    number_patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]
+    first_row = _find_first_row(number_patterns)
+    if first_row == 0:
+        return ""
+    row_pattern = number_patterns[-1]
+    patterns_above_rows = number_patterns[:first_row]
     has_numbers = any(row_pattern)
-    if not has_numbers or not patterns_above_rows:
+    are_rows_above = row_pattern in patterns_above_rows
+    if not has_numbers or are_rows_above:
         return ""
-    if row_pattern in patterns_above_rows:  # a bad line is between rows: to skip the lines above it would lose rows
-        return ""
-    # The head begins after the lines that are skipped already, so their number is added.
     skip_all_above_rows = f"--skip-lines {skipped + first_row} --no-header"
-    header_index = first_row - 1  # of the line directly above the rows, if it is a header
-    pattern = patterns_above_rows[header_index]  # which cells of this line are numbers
-    if len(pattern) != len(row_pattern):  # text such as "Device 7"
+    header_index = first_row - 1
+    header_pattern = number_patterns[header_index]
+    if len(header_pattern) != len(row_pattern):  # a text such as "Device 7"
         return skip_all_above_rows
-    is_bad_row = any(is_number and in_rows for is_number, in_rows in zip(pattern, row_pattern, strict=True))
-    if is_bad_row:
-        return ""
-    if header_index == 0:  # nothing is above the header
+    is_bad_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
+    if is_bad_row or header_index == 0:
         return ""
     line_above_header = head[header_index - 1]
-    pattern_above_header = patterns_above_rows[header_index - 1]
+    pattern_above_header = number_patterns[header_index - 1]
     is_excel_line = line_above_header.startswith("sep=")  # Excel reads the separator from such a line
     has_two_headers = len(pattern_above_header) == len(row_pattern) and not is_excel_line
-    if has_two_headers:
+    if has_two_headers:  # such as names above units
         return skip_all_above_rows
     return f"--skip-lines {skipped + header_index}"
+
+
+def _find_first_row(number_patterns: Sequence[Sequence[bool]]) -> int:
+    """Return the index from which on all lines have numbers in the same cells as the last line."""
+    first_row = len(number_patterns)
+    while first_row and number_patterns[first_row - 1] == number_patterns[-1]:
+        first_row -= 1
+    return first_row

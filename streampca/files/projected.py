@@ -23,10 +23,10 @@ Write = Callable[[Array, Array, Mapping[str, Any]], object]
 
 @contextmanager
 def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    """Write a file of projected vectors, with k coordinates each. Raises `InputError`.
+    """Write a file of projected vectors. Raises `InputError`.
 
-    Yields the function that appends rows. The file appears when the `with` block ends without an error. `others` are
-    the names of the other columns of a table, each with its Arrow type, or None for text.
+    Yields the function that appends rows. The file appears only if the `with` block ends without an error. `others` has
+    the Arrow type of each other column; None means text.
     """
     open_writer = _WRITERS.get(path.suffix)
     if open_writer is None:
@@ -64,8 +64,7 @@ def _headings(k: int) -> list[str]:
 def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     """Write only the coordinates, as an array (n, k)."""
     dtype = np.dtype("<f8")
-    # The number of rows is not known yet, so the header says 0. The right header overwrites these bytes at the end: it
-    # has the same size, because NumPy pads headers.
+    # The number of rows is not known yet. The right header has the same size, and overwrites this one.
     header_size = file.write(npy.encode_header(dtype, (0, k)))
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
@@ -79,19 +78,18 @@ def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Wr
 
 @contextmanager
 def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    """Write a JSON object on each line: all other fields of the row, then the coordinates and the residual."""
+    """Write a JSON object on each line: the row's other fields, the coordinates and the residual."""
     json_writer = writer_of("json")
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        """Write an object for each row: the fields that the input has beside the vector, coordinates and residual."""
-        results = json_writer.write({"coordinates": coordinates, "residual": residual})  # the bytes of an object each
-        # For JSON Lines, the column ALL_FIELDS has the fields of each row without the vector. Other inputs lack it.
+        """Write an object for each row."""
+        results = json_writer.write({"coordinates": coordinates, "residual": residual})
         fields_of_rows = columns.get(ALL_FIELDS, [{}] * len(results))
         for fields, result in zip(fields_of_rows, results, strict=True):
             clashes = fields.keys() & {"coordinates", "residual"}
             if clashes:
                 raise InputError(f"a field {min(clashes)} would be written, but the file that is read has that field")
-            # The two objects are joined into one: `{"id":1}` and `{"residual":0}` to `{"id":1,"residual":0}`.
+            # `{"id":1}` and `{"residual":0}` become `{"id":1,"residual":0}`.
             line = result
             if fields:
                 line = _encode(fields).removesuffix(b"}") + b"," + result.removeprefix(b"{")
@@ -103,7 +101,7 @@ def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[
 @contextmanager
 def _write_csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     """Write the other columns, a column for each coordinate, and the residual, after a header."""
-    # Text such as half an emoji is not valid UTF-8, and is written with a backslash.
+    # Text such as half an emoji is not valid UTF-8.
     text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*others, *_headings(k), "residual"])
@@ -117,10 +115,9 @@ def _write_csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Wr
 
 
 def _to_texts(name: str, column: Any) -> list[Any]:
-    """Return the cells of a column: an Arrow array, or a NumPy array of Python objects. Raises `InputError`."""
+    """Return the cells of a column: an Arrow array or an array of objects. Raises `InputError`."""
     if isinstance(column, np.ndarray):
-        # Objects, arrays and truth values become JSON: Python would write True, not true. `csv.writer` writes texts,
-        # numbers and None as they are.
+        # Python would write True, not true.
         return [_encode(value).decode() if isinstance(value, dict | list | bool) else value for value in column]
     import pyarrow as pa
 
@@ -139,17 +136,16 @@ def _write_parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterato
         from pyarrow import parquet
 
         from streampca.formats.arrow import column_of
-    # Columns of CSV have the type None: they are written as text.
     types = {name: pa.string() if kind is None else kind for name, kind in others.items()}
     schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        """Write a record batch. Raises `InputError` if a value does not have the type of its column."""
+        """Append a record batch. Raises `InputError` if a value does not have the type of its column."""
         arrays = [*(columns[name] for name in others), column_of(coordinates), residual]
         try:
             batch = pa.record_batch(arrays, schema=schema)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
-            # For example, a field of JSON Lines has another type in a later row.
+            # A field of JSON Lines may have another type in a later row.
             text = " ".join(str(error).split())
             raise InputError(f"Parquet cannot hold the other columns, so write a .jsonl file: {text}") from None
         writer.write_batch(batch)

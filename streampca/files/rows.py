@@ -66,15 +66,15 @@ def require_kind(path: str) -> FileKind:
 
 @contextmanager
 def input_errors(path: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors of reading into `InputError` with the path. `errors` are further types that are turned."""
+    """Turn errors of reading into `InputError` with the path. `errors` are further types to turn."""
     expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, *errors)
     try:
         yield
-    except InputError:  # is a ValueError, but names the file already
+    except InputError:  # names the file already
         raise
     except expected as error:
         text = str(getattr(error, "strerror", None) or error)
-        # Some libraries end the error with the bytes that they found: "Not a gzipped file (b'PK')". These are cut off.
+        # Some libraries end the error with bytes of the file: "Not a gzipped file (b'PK')".
         text, _, _ = text.partition(" (b'")
         raise InputError(f"{path} cannot be read: {' '.join(text.split())}") from None
 
@@ -83,7 +83,7 @@ def input_errors(path: str, *errors: type[Exception]) -> Iterator[None]:
 def open_stream(path: str) -> Iterator[tuple[Any, Callable[[], float]]]:
     """Open a file to read its decompressed bytes in one pass.
 
-    Yields the file, and a function that returns the share of the file that has been read.
+    Yields the file, and a function that returns the share read so far.
     """
     with _open_stored(path) as stored:
         size = stored.seek(0, os.SEEK_END)
@@ -97,7 +97,7 @@ def open_stream(path: str) -> Iterator[tuple[Any, Callable[[], float]]]:
 
 @contextmanager
 def open_seekable(path: str) -> Iterator[Any]:
-    """Yield a file that can be read from any position: the path of a local file, or a file of pyarrow at a URL.
+    """Yield a file that can be read from any position: a local path, or a file of pyarrow at a URL.
 
     A compressed file is decompressed to a temporary file.
     """
@@ -112,7 +112,7 @@ def open_seekable(path: str) -> Iterator[Any]:
 
 
 def _open_stored(path: str) -> Any:
-    """Open a file, local or at a URL, to read its bytes as they are stored, without decompression."""
+    """Open a file, local or at a URL, without decompressing it."""
     if "://" not in path:
         return Path(path).open("rb")
     import pyarrow.fs
@@ -174,14 +174,13 @@ class Rows(NamedTuple):
     missing_values: MissingValues = NO_MISSING_VALUES
 
     def chunks(self, *, skip_nulls: bool = False) -> Iterator[RowChunk]:
-        """Yield the vectors of all rows.
+        """Yield the vectors of all rows. Raises `InputError` with the number of the bad row.
 
-        Rows that do not meet the conditions are skipped and, with `skip_nulls`, also rows that are null. Any other row
-        without a vector of finite numbers raises `InputError` with the number of the row.
+        Rows that do not meet the conditions are skipped, and with `skip_nulls` also null rows.
         """
-        skipped_reasons = {UNMET}  # the row does not meet the conditions
+        skipped_reasons = {UNMET}
         if skip_nulls:
-            skipped_reasons.add(NO_VALUE)  # null is in place of the row or of its vector
+            skipped_reasons.add(NO_VALUE)
         rows_before = 0
         for batch in self.batches():
             found = batch.found
@@ -190,7 +189,6 @@ class Rows(NamedTuple):
                 if error.reason not in skipped_reasons:
                     raise InputError(f"{self.path}, row {rows_before + row + 1}: {error}")
                 skipped[error.reason] += 1
-            # For each vector, the index of its row in this batch: a row may hold several vectors, or none.
             row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
             row_numbers = rows_before + row_of_vector + 1
             vectors = self.missing_values.to_nan(found.vectors)
@@ -207,14 +205,13 @@ class Rows(NamedTuple):
             raise no_vectors_error(self.path)
 
     def describe_moved_array_elements(self) -> str:
-        """Return a warning if elements of arrays that were read by position have changed their positions; else ""."""
+        """Return a warning if array elements that are read by position have moved; else ""."""
         return self.fields.places.warning if self.fields else ""
 
     def _refuse_not_finite(self, vectors: Array, as_read: Array, row_numbers: NDArray[np.int64]) -> None:
-        """Raise `InputError` if an entry of the vectors (n, d) is infinite or, unless gaps are allowed, NaN.
+        """Raise `InputError` if an entry of the vectors (n, d) is infinite, or NaN where no gaps are allowed.
 
-        `as_read` (n, d) are the vectors as the file has them: a number that means "missing" is NaN in `vectors`, but
-        still this number in `as_read`, so that the error can name it.
+        `as_read` still has the numbers that mean "missing", which the error names.
         """
         bad_entry = first_not_finite(vectors, impute=self.impute)
         if bad_entry is None:
@@ -244,8 +241,8 @@ def batch_of_vectors(vectors: Array, share: float) -> FileBatch:
 
 
 def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -> Rows:
-    """Open an .npy file, or only its rows from the start of `part` to before the end of `part`."""
-    columns = choose_columns([], options, path)  # refuses options for columns, since an array has no columns
+    """Open an .npy file, or a range of its rows."""
+    columns = choose_columns([], options, path)  # refuses options for columns
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
     with input_errors(path), open_seekable(path) as file:
@@ -257,7 +254,7 @@ def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -
     step = batch_rows(d)
 
     def batches() -> Iterator[FileBatch]:
-        """Yield the rows of the array in batches; integers and truth values become float64."""
+        """Yield the rows in batches, integers as float64."""
         for first in range(0, n, step):
             vectors = np.asarray(array[first : first + step])
             if vectors.dtype.kind != "f":
@@ -268,7 +265,7 @@ def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -
 
 
 def batch_rows(d: int) -> int:
-    """Return how many rows of d numbers are read at a time: as many as fit `_BATCH_BYTES`, at most `_BATCH_ROWS`."""
+    """Return how many rows of d numbers are read at a time."""
     row_bytes = 8 * max(d, 1)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
 
@@ -276,15 +273,15 @@ def batch_rows(d: int) -> int:
 def map_npy(file: str, path: str) -> Array:
     """Map the array (n, d) of a file into memory. Raises `InputError`.
 
-    `path` is the name of the file in errors: `file` may be a temporary copy, which the user does not know.
+    `file` may be a temporary copy, so errors name `path`.
     """
     try:
-        # Not by `np.load`, which would also open archives, and whose errors advise to unpickle.
+        # `np.load` would also open archives.
         array = np.lib.format.open_memmap(file, mode="r")
         if Path(file).stat().st_size > array.offset + array.nbytes:
             raise ValueError("something follows its array, perhaps a second one")
     except ValueError as error:
-        text, _, _ = str(error).partition(";")  # the rest of the error shows bytes of the file
+        text, _, _ = str(error).partition(";")  # the rest shows bytes of the file
         raise InputError(f"{path} is not an .npy array of numbers, as numpy.save writes it: {text}") from None
     if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
         raise InputError(

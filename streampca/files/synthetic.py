@@ -71,11 +71,9 @@ class LowRank:
     def rows(self) -> Rows:
         """Return the stream as the rows of a file that does not end."""
         d = self.basis.shape[1]
-        n = min(256, batch_rows(d))  # fewer rows if they are so long that 256 would take much memory
-        # The share of the stream that was read is always 0, since the stream does not end.
+        n = min(256, batch_rows(d))
         batches = (batch_of_vectors(self.draw(n), share=0.0) for _ in itertools.count())
-        # All readers get the same iterator. A new reader continues after the last vector that was read, so no vector
-        # is read twice.
+        # All readers share this iterator, so no vector is read twice.
         return Rows("synthetic", d, batches=lambda: batches)
 
 
@@ -91,32 +89,27 @@ class Sensors:
     """Readings of a machine's sensors, which follow three causes.
 
     Every 101st reading of the fourth sensor is a fault: 5 standard deviations too high, which no cause explains. A
-    sensor with a name that is not in `MACHINE` behaves like one of the sensors there.
+    sensor whose name is not in `MACHINE` behaves like one of the sensors there.
     """
 
     def __init__(self, names: Sequence[str] = tuple(MACHINE)) -> None:
-        """Prepare to draw readings of sensors with these names.
-
-        `MACHINE` says how a sensor behaves: its mean, its deviation, and its correlations with three hidden causes that
-        move all sensors. If a name is not in `MACHINE`, its sensor behaves like a sensor there: the first name like the
-        first sensor, and so on, beginning again after the last one.
-        """
+        """Prepare to draw readings of sensors with these names."""
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
         behaviours_in_turn = itertools.cycle(MACHINE.values())
         behaviours = [MACHINE.get(name, next_one) for name, next_one in zip(names, behaviours_in_turn, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])
         self._deviation = np.array([deviation for _, deviation, _ in behaviours])
-        self._correlations = np.array([correlations for _, _, correlations in behaviours])  # with the causes, (d, 3)
+        self._correlations = np.array([correlations for _, _, correlations in behaviours])
 
     def draw(self, n: int) -> F64:
         """Return readings (n, d); the last one has a fault."""
         d, cause_count = self._correlations.shape
-        unexplained = np.sqrt(1 - (self._correlations**2).sum(axis=1))  # standard deviations of the noise, (d,)
+        unexplained = np.sqrt(1 - (self._correlations**2).sum(axis=1))  # standard deviations (d,)
         noise = unexplained * self._random.standard_normal((n, d))
         causes = self._random.standard_normal((n, cause_count))
-        readings = causes @ self._correlations.T + noise  # with mean 0 and standard deviation 1
-        readings[-1, min(3, d - 1)] += _FAULT  # of the fourth sensor, or of the last one if there are fewer
+        readings = causes @ self._correlations.T + noise  # mean 0, standard deviation 1
+        readings[-1, min(3, d - 1)] += _FAULT
         return np.asarray((self._mean + self._deviation * readings).round(3))
 
     def rows(self) -> Rows:

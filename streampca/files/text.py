@@ -44,11 +44,9 @@ def text_batches(
     path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
     getter_by_column: Mapping[str, Callable[[Any], Any]], d: int, fields: NumberFields | None,
 ) -> Iterator[FileBatch]:  # fmt: skip
-    """Read the vectors of d numbers in a file of text, in batches.
+    """Yield the vectors of d numbers in a file of text, in batches.
 
-    `records` yields the records of the opened file, and `pack` returns the numbers of a record. `getter_by_column` has
-    the names of further columns, each with the function that returns the column's value in a record. `fields` find the
-    numbers of a record for `pack`; None: each number is in a cell of its own.
+    `records` yields the records of an opened file, and `pack` returns the numbers of a record.
     """
     rows_per_batch = min(batch_rows(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, share_read):
@@ -58,7 +56,6 @@ def text_batches(
                 found=pack_rows(batch, pack, d),
                 share=share_read(),
                 columns={name: _make_column(get_value, batch) for name, get_value in getter_by_column.items()},
-                # Warns the user if elements that are read by position change their places in an array.
                 places=fields.places if fields else None,
             )
 
@@ -70,7 +67,7 @@ def _make_column(get_value: Callable[[Any], Any], records: Sequence[Any]) -> NDA
 
 def _byte_lines(file: Any) -> Iterator[bytes]:
     """Yield the bytes of each line. Raises `ValueError` for a very long line."""
-    while line := file.readline(_MAX_LINE + 1):  # reads no more than this of a longer line
+    while line := file.readline(_MAX_LINE + 1):
         if len(line) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
         yield line
@@ -93,32 +90,23 @@ class _CsvReader:
     """Finds the numbers in the records of a CSV file. A record is a list of cells."""
 
     def __init__(self, layout: _CsvLayout, columns: Columns, options: FileOptions) -> None:
-        """Prepare to read records in which `columns` say where the numbers are.
-
-        If each number has a cell of its own, `pack_numbers` tests all conditions. If cells hold JSON with several
-        numbers, `pack_texts` tests only the conditions on whole cells. The inner conditions, which lead into the JSON,
-        are then tested by the `NumberFields` that take the numbers out of it.
-        """
+        """Prepare to read records in which `columns` say where the numbers are."""
         self._layout = layout
         self._options = options
-        # A condition of one step is about a whole cell, such as site=north. A condition of more steps leads into a cell
-        # that holds JSON, such as `readings.ok=true`.
+        # Conditions of more steps lead into JSON in a cell, such as `readings.ok=true`.
         whole_cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
         self._inner_conditions = [condition for condition in options.where if len(condition.steps) > 1]
-        self._filter_by_all_conditions = columns.create_row_filter()  # for `pack_numbers`
-        # For `pack_texts`. An inner condition may choose elements of an array, so no filter of whole rows tests it.
+        self._filter_by_all_conditions = columns.create_row_filter()
+        # `NumberFields` tests the inner conditions, which may choose elements of an array.
         self._filter_by_whole_cells = columns._replace(where=whole_cell_conditions).create_row_filter()
 
         self.number_columns = [str(get_steps(path)[0]) for path in columns.paths]
         index_by_name = {name: index for index, name in enumerate(layout.names)}
-        # The cell of each number in a record. None for a column that the file does not have: with gaps allowed, its
-        # numbers are missing in all records.
+        # None: the file does not have this column, so its numbers are missing.
         self._number_indices = [index_by_name.get(name) for name in self.number_columns]
-        # Columns that say how numbers are read, such as `shape` and `indices` beside the arrays in `data` or `values`.
-        self._columns_beside = names_beside(self.number_columns)
+        self._columns_beside = names_beside(self.number_columns)  # such as `shape` beside `data`
         inner_columns = [condition.steps[0] for condition in self._inner_conditions]
         columns_to_parse = dict.fromkeys([*self.number_columns, *self._columns_beside, *inner_columns])
-        # Where the cells are that `values` parses, by the name of the column.
         self._index_of_parsed_column = {name: index_by_name[name] for name in columns_to_parse if name in index_by_name}
 
     def records(self, file: Any) -> Iterator[list[str]]:
@@ -134,33 +122,28 @@ class _CsvReader:
         return pack_cells(number_cells, describe=self._describe_cell)
 
     def pack_texts(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
-        """Return the vectors of a record whose cells are texts that hold vectors or JSON. Raises `VectorError`."""
-        self._refuse_record(cells, self._filter_by_whole_cells)  # `fields` test the conditions that lead into cells
+        """Return the vectors of a record whose cells hold vectors or JSON. Raises `VectorError`."""
+        self._refuse_record(cells, self._filter_by_whole_cells)
         return fields.pack(self.values(cells))
 
     def create_fields(self, paths: Sequence[Path], dimensions: int) -> NumberFields:
-        """Create the object that finds the numbers in the values of a record, if cells hold several numbers."""
+        """Create the object that finds the numbers in records whose cells hold several."""
         return NumberFields(
             paths, dimensions, impute=self._options.impute, value_name="row", where=self._inner_conditions
         )
 
     def values(self, cells: list[str]) -> dict[str, Any]:
-        """Return the values of the columns that numbers and conditions lead into, by the names of the columns."""
+        """Return the values of the columns that numbers and conditions lead into, by column."""
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
         if self._columns_beside:
-            # Another column says how the numbers are read. With [2,2] in `shape`, [1,2,3,4] in `data` holds two vectors
-            # of two numbers. Both cells must then be arrays, not texts with JSON.
+            # `shape` beside `data` says how it is read only if both are arrays, not JSON texts.
             values = {name: open_text(value) for name, value in values.items()}
         return values
 
     def _refuse_record(self, cells: list[str], row_filter: NumberFields) -> None:
-        """Raise `VectorError` if a record has another number of cells than columns, or does not meet the conditions.
-
-        Of `row_filter`, only the conditions `where` are used, and nothing that finds numbers.
-        """
+        """Raise `VectorError` if a record has a wrong number of cells, or does not meet the conditions."""
         layout = self._layout
         if len(cells) != len(layout.names):
-            # `advice` names the options that skip lines before the header, if the file seems to begin with such lines.
             text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
             raise VectorError("wrong_length", text)
         if row_filter.where:
@@ -178,10 +161,7 @@ class _CsvReader:
 
 
 def rows_of_csv(path: str, options: FileOptions) -> Rows:
-    """Open a CSV file with numbers in columns, or with vectors as text in one column.
-
-    Empty cells and the words of pandas, such as NA and NaN, are missing.
-    """
+    """Open a CSV file with numbers in columns, or with vectors as text in one column."""
     layout = _find_csv_layout(path, options)
     try:
         columns = _choose_csv_columns(path, layout, options)
@@ -191,9 +171,9 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     first_values = _find_first_values(path, reader)
     pack: Callable[[list[str]], VectorBytes | GuessedNumbers]
     if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in reader.number_columns]):
-        # The conditions are left out: the first values tell the dimensions even if their row does not meet them.
+        # The first row tells the dimensions even if it does not meet the conditions.
         d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
-        # With d known, columns are chosen again: if there are d columns, they name the dimensions.
+        # Choose again: d columns name the dimensions, once d is known.
         columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
         fields = reader.create_fields(columns.paths, d)
         pack = partial(reader.pack_texts, fields)
@@ -211,15 +191,12 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         names=columns.names,
         fields=fields,
         notes="; ".join([about_header, *columns.notes]),
-        others=dict.fromkeys(columns.other_columns, None),  # None in place of an Arrow type: text
+        others=dict.fromkeys(columns.other_columns, None),
     )
 
 
 def _find_first_values(path: str, reader: _CsvReader) -> dict[str, Any]:
-    """Return the values of the first row in which a column of numbers is not empty, by the names of the columns.
-
-    They include the values of columns that conditions test. If no row has a number, returns {}.
-    """
+    """Return the values, by column, of the first row that has a number; {} if no row has one."""
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
         for cells in reader.records(file):
             value_by_name = reader.values(cells)
@@ -229,19 +206,19 @@ def _find_first_values(path: str, reader: _CsvReader) -> dict[str, Any]:
 
 
 def _may_hold_several_numbers(paths: Sequence[Path], values: Sequence[Any]) -> bool:
-    """Return whether a cell may hold several numbers, by the paths to the numbers and by the first values there."""
-    lead_into_cells = any(len(path) > 1 for path in paths)  # such as `reading.temp`, into {"temp": 20.5, "hum": 40}
+    """Return whether a cell may hold several numbers, by the paths and the first values there."""
+    lead_into_cells = any(len(path) > 1 for path in paths)  # such as `reading.temp`
     texts = [value for value in values if isinstance(value, str)]
     may_be_base64 = len(paths) == 1 and bool(texts)  # such as AACAPwAAAEA=
     are_arrays = any(map(begins_as_array, texts))  # such as [1, 2]
-    are_parsed_arrays = any(isinstance(value, list) for value in values)  # `_CsvReader.values` parses some texts
+    are_parsed_arrays = any(isinstance(value, list) for value in values)
     return lead_into_cells or may_be_base64 or are_arrays or are_parsed_arrays
 
 
 def _find_csv_layout(path: str, options: FileOptions) -> _CsvLayout:
-    """Find out from its first lines how a CSV file is written, unless the options say it.
+    """Find out how a CSV file is written, unless the options say it.
 
-    If the first line may be either a header or a row, raises `InputError`.
+    Raises `InputError` if the first line may be either a header or a row.
     """
     separators = [options.separator] if options.separator else _SEPARATORS
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
@@ -267,9 +244,8 @@ def _find_csv_layout(path: str, options: FileOptions) -> _CsvLayout:
 
 
 def _choose_csv_columns(path: str, layout: _CsvLayout, options: FileOptions) -> Columns:
-    """Choose which columns of a CSV file hold the numbers, and which further ones are read. Raises `InputError`."""
-    # `choose_columns` needs an example of a row. Columns whose first cell is text keep the text, so that they are not
-    # chosen by default. All other columns get a number, or None if the first cell is missing.
+    """Choose which columns of a CSV file hold the numbers. Raises `InputError`."""
+    # An example of a row: a column with text in its first cell is not chosen by default.
     example: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
     for name, cell in zip(layout.names, layout.first_row, strict=False):
         is_text = parse_cell(cell) is None
@@ -291,10 +267,9 @@ def _get_cell(index: int, cells: list[str]) -> str:
 
 
 def _rank(separator: str, head: Sequence[str]) -> tuple[bool, int]:
-    """Rank a separator by how well it fits the first lines of a file; the best separator has the largest rank.
+    """Rank a separator by how well it fits the first lines; the best has the largest rank.
 
-    A separator fits if it divides all records into the same number of cells, two or more. Of two separators that fit,
-    the one with more cells is better.
+    The best one divides all records into the same number of cells, as many as possible.
     """
     cell_counts = [len(cells) for cells in _csv_records(head, separator)]
     if not cell_counts:
@@ -306,50 +281,43 @@ def _rank(separator: str, head: Sequence[str]) -> tuple[bool, int]:
 def _csv_records(text: Iterable[str], separator: str, *, strict: bool = False) -> Iterator[list[str]]:
     """Yield the cells of each record that is not empty.
 
-    If `strict`, a quoted cell without an end is an error. When only the first lines of a file are read, the last cell
-    may lack its end.
+    If not `strict`, the last cell may lack its closing quote.
     """
-    record_length = 0  # number of characters of the current record so far
+    record_length = 0
 
     def bounded_lines() -> Iterator[str]:
-        """Yield the lines. Raises `ValueError` if the current record becomes too long.
-
-        After each record, the loop that yields the records sets `record_length` to 0.
-        """
+        """Yield the lines. Raises `ValueError` if a record becomes too long."""
         nonlocal record_length
         for line in text:
             record_length += len(line)
-            if record_length > _MAX_RECORD:  # such as after a quote without an end, which would join all further lines
+            if record_length > _MAX_RECORD:  # a quote without an end would join all further lines
                 raise ValueError(f"a row has more than {_MAX_RECORD // 10**6} million characters")
             yield line
 
     for cells in csv.reader(bounded_lines(), delimiter=separator, strict=strict, skipinitialspace=True):
-        record_length = 0  # the record is complete
+        record_length = 0
         is_blank_line = len(cells) <= 1 and not "".join(cells).strip()
         if not is_blank_line:
             yield cells
 
 
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
-    """Return whether the first line is a header, by the cells of the first two lines; None if it may be either."""
+    """Return whether the first line is a header, by the first two lines; None if it may be either."""
     numbers = [parse_cell(cell) for cell in first]
-    if None in numbers or "" in first:  # a cell is a name, or the empty name of an index column
+    if None in numbers or "" in first:  # the column of an index has an empty name
         return True
-    has_missing_word = any(map(is_missing, first))  # a word such as NA is a missing number, or a name
+    has_missing_word = any(map(is_missing, first))  # such as NA
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
-    # The names in a header may be frequencies, which rise or fall. If the numbers of the second line do the same, both
-    # lines are rows.
     may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _are_frequencies(numbers, second_numbers)
     may_be_header = has_missing_word or are_positions or may_be_frequencies
     return None if may_be_header else False
 
 
 def _are_frequencies(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Return whether the numbers of the first line may name the columns, like the frequencies of a spectrum.
+    """Return whether the first line may hold names that are frequencies: they rise or fall.
 
-    Such numbers rise from column to column, or fall. If the numbers of the second line do the same, both lines are
-    rows.
+    If the second line does the same, both lines are rows.
     """
     if _is_rising(first):
         return not _is_rising(second)
@@ -359,7 +327,7 @@ def _are_frequencies(first: Sequence[float | None], second: Sequence[float | Non
 
 
 def _is_rising(numbers: Sequence[float | None]) -> bool:
-    """Return whether each number is greater than the number before it. False if there is no number, or one is None."""
+    """Return whether each number is greater than the one before it. False if one is None."""
     if not numbers or None in numbers:
         return False
     return all(earlier < later for earlier, later in pairwise(numbers))  # type: ignore[operator]
@@ -374,7 +342,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     fields = NumberFields(columns.paths, d, impute=options.impute, value_name="JSON document", where=options.where)
 
     def pack(value: Any) -> VectorBytes | GuessedNumbers:
-        if isinstance(value, VectorError):  # stands for a line that is not JSON
+        if isinstance(value, VectorError):
             raise value
         return fields.pack(value)
 
@@ -382,8 +350,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         name: partial(_get_entry, name) for name in columns.other_columns
     }
     other_types: dict[str, str | None] = {}
-    # True asks for all other fields of each row. Rows may have fields that the first row lacks, so all fields of a row
-    # are read together, as one more column.
+    # Later rows may have fields that the first row lacks, so all other fields are one column.
     if options.others is True:
         vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
         getter_by_column[ALL_FIELDS] = partial(_other_fields, vector_fields)
@@ -414,27 +381,27 @@ class _JsonLayout(NamedTuple):
 
 
 def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
-    """Find out from the first row that holds a vector where the numbers are.
+    """Find out where the numbers are from the first row that holds a vector.
 
-    If no row holds a vector, the options must say how many dimensions there are; otherwise raises `InputError`.
+    Without such a row, raises `InputError` unless the options give the dimensions.
     """
     row_filter = Columns(paths=(), where=options.where).create_row_filter()
     with open_stream(path) as (file, _):
         for row, value in enumerate(_json_values(file), 1):
-            if isinstance(value, VectorError):  # `_json_values` yields an error for a line that is not JSON
+            if isinstance(value, VectorError):
                 raise InputError(f"{path}, row {row}: {value}")
             try:
                 is_read = value is not None and row_filter.accepts(value)
-            except VectorError:  # a condition fits several elements of an array: later, reading refuses the row
+            except VectorError:  # a condition fits several elements of an array
                 is_read = False
             if not is_read:
                 continue
             columns = choose_columns(value, options, path)
-            if columns.are_all_null:  # null does not show which columns hold numbers: a later row may
+            if columns.are_all_null:  # a later row shows which columns hold numbers
                 continue
             d = options.dimensions or columns.count_dimensions(value, path)
-            if d:  # the row holds a vector
-                # Columns name the dimensions if there are d of them. This is known only now, so they are chosen again.
+            if d:
+                # Choose again: d columns name the dimensions, once d is known.
                 columns = choose_columns(value, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=value)
     if options.dimensions is None:
@@ -455,19 +422,13 @@ def _json_values(file: Any) -> Iterator[Any]:
 
 
 def _get_entry(name: str, value: Any) -> Any:
-    """Return the entry of a JSON object; None if the object lacks it, or if the value is not an object.
-
-    The object may be in a text that holds JSON.
-    """
+    """Return an entry of a JSON object; None if there is no such entry."""
     opened = open_text(value)
     return opened.get(name) if isinstance(opened, dict) else None
 
 
 def _other_fields(vector_fields: Collection[str], value: Any) -> dict[str, Any]:
-    """Return the fields of a JSON object that do not hold the vector; {} if the value is not an object.
-
-    The object may be in a text that holds JSON.
-    """
+    """Return the fields of a JSON object that do not hold the vector; {} for other values."""
     opened = open_text(value)
     if not isinstance(opened, dict):
         return {}

@@ -35,9 +35,7 @@ class Change(NamedTuple):
 def explain_refusal(changes: Sequence[Change], *, knows_all_axes: bool) -> str:
     """Return why learning cannot continue with these changes, or "" if it can.
 
-    A setting in `_ADOPTABLE_SETTINGS`, such as `half_life_messages`, may change: its new value counts from now on.
-    `components` may always become fewer. They may become more if `knows_all_axes`: if the state kept the covariance, or
-    has learned nothing, the further components can be computed.
+    `knows_all_axes` says that more components can be computed from the covariance.
     """
     reasons = []
     for change in changes:

@@ -42,14 +42,13 @@ class Checkpoint:
 
     @property
     def end(self) -> int | dict[int, int] | None:
-        """The end of a backfill: a time in milliseconds, or by partition the first offset that was not learned.
+        """The end of a backfill: milliseconds, or by partition the first offset that was not learned.
 
-        None if the backfill has learned all rows of its files. Then it needs no end, because all records of the topic
-        are later than these rows. `until` has the end as a text: milliseconds, offsets such as "0:100,1:50", or "".
+        None if it has learned all rows of its files.
         """
         if not self.until:
             return None
-        offsets = parse_offsets(self.until)  # None: the text holds milliseconds
+        offsets = parse_offsets(self.until)
         return int(self.until) if offsets is None else offsets
 
     def find_changes(self, fold_config: FoldConfig) -> list[Change]:
@@ -59,15 +58,12 @@ class Checkpoint:
         """
         then = dict(self.settings)
         now = fold_config.as_dict()
-        # A setting that must not be compared takes the checkpoint's value, so that it does not differ. `field` is not
-        # compared if there are names: they say which numbers were learned, wherever these lie in a record. In a
-        # backfill, neither `field` nor `where` is compared: they are about records of the topic, not about files.
+        # Names say which numbers were learned. In files, `field` and `where` mean something else.
         of_backfill = is_backfill(self.partition)
         if self.names or fold_config.names or of_backfill:
             now["field"] = then.get("field")
         if of_backfill:
             now["where"] = then.get("where")
-        # Names of dimensions are not settings. If they differ, the two lists of names are added as texts for the error.
         different_names = describe_difference(self.names, fold_config.names)
         if different_names:
             checkpoint_names, worker_names = different_names
@@ -77,18 +73,15 @@ class Checkpoint:
         return [Change(name, then.get(name), now.get(name)) for name in settings if then.get(name) != now.get(name)]
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
-        """Raise `SettingsError` if settings differ between the checkpoint and the worker. The error lists them."""
+        """Raise `SettingsError` if settings differ between the checkpoint and the worker."""
         changes = self.find_changes(fold_config)
         if not changes:
             return
         if is_backfill(self.partition):
-            backfill_number = (
-                self.partition - FIRST_BACKFILL
-            )  # its checkpoint has the partition FIRST_BACKFILL + number
+            backfill_number = self.partition - FIRST_BACKFILL
             remedy = f"delete it: `streampca backfill --remove {backfill_number}`"
         else:
             remedy = "start over with another store folder and another group_id"
-        # If each changed setting keeps the meaning of what was learned, learning may continue with the new settings.
         can_adopt = not self._why_not_adoptable(changes)
         if can_adopt:
             remedy = f"keep what was learned: `streampca reset --adopt-settings`, or {remedy}"
@@ -115,44 +108,42 @@ class Checkpoint:
     def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
         """Return the checkpoint from which a worker with these settings continues.
 
-        If nothing was learned yet, the checkpoint takes the worker's settings, and keeps only counts and position.
-        Otherwise it stays as it is, or raises `SettingsError` if it has learned with other settings. If the topic now
-        has another id, raises `TopicReplacedError`; with the id "", the topic is not compared.
+        If it has learned nothing, it takes the settings; otherwise other settings raise `SettingsError`. Another topic
+        id raises `TopicReplacedError`.
         """
         self.refuse_other_topic(topic_id)
         fold = self.fold
         settings = fold_config.as_dict()
         has_learned = fold.stats.learned > 0
         if has_learned or self.settings == settings:
-            # Even if the settings are equal, the names of the dimensions may differ, which `settings` does not have.
+            # Equal settings do not mean equal names.
             self.refuse_other_settings(fold_config)
             return self
         empty = Fold.empty(fold_config.learning)
         stats = replace(
             empty.stats,
             rejected=fold.stats.rejected,
-            skipped=fold.stats.skipped,  # deletes
-            gap=fold.stats.gap,  # offsets that were lost before they were read
+            skipped=fold.stats.skipped,
+            gap=fold.stats.gap,
         )
-        # `last` is the record before the position, by which the source notices a log that was replaced.
+        # By `last`, the source notices a log that was replaced.
         fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
     def agree_on_names(self, names: Names) -> Names:
-        """Return these names of dimensions or, if they are None, the names in the checkpoint.
+        """Return these names of dimensions or, if they are None, those of the checkpoint.
 
         Raises `SettingsError` if both have names that differ.
         """
         return agree_on_names(
             names,
             self.names,
-            # In the error, `names` come from "others": the settings, the records, or another partition's checkpoint.
             named_by="others",
             others_named_by=f"the checkpoint of partition {partition_name(self.partition)}",
         )
 
     def refuse_other_topic(self, topic_id: str) -> None:
-        """Raise `TopicReplacedError` if the checkpoint was made from a topic of the same name with another id."""
+        """Raise `TopicReplacedError` if the topic had another id when the checkpoint was made."""
         refuse_other_topic(
             self.topic,
             self.topic_id,
@@ -193,7 +184,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     fold = checkpoint.fold
     state = fold.state
     stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
-    # Without deletes, the file has the same bytes as in releases that did not count deletes. `decode` adds the 0 again.
+    # Releases that did not count deletes wrote no such field.
     if not fold.stats.skipped:
         del stats["skipped"]
     header = {
@@ -209,7 +200,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "weight": state.weight,
         "total_variance": state.total_variance,
         "count": state.count,
-        "concentration": state.concentration,  # sum of the squares of the messages' shares of the weight
+        "concentration": state.concentration,
         "clipped": state.clipped,
         "event_time": asdict(fold.event_time),
         "stats": stats,
@@ -223,7 +214,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "C_pinv": state.C_pinv,
         "mean": state.mean,
         "pending": fold.pending,
-        "pending_retention": fold.retention,  # share of the earlier weight that each pending vector leaves
+        "pending_retention": fold.retention,
     }
     for name in _OPTIONAL_ARRAYS:
         array = getattr(state, name)
@@ -235,7 +226,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 def decode(data: bytes) -> Checkpoint:
     """Return the checkpoint that `encode` wrote, in this release or in the one before.
 
-    Raises `DamagedFileError` for other bytes, and the errors of `npz.decode` for the formats of other releases.
+    Raises `DamagedFileError` for other bytes, and the errors of `npz.decode` for older and newer formats.
     """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.upgrade_checkpoint)
     header = npz.validate(CheckpointHeader, fields)

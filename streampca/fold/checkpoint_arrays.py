@@ -18,10 +18,7 @@ Settings = Mapping[str, Any]  # those in the header of the checkpoint
 
 
 def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool) -> None:
-    """Raise `DamagedFileError` for arrays that no release with this format can have written.
-
-    `has_learned` says that the state has learned a message: a state that standardizes then has scales of the entries.
-    """
+    """Raise `DamagedFileError` for arrays that no release with this format can have written."""
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     expected = _expect_types(arrays, settings, has_learned=has_learned)
     have_plain_memory = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
@@ -31,18 +28,14 @@ def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool
     for name, array in arrays.items():
         if find_unusable_entries(array, impute=may_have_gaps and name == "pending").any():
             raise DamagedFileError(f"{name} holds values that are not finite")
-    _refuse_values_out_of_range(arrays)  # too large numbers, shares beyond 1, and negative variances
+    _refuse_values_out_of_range(arrays)
 
 
 def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> dict[str, Any]:
-    """Return the shape and type that each array must have, by the settings and by which optional arrays there are.
-
-    No setting says how many columns C has, or how many vectors are pending: any number is right. `has_learned` says
-    that the state has learned a message.
-    """
+    """Return the shape and type that each array must have."""
     d = settings.get("dimensions")
     dtype = settings.get("dtype")
-    # In a damaged file, a length may be unknown. Then 0 stands for it, and the arrays do not fit the result anyway.
+    # If a length is unknown, the file is damaged: with 0 the arrays do not fit.
     pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
     columns = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
@@ -50,7 +43,7 @@ def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> d
     of_pairs = ((pair_count,), "float64")
     expected: dict[str, Any] = {
         "C": ((d, columns), dtype),
-        "C_pinv": ((columns, d), dtype),  # only for people who read the file: it follows from C
+        "C_pinv": ((columns, d), dtype),  # only for people who read the file
         "mean": of_dimensions,
         "pending": ((pending_count, d), dtype),
         "pending_retention": ((pending_count,), "float64"),
@@ -70,29 +63,23 @@ def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> d
 
 
 def _refuse_values_out_of_range(arrays: Arrays) -> None:
-    """Raise `DamagedFileError` for numbers that cannot have been learned: shares outside 0 … 1, or too large numbers.
-
-    A vector is rejected if an entry exceeds √max/(128 √d), where max is the type's largest number. So vectors are at
-    most √max/128 long. An entry of the arrays in a checkpoint may be 16 times as large as the longest vector, √max/8,
-    so that no result of learning is refused. A covariance may be (√max/8)² = max/64.
-    """
+    """Raise `DamagedFileError` for numbers that cannot have been learned."""
     largest_number = float(np.finfo(arrays["C"].dtype).max)
-    largest_entry = np.sqrt(largest_number) / 8
-    largest_covariance = 0.0  # not used without Σ
+    largest_entry = np.sqrt(largest_number) / 8  # 16 times the length of the longest accepted vector
+    largest_covariance = 0.0
     covariance = arrays.get("covariance")
     if covariance is not None:
-        # Correlations are at most 1, so a covariance exceeds the largest variance only by rounding.
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
         largest_covariance = min(1.01 * float(variances.max()), largest_number / 64)
     ranges = {
         "C": (-largest_entry, largest_entry),
-        "C_pinv": (-np.inf, np.inf),  # only for people who read the file; large if C is small
+        "C_pinv": (-np.inf, np.inf),  # large if C is small
         "mean": (-largest_entry, largest_entry),
         "pending": (-largest_entry, largest_entry),
-        "pending_retention": (0.0, 1.0),  # share of the earlier weight that each pending vector leaves
-        "missing": (0.0, 1.0 + 1e-6),  # share of messages that lack an entry; merging rounds it
-        "known": (0.0, 1.0 + 1e-6),  # share of the weight for which an entry, or a pair, has been known
-        "scale": (np.nextafter(0.0, 1.0), np.inf),  # from the smallest positive number
+        "pending_retention": (0.0, 1.0),
+        "missing": (0.0, 1.0 + 1e-6),  # merging rounds it
+        "known": (0.0, 1.0 + 1e-6),
+        "scale": (np.nextafter(0.0, 1.0), np.inf),
         "variances": (0.0, np.inf),
         "covariance": (-largest_covariance, largest_covariance),
     }

@@ -11,21 +11,18 @@ from streampca.pca import axes
 def restore_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     """Return the fold that has learned the messages of a model, for learning with this configuration.
 
-    The file of an estimator holds the fold itself, so learning continues without a break. The file of `streampca fit`
-    holds the state in single precision, and the file of a worker's model only the axes, from which the state is
-    estimated. Raises `DamagedFileError` if the estimator's fold cannot be read.
+    Only the file of an estimator holds the fold; otherwise it is estimated. Raises `DamagedFileError`.
     """
     if published.checkpoint is None:
         return _restore_by_model(published, config)
     kept = checkpoint.decode(published.checkpoint)
-    # The settings of the fold and of the model differ if the estimator chose the number of components by the variance.
-    # Then the fold has learned all components, but learning continues with the chosen number, which the model has.
+    # The estimator's fold has all components, even if it chose fewer by the variance.
     has_same_settings = FoldConfig.from_dict(kept.settings).learning == config.learning
     return kept.fold if has_same_settings else kept.fold.adapt_to(config.learning)
 
 
 def _restore_by_model(published: PublishedModel, config: FoldConfig) -> Fold:
-    """Return the fold that has learned the messages of a model, as far as the model says what was learned."""
+    """Return the fold that has learned the messages of a model, estimated from the model."""
     empty = Fold.empty(config.learning)
     message_count = published.version
     state = axes.restore_state(published.model, published.continuation, published.known, message_count, config.learning)

@@ -16,19 +16,16 @@ _FEWEST_VECTORS = 30  # of fewer vectors, the variances of alike dimensions may 
 
 
 def describe_dominant_dimension(published: PublishedModel) -> str:
-    """Return a warning if one dimension of a model has more than 90 % of the total variance; otherwise "".
-
-    There is never a warning with `standardize`, which gives all dimensions that vary the same variance.
-    """
+    """Return a warning if one dimension of a model has more than 90 % of the total variance; otherwise ""."""
     model = published.model
     if model.scale is not None:
         return ""
-    # Variance outside of the components is left out: a dimension with so large a share is nearly the first component.
+    # A dominant dimension is nearly the first component, so other variance is left out.
     variances = model.explained_variance @ np.square(model.components)
     return describe_dominant_variance(
         variances=variances,
         total_variance=model.total_variance,
-        vector_count=model.weight,  # for how many vectors the model counts: fewer than 30 are too few for a warning
+        vector_count=model.weight,
         names=published.names,
     )
 
@@ -36,14 +33,11 @@ def describe_dominant_dimension(published: PublishedModel) -> str:
 def describe_dominant_variance(
     variances: Array, total_variance: float, vector_count: float, names: Sequence[str] | None
 ) -> str:
-    """Return a warning if one dimension has more than 90 % of the total variance of some vectors; otherwise "".
-
-    `variances` (d,) are those of the dimensions, `names` their names.
-    """
+    """Return a warning if one dimension has more than 90 % of the total variance; otherwise ""."""
     if len(variances) == 1 or vector_count < _FEWEST_VECTORS:
         return ""
     largest = int(np.argmax(variances))
-    if not variances[largest] > _LARGEST_SHARE * total_variance:  # also if the total overflows to infinity, or is 0
+    if not variances[largest] > _LARGEST_SHARE * total_variance:  # the total may be 0 or infinite
         return ""
     name = list_names([names[largest]]) if names else f"{largest} (counted from 0)"
     share = variances[largest] / total_variance

@@ -31,34 +31,28 @@ _ROUNDING = 1e-12  # an entry of an axis up to this is 0
 
 @np.errstate(all="ignore")  # a damaged file may hold any numbers; they are refused later
 def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`.
-
-    In format 3, `unseen` (d,) is the share u_i of the weight that belongs to messages before entry i was first seen. In
-    these messages, the entry counts as 0 in covariances and variances. Format 4 divides a variance by the share for
-    which the entry was known, N_i = 1 − u_i, and a covariance by N_ij, the smaller of N_i and N_j: both entries are
-    known only after the later one was first seen. Format 4 keeps N as `known`.
-    """
-    header = {name: value for name, value in header.items() if name != "incomplete"}  # format 4 lacks this field
+    """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`."""
+    header = {name: value for name, value in header.items() if name != "incomplete"}
     arrays = dict(arrays)
     unseen = arrays.pop("unseen", None)
-    if unseen is None:  # every message was complete
+    if unseen is None:
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
-    known = np.where(was_never_seen, 0.0, 1.0 - unseen)  # N_i of each entry, (d,)
-    divisor = np.where(was_never_seen, 1.0, known)  # never seen: the covariances are 0, and stay 0
+    known = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u_i of each entry (d,)
+    divisor = np.where(was_never_seen, 1.0, known)  # of a dimension never seen, all covariances are 0
     if "covariance" in arrays:
         d = len(unseen)
         lower = np.tril_indices(d)
         covariance = np.zeros((d, d))
         covariance[lower] = arrays["covariance"]
         covariance /= np.minimum.outer(divisor, divisor)
-        # If entries were missing, the previous release could keep correlations above 1.
+        # The previous release could keep correlations above 1.
         arrays["covariance"] = limit_correlations(covariance)[lower]
-        known = np.minimum.outer(known, known)[lower]  # N_ij of each pair, packed
+        known = np.minimum.outer(known, known)[lower]  # N_ij, packed
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
-    if known.min(initial=1.0) < _ROUNDED_ONE:  # some entry was not always known
+    if known.min(initial=1.0) < _ROUNDED_ONE:
         arrays["known"] = known
     return header, arrays
 
@@ -67,10 +61,7 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
 def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a model from format 2 to format 3.
 
-    A model of format 2 does not say which dimensions were never seen. If vectors may lack entries, a dimension counts
-    as never seen if its mean is exactly 0, and its entry in each axis is 0 up to rounding. Format 3 has the array
-    `seen`. If learning can continue from the file, it also has the array `known`: 0 for each dimension that was never
-    seen, and 1 for each other dimension.
+    A dimension was never seen if its mean and its entries in all axes are 0.
     """
     mean = arrays.get("mean")
     components = arrays.get("components")
@@ -82,28 +73,25 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     is_damaged = components.ndim != 2 or mean.shape != components.shape[1:] or variance.shape != components.shape[:1]
     if is_damaged:  # `model_file.decode` refuses it
         return header, arrays
-    axes_of_variance = components[variance > 0]  # an axis without variance has an arbitrary direction
-    largest_entries = np.abs(axes_of_variance).max(axis=0, initial=0.0)  # of each dimension
+    axes_of_variance = components[variance > 0]  # the direction of other axes is arbitrary
+    largest_entries = np.abs(axes_of_variance).max(axis=0, initial=0.0)
     seen = (mean != 0) | (largest_entries > _ROUNDING)
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
-    continuation = arrays.get("learned")  # the packed covariance or the axes, from which learning continues
+    continuation = arrays.get("learned")
     if continuation is not None:
-        known = seen  # for each dimension
+        known = seen
         is_covariance = continuation.ndim == 1
-        if is_covariance:  # `known` then has an entry for each pair of dimensions
-            both_seen = np.minimum.outer(seen, seen)  # (d, d)
-            known = both_seen[np.tril_indices(len(seen))]  # packed like the covariance: the lower triangle, row by row
+        if is_covariance:
+            both_seen = np.minimum.outer(seen, seen)
+            known = both_seen[np.tril_indices(len(seen))]
         arrays["known"] = known.astype(np.float64)
     return header, arrays
 
 
 def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
-    """Raise `DamagedFileError` if arrays of format 3 do not fit each other, or `unseen` does not hold shares.
-
-    `unseen` (d,) has the share of the weight that belongs to messages before each dimension was first seen.
-    """
+    """Raise `DamagedFileError` if arrays of format 3 do not fit each other, or `unseen` (d,) does not hold shares."""
     d = unseen.size
     lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed
     to_convert = {"unseen": unseen} | {name: array for name, array in arrays.items() if name in lengths}

@@ -28,39 +28,37 @@ class EventTime:
     ahead: int = 0  # number of records that were more than a day ahead of the event time
 
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
-        """Return the event time after these n records, and the milliseconds by which each record advanced it (n,).
+        """Return the event time after n records, and by how many milliseconds each record advanced it (n,).
 
-        Records without a timestamp (−1) do not advance it. Of the n records, m have a timestamp.
+        Records without a timestamp (−1) do not advance it.
         """
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
-        # 62 earlier timestamps precede the m new ones, so that each new timestamp ends a window of 63. At the start of
-        # a stream fewer are known, and `_UNKNOWN` (−1) fills the places before them.
+        # With 62 earlier timestamps, each of the m new ones ends a window of 63.
         recent = np.asarray(self.recent, np.int64)
         unknown = np.full(_WINDOW - 1 - len(recent), _UNKNOWN)
         known_ms = np.concatenate([unknown, recent, timestamps[has_time]])  # (62 + m,)
-        medians_ms = _compute_medians(known_ms)  # (m,): of the window that each new timestamp ends
-        # The event time is the greatest median so far: before the first new timestamp, and after each new timestamp.
+        medians_ms = _compute_medians(known_ms)  # (m,)
         times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
-        before_ms = times_ms[:-1]  # (m,): the event time before each new timestamp
+        before_ms = times_ms[:-1]  # (m,)
         steps_ms = np.zeros(len(timestamps), np.int64)
-        # The jump from unknown (−1) to the first event time is not a step: earlier messages must not lose weight by it.
+        # The first event time is not a step: it takes no weight.
         has_time_before = before_ms >= 0
         steps_ms[has_time] = np.where(has_time_before, np.diff(times_ms), 0)
         last_ms = known_ms[-(_WINDOW - 1) :]
         event_time = EventTime(
             now_ms=int(times_ms[-1]),
-            recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start of a stream
-            ahead=self.ahead + _count_ahead(known_ms, before_ms),  # records more than a day ahead of the event time
+            recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start
+            ahead=self.ahead + _count_ahead(known_ms, before_ms),
         )
         return event_time, steps_ms
 
 
 def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the median of each window of 63 consecutive timestamps, (n,). There are n + 62 timestamps."""
+    """Return the median of each of the n windows in n + 62 timestamps (n,)."""
     n = len(timestamps) - _WINDOW + 1
     is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
-    if is_sorted:  # an optimisation for the usual case: the median of a sorted window is in its middle
+    if is_sorted:  # an optimisation: usually they are sorted
         return timestamps[_MIDDLE : _MIDDLE + n]
     if n == 0:
         return timestamps[:0]
@@ -75,17 +73,8 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
 def _count_ahead(known_ms: NDArray[np.int64], before_ms: NDArray[np.int64]) -> int:
     """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
 
-    A timestamp is ahead if it is more than a day after the event time, and more than a day after the earlier one of the
-    two timestamps just before it. Without the second condition, many records after a pause would be counted, since the
-    event time is a median, which lags by 31 records. With the timestamps in days, after a pause of two days:
-
-        timestamp   two just before   event time   ahead
-        3.00        1.00  1.00        1.00         yes: 2 days after 1.00
-        3.01        1.00  3.00        1.00         yes: 2 days after 1.00
-        3.02        3.00  3.01        1.00         no: less than a day after 3.00
-
-    The last n of `known_ms` are the new timestamps; at least two older ones, or −1, precede them. `before_ms` (n,) is
-    the event time before each new timestamp, −1 if unknown.
+    After a pause the event time lags, so a timestamp is also compared with the two before it. `before_ms` (n,) is the
+    event time before each of the n new timestamps.
     """
     first_new = len(known_ms) - len(before_ms)
     new_ms = known_ms[first_new:]

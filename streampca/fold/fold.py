@@ -62,10 +62,9 @@ class Fold:
     def take(
         self, batch: Batch, config: "FoldConfig", before_block: BeforeBlock | None = None
     ) -> tuple["Fold", list[Losses]]:
-        """Learn a batch: return the next fold, and the losses of the blocks that were completed.
+        """Learn a batch: return the next fold, and the losses of the completed blocks.
 
-        Everything that learns uses this step. Vectors are learned, rejects and deletes are counted, and the position
-        moves past the batch. How a stream is divided into batches changes no bit of the fold.
+        How a stream is divided into batches changes no bit of the fold.
         """
         decoded = batch.decoded
         event_time, record_steps_ms = self.event_time.advance(batch.timestamps)
@@ -78,7 +77,7 @@ class Fold:
             new=Messages(V, config.compute_retention(vector_steps_ms)),
             before_block=before_block,
         )
-        last_record = batch.last if len(batch.records) else self.last  # the vectors of a file come without records
+        last_record = batch.last if len(batch.records) else self.last  # files have no records
         next_offset = batch.next
         fold = Fold(
             position=max(next_offset, self.position),
@@ -93,7 +92,7 @@ class Fold:
         return fold.reject(reasons, skipped=len(decoded.skipped)), learned.losses
 
     def reject(self, reasons: Sequence[str], skipped: int = 0) -> "Fold":
-        """Return the fold with rejected records counted, one for each of the reasons, and with `skipped` deletes."""
+        """Return the fold with rejected records counted by these reasons, and `skipped` deletes."""
         return replace(self, stats=self.stats.with_rejects(reasons, skipped))
 
     def at(self, position: int) -> "Fold":
@@ -101,30 +100,25 @@ class Fold:
         return replace(self, position=max(position, self.position))
 
     def skip(self, position: int, lost_from: int | None = None) -> "Fold":
-        """Return the fold at a later position, and count the skipped offsets as lost.
+        """Return the fold at a later position, and count the offsets from `lost_from` as lost.
 
-        Lost offsets begin at `lost_from`, by default at the fold's position. If nothing was read yet, none is lost.
+        Without `lost_from`, they begin at the fold's position. If nothing was read yet, none is lost.
         """
         if lost_from is None:
             lost_from = self.position
         has_read = self.position >= 0
         lost_count = max(position - lost_from, 0) if has_read else 0
-        stats = replace(self.stats, gap=self.stats.gap + lost_count)  # `gap` counts the lost offsets
-        return replace(self, position=position, last=None, stats=stats)  # the record before the position was not read
+        stats = replace(self.stats, gap=self.stats.gap + lost_count)
+        return replace(self, position=position, last=None, stats=stats)
 
     def adapt_to(self, learning_config: LearningConfig) -> "Fold":
-        """Return the fold from which learning continues with another configuration, of the same dimensions.
-
-        Blocks of the new configuration may be smaller. If the pending vectors fill such blocks, the blocks are learned.
-        """
-        # `retention` has, for each pending vector, the share of the earlier weight that the vector leaves.
+        """Return the fold from which learning continues with another configuration, of the same dimensions."""
         pending = Messages(self.pending, self.retention)
         no_messages = pending.part(0, 0)
         learned = learn_whole_blocks(
             learning_config,
-            # If the state keeps the covariance, C gets as many columns as the new configuration asks for.
             axes.adapt_columns(self.state, learning_config),
-            # Blocks end elsewhere now, so the pending vectors are divided into blocks again, like new vectors.
+            # Blocks end elsewhere now, so pending vectors count as new.
             pending=no_messages,
             new=pending,
         )
@@ -141,11 +135,7 @@ class Fold:
         return replace(self, pending=self.pending[:0], retention=self.retention[:0])
 
     def provisional(self, learning_config: LearningConfig) -> State:
-        """Return the state after the pending messages, for a model.
-
-        The fold itself does not learn the pending messages until they fill a block.
-        """
-        # `retention` has, for each pending message, the share of the earlier weight that the message leaves.
+        """Return the state after the pending messages, for a model; the fold does not change."""
         state, _losses = learn(self.state, self.pending, self.retention, learning_config)
         return state
 
@@ -168,16 +158,15 @@ class FoldConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in the form that a checkpoint keeps."""
         settings = vars(self.learning) | vars(self)
-        settings["start"] = self.learning.first_block_size  # a property, so it is not in `vars`
-        settings["missing"] = "impute" if self.learning.impute else "refuse"  # as users set it
+        settings["start"] = self.learning.first_block_size
+        settings["missing"] = "impute" if self.learning.impute else "refuse"
         left_out = [
-            "names",  # a checkpoint keeps them beside its settings
-            "learning",  # its settings are here one by one
-            "impute",  # "missing" says it
+            "names",
+            "learning",
+            "impute",
             "factor",  # set only by tests
         ]
-        # Earlier releases did not have these two settings. They are left out if they are empty, so that settings are
-        # equal to those in the files of these releases.
+        # Earlier releases did not have these settings, so empty ones are left out.
         left_out += [name for name in ("missing_values", "where") if not settings[name]]
         return {name: value for name, value in settings.items() if name not in left_out}
 
@@ -185,27 +174,26 @@ class FoldConfig:
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
         values = dict(settings)
-        values.setdefault("missing_values", "")  # left out if no number means "missing", and by earlier releases
-        values["impute"] = values["missing"] == "impute"  # whether vectors may lack entries
-        # True would forbid to keep the covariance in few dimensions. Only tests set it, and `as_dict` leaves it out.
-        values["factor"] = False
+        values.setdefault("missing_values", "")  # `as_dict` leaves it out if it is empty
+        values["impute"] = values["missing"] == "impute"
+
+        values["factor"] = False  # set only by tests
         learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
         own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
-        own_values = {name: values[name] for name in own_names if name in values}  # `where` is left out if it is empty
+        own_values = {name: values[name] for name in own_names if name in values}
         return cls(learning=learning, names=names, **own_values)
 
     def compute_retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the retention ρ of each message, (n,): the share of the earlier weight that the message leaves.
+        """Return the share ρ of the earlier weight that each message leaves (n,).
 
-        `steps_ms` (n,) are the milliseconds by which each message advanced the event time.
+        `steps_ms` (n,) says by how much each message advanced the event time.
         """
         if self.half_life_messages:
             return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
         retention = np.ones(len(steps_ms))
         if self.half_life_seconds:
             half_lives_per_ms = 1.0 / (self.half_life_seconds * 1000.0)
-            # An optimisation: powers are computed only for messages that advanced the time. If thousands of messages
-            # arrive in a second, few of them do.
+            # An optimisation: of thousands of messages in a second, few advance the time.
             advancing = np.flatnonzero(steps_ms)
             retention[advancing] = [2.0 ** (-float(step_ms) * half_lives_per_ms) for step_ms in steps_ms[advancing]]
         return retention
@@ -219,14 +207,11 @@ class FoldConfig:
 
 
 def _assign_steps(steps_ms: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the time step of each vector: the first vector of a record has the record's step, its other vectors 0.
-
-    `steps_ms` are the steps of the records, and `counts` the numbers of their vectors, at least 1 each.
-    """
+    """Return the time step of each vector: the first vector of a record has the record's step, all others 0."""
     vector_count = int(counts.sum())
-    if len(steps_ms) == vector_count:  # each record has one vector
+    if len(steps_ms) == vector_count:
         return steps_ms
-    first_vectors = np.cumsum(counts) - counts  # the index of the first vector of each record
+    first_vectors = np.cumsum(counts) - counts
     vector_steps_ms = np.zeros(vector_count, np.int64)
     vector_steps_ms[first_vectors] = steps_ms
     return vector_steps_ms

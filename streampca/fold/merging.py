@@ -48,10 +48,7 @@ class MergedFold:
     def make_published_model(
         self, config: FoldConfig, past_scores: PastScores, published_at: float, previous: PublishedModel | None = None
     ) -> PublishedModel:
-        """Make the next version of the model. Its axes have the signs of the previous version.
-
-        Otherwise the coordinates of the same vector could change their signs from one version to the next.
-        """
+        """Make the next version of the model. Its axes keep the signs of the previous version."""
         error = self.error
         previous_components = previous.model.components if previous else None
         return PublishedModel(
@@ -78,23 +75,23 @@ class FoldMerger:
     """
 
     def __init__(self, config: FoldConfig, now_ms: int | None = None) -> None:
-        """Prepare to merge. `now_ms` is the time by the clock, which limits event times; None: no limit."""
+        """Prepare to merge. `now_ms` is the clock's time, which limits event times; None: no limit."""
         self._config = config
         self._clock_ms = now_ms
-        self._merged_time_ms = _NO_TIME  # the latest event time so far: all merged folds have decayed until then
-        self._merger = StateMerger(config.learning.columns)  # number of columns of C and F together
+        self._merged_time_ms = _NO_TIME  # all merged folds have decayed until then
+        self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
         self._topic = ""
         self._topic_id = ""
         self._names = config.names
-        self._positions: dict[int, int] = {}  # partition → next offset
-        self._losses: dict[int, float] = {}  # partition → recent share of the variance that its model did not explain
+        self._positions: dict[int, int] = {}
+        self._losses: dict[int, float] = {}
 
     def add_partition(self, checkpoint: Checkpoint) -> None:
         """Merge the fold of a partition.
 
-        Raises `TopicReplacedError` if earlier checkpoints are of another topic with this name, and `SettingsError` if
-        they have other names of dimensions.
+        Raises `TopicReplacedError` if earlier checkpoints have another topic id, `SettingsError` if they have other
+        names.
         """
         checkpoint.refuse_other_topic(self._topic_id)
         self._names = checkpoint.agree_on_names(self._names)
@@ -109,41 +106,36 @@ class FoldMerger:
     def append(self, fold: Fold) -> None:
         """Merge a fold that continues the stream of the earlier folds.
 
-        With a half-life of h messages, the earlier folds keep only 2^(−n/h) of their weight, where n is the number of
-        messages that this fold has learned.
+        With a half-life in messages, the earlier folds lose weight first.
         """
         half_life = self._config.half_life_messages
         if half_life:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
-        # An event time is a median of 63 timestamps. A fold with too few messages has none: take its latest timestamp.
+        # A fold with few messages has no event time, so its latest timestamp is taken.
         if fold.event_time.now_ms == _NO_TIME:
             fold = replace(fold, event_time=EventTime(fold.stats.last_ms))
         self.add(fold)
 
     def add(self, fold: Fold) -> None:
-        """Merge a fold of another stream.
-
-        Of the earlier folds and this fold, the side with the earlier event time first loses the weight that it would
-        lose until the later event time.
-        """
+        """Merge a fold of another stream. With a half-life in seconds, the older side loses weight."""
         time_ms = fold.event_time.now_ms
         if self._clock_ms is not None:
-            # With an event time in the future, one fold would make all other folds lose their weight.
+            # A fold from the future would take the weight of all others.
             time_ms = min(time_ms, self._clock_ms)
         earlier_ms = self._merged_time_ms
-        later_ms = max(time_ms, earlier_ms)  # `_NO_TIME` is less than all times
-        kept_share = 1.0  # of the fold's weight: a fold without an event time keeps all of it
+        later_ms = max(time_ms, earlier_ms)
+        kept_share = 1.0  # without an event time
         if time_ms != _NO_TIME:
             kept_share = self._config.compute_decay(later_ms - time_ms)
             if earlier_ms != _NO_TIME:
                 self._merger.fade(self._config.compute_decay(later_ms - earlier_ms))
-        state = fold.provisional(self._config.learning)  # after the pending messages, which the fold has not learned
+        state = fold.provisional(self._config.learning)
         self._merger.add(state, kept_share)
         self._merged_time_ms = later_ms
         self._stats.append(fold.stats)
 
     def state(self, columns: int) -> State | None:
-        """Return the merged state, whose C has at most `columns` columns; None if no message was learned."""
+        """Return the merged state with at most `columns` columns in C; None if no message was learned."""
         if not self._merger.weight:
             return None
         return self._merger.state(columns, self._config.learning.dtype)
@@ -151,11 +143,10 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        # Beside the components, C keeps spare directions: as many as in a learned state that keeps the covariance.
         state = self.state(columns=components + SPARE_WITH_COVARIANCE)
         if state is None:
             return None
-        # The states of a few groups of folds. How far these states differ shows the sampling error.
+        # The sampling error is how far the states of groups of folds differ.
         groups = self._merger.groups()
         return MergedFold(
             state=state,
@@ -169,18 +160,15 @@ class FoldMerger:
         )
 
     def make_fold(self, position: int) -> Fold:
-        """Make a fold at this position from which learning can continue after all merged folds."""
+        """Make a fold at this position from which learning can continue."""
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
-        # The merged C gets as many columns as C and F of a learned state have together.
         state = self.state(columns=learning_config.columns) or empty.state
-        # The merged C may have columns whose length is nearly 0. They are left out, because learning computes (CᵀC)⁻¹,
-        # which would overflow.
+        # (CᵀC)⁻¹ would overflow with columns whose length is nearly 0.
         long_columns = _find_long_columns(state, learning_config)
         return replace(
             empty,
             position=position,
-            # No other field changes: `C_pinv` is computed from C when it is asked for.
             state=replace(state, C=np.ascontiguousarray(state.C[:, long_columns])),
             event_time=EventTime(self._merged_time_ms),
             stats=FoldStats.total(self._stats),
@@ -188,9 +176,8 @@ class FoldMerger:
 
 
 def _find_long_columns(state: State, learning_config: LearningConfig) -> NDArray[np.intp]:
-    """Return the indices of the columns of C that are longer than rounding errors, the longest column first."""
-    # The columns of C are ordered by falling variance. `select` takes ascending variances, so it counts positions from
-    # the last column of C, which is 0. It returns the position of the longest column first.
+    """Return the indices of the columns of C above rounding errors, the longest first."""
+    # `select` takes ascending variances; the columns of C have falling ones.
     ascending_variance = state.variance[::-1]
     positions_from_last = learning_config.limits.select(ascending_variance)
     last_column = state.rank - 1

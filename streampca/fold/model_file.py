@@ -89,7 +89,7 @@ class ModelHeader(npz.Header, ModelStats):
 
 
 def encode(published: PublishedModel) -> bytes:
-    """Return the bytes of a model file, always the same for a model. Raises `ValueError` if the model is not valid."""
+    """Return the bytes of a model file. Raises `ValueError` if the model is not valid."""
     model = published.model
     problem = _find_problem(published)
     if problem:
@@ -118,21 +118,21 @@ def encode(published: PublishedModel) -> bytes:
     optional = {
         "scale": model.scale,
         "seen": model.seen,
-        # In files, the past scores are called `calibration`, and the continuation is called `learned`.
+        # Files call the past scores `calibration`, and the continuation `learned`.
         "calibration": None if published.past_scores is None else published.past_scores.table(),
         "learned": published.continuation,
         "known": published.known,
         "checkpoint": None if published.checkpoint is None else np.frombuffer(published.checkpoint, np.uint8),
-        # Only for people who open the file with `numpy.load`: `decode` reads the names in the header.
+        # Only for people: `decode` reads the names in the header.
         "names": None if published.names is None else np.array(published.names),
     }
-    arrays |= _make_arrays_for_people(published)  # such as `explained_variance_ratio`; `decode` does not read them
+    arrays |= _make_arrays_for_people(published)
     present = {name: array for name, array in optional.items() if array is not None}
     return npz.encode(header, arrays | present)
 
 
 def _make_arrays_for_people(published: PublishedModel) -> dict[str, Array]:
-    """Return further arrays for people who open the file with `numpy.load`. `decode` does not read them."""
+    """Return further arrays for people who open the file with `numpy.load`."""
     return {
         "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
         "noise_variance": np.asarray(published.model.noise_variance),
@@ -144,11 +144,10 @@ def _make_arrays_for_people(published: PublishedModel) -> dict[str, Array]:
 def decode(data: bytes) -> PublishedModel:
     """Return the model that `encode` wrote, in this release or in the one before.
 
-    Raises `DamagedFileError` for other bytes, and the errors of `npz.decode` for the formats of other releases.
+    Raises `DamagedFileError` for other bytes, and the errors of `npz.decode` for older and newer formats.
     """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.upgrade_model)
     header = npz.validate(ModelHeader, fields)
-    # In files, the past scores are called `calibration`, and the continuation is called `learned`.
     past_scores = None
     try:
         if "calibration" in arrays:
@@ -157,7 +156,6 @@ def decode(data: bytes) -> PublishedModel:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     has_required_arrays = arrays.keys() >= _REQUIRED_ARRAYS
     if not has_required_arrays:
-        # The names of the arrays may show what kind of file it is. "of none": it holds no arrays.
         names_of_arrays = ", ".join(sorted(arrays)) or "of none"
         raise DamagedFileError(f"not a model file: it holds the arrays {names_of_arrays}")
     model = Model(
@@ -169,7 +167,7 @@ def decode(data: bytes) -> PublishedModel:
         scale=arrays.get("scale"),
         seen=arrays.get("seen"),
     )
-    stats = header.model_dump(include=set(ModelStats.model_fields))  # the header has the counts among its fields
+    stats = header.model_dump(include=set(ModelStats.model_fields))
     published = PublishedModel(
         version=header.version,
         model=model,
@@ -183,12 +181,9 @@ def decode(data: bytes) -> PublishedModel:
         subspace_error=header.subspace_error,
         axis_errors=header.axis_errors,
         past_scores=past_scores,
-        # What `streampca fit` keeps, so that learning can continue: the packed covariance or the axes, and the share of
-        # the weight for which each pair of dimensions, or each dimension, was known.
         continuation=arrays.get("learned"),
         known=arrays.get("known"),
         names=header.names,
-        # What an estimator keeps: the checkpoint file of its fold, and its parameters.
         checkpoint=arrays["checkpoint"].tobytes() if "checkpoint" in arrays else None,
         estimator=header.estimator,
     )
@@ -199,9 +194,9 @@ def decode(data: bytes) -> PublishedModel:
 
 
 def decode_file(data: bytes, path: str) -> PublishedModel:
-    """Return the model in a file that a user has named. Errors are those of `decode`, and name the file's path.
+    """Return the model in a file that a user has named; errors name its path.
 
-    Raises `StoreError` for a file of another kind.
+    Raises the errors of `decode`, and `StoreError` for a file of another kind.
     """
     if not npz.is_streampca_file(data):
         kind = "it is an .npy array" if data.startswith(b"\x93NUMPY") else f"it begins with {data[:16]!r}"
@@ -241,9 +236,8 @@ def _find_problem(published: PublishedModel) -> str | None:
 
 
 def _find_wrong_number(published: PublishedModel) -> str | None:
-    """Return what is wrong with the numbers in a model whose arrays fit each other, or None if they are valid."""
+    """Return what is wrong with the numbers in a model whose arrays fit each other, or None."""
     model = published.model
-    # `_find_problem` has refused NaN in arrays, so only these two numbers may be NaN.
     if not np.isfinite([model.total_variance, model.weight]).all():
         return "the total variance or the weight is not finite"
     if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:
@@ -255,23 +249,21 @@ def _find_wrong_number(published: PublishedModel) -> str | None:
     if errors is not None and len(errors) != k:
         return f"it holds the errors of {len(errors)} axes instead of {k}"
     with np.errstate(all="ignore"):
-        deviation = np.abs(model.components @ model.components.T - np.eye(k)).max()  # NaN or inf if products overflow
+        deviation = np.abs(model.components @ model.components.T - np.eye(k)).max()  # not finite if products overflow
     return None if deviation <= 1e-3 else "the components are not orthonormal"
 
 
 def _is_valid_continuation(continuation: Array | None, known: Array | None, d: int) -> bool:
-    """Return whether `continuation` and `known`, which learning needs to continue after a model, fit d dimensions.
+    """Return whether what learning needs to continue after a model fits d dimensions.
 
-    `continuation` is the packed covariance, with a number for each pair of entries. If no covariance is kept, it has
-    the axes (d, r), with a row for each entry. `known` is the share of the weight for which each pair, or each entry,
-    has been known; None: all shares are 1.
+    `known` is None if all shares are 1.
     """
-    if continuation is None:  # a worker's model keeps neither: learning that starts from it estimates both
+    if continuation is None:  # a worker's model has neither
         return known is None
     if continuation.ndim not in (1, 2):
         return False
     is_covariance = continuation.ndim == 1
-    length = d * (d + 1) // 2 if is_covariance else d  # the number of pairs, or of entries
+    length = d * (d + 1) // 2 if is_covariance else d
     if len(continuation) != length or continuation.dtype != np.float32:
         return False
     if not np.isfinite(continuation).all():

@@ -6,10 +6,9 @@ Names = list[str] | None  # a name for each dimension; None: the dimensions have
 
 
 def agree_on_names(names: Names, others: Names, named_by: str, others_named_by: str) -> Names:
-    """Return the names of two parts of a stream. If only one part has names, they count for both.
+    """Return the names of two parts of a stream; if only one has names, they count for both.
 
-    Raises `SettingsError` if both parts have names that differ. `named_by` and `others_named_by` say in the error whose
-    names they are.
+    Raises `SettingsError` if they differ.
     """
     different = describe_difference(names, others)
     if different:
@@ -22,7 +21,7 @@ def agree_on_names(names: Names, others: Names, named_by: str, others_named_by: 
 
 
 def describe_difference(names: Names, others: Names) -> tuple[str, str] | None:
-    """Return both lists as texts if they differ; None if they are equal, or if one of them is None.
+    """Return both lists as texts if they differ; None if they are equal, or if one is None.
 
     The text of a long list begins with the first name that differs.
     """

@@ -65,10 +65,7 @@ Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]  # header and arrays
 
 
 def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
-    """Return the bytes of a file with this header and these arrays.
-
-    The members of the zip are uncompressed, in the given order, without timestamps.
-    """
+    """Return the bytes of a file with this header and these arrays."""
     text = orjson.dumps(header, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
     members = {"header": np.frombuffer(text, np.uint8), **arrays}
     buffer = io.BytesIO()
@@ -76,38 +73,36 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
         for name, array in members.items():
             with zipped.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
-        zipped.comment = b"0" * _DIGEST_LENGTH  # at the end of the file; the digest of all bytes before replaces it
+        zipped.comment = b"0" * _DIGEST_LENGTH  # the digest replaces it
     body = buffer.getvalue()[:-_DIGEST_LENGTH]
     return body + hashlib.sha256(body).hexdigest().encode()
 
 
 def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., Content] | None = None) -> Content:
-    """Return header and arrays of a file that `encode` wrote.
+    """Return header and arrays of a file that `encode` wrote. `upgrade` converts those of the version before.
 
-    The file must be of this kind, and in this version of the format. With `upgrade`, a file of the version before is
-    read, too: `upgrade` converts its header and arrays. Raises `DamagedFileError` for other bytes and kinds,
-    `NewerFormatError` for a newer version, and `EarlierFormatError` for an older one.
+    Raises `DamagedFileError` for other bytes and kinds, `NewerFormatError` for a newer version, and
+    `EarlierFormatError` for an older one.
     """
     body = memoryview(data)[:-_DIGEST_LENGTH]
     digest = data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
-        # Without the lock, NumPy's parser of headers may fail when several threads use it.
         with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as members:
-            # `zip` is the archive of the members. A small compressed member might need any amount of memory.
+            # A small compressed member might need any amount of memory.
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
                 raise ValueError("a member is compressed")
             arrays = {name: members[name] for name in members.files}
         header = orjson.loads(arrays.pop("header").tobytes())
         found_kind = header["kind"]
         version = header.get("format_version")
-    except Exception as error:  # for foreign bytes with a valid digest, zipfile and NumPy raise a dozen types
+    except Exception as error:  # zipfile and NumPy raise a dozen types
         raise DamagedFileError(f"not a streampca file: {error!r}") from None
     if found_kind != kind:
         raise DamagedFileError(f"this is a {found_kind} file, not a {kind} file")
-    is_number = isinstance(version, int) and not isinstance(version, bool)  # True is an int in Python
-    if not is_number or version < 1:  # no release has written such a version
+    is_number = isinstance(version, int) and not isinstance(version, bool)
+    if not is_number or version < 1:
         raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
     if version == format_version:
         return header, arrays
@@ -130,7 +125,7 @@ def is_streampca_file(data: bytes) -> bool:
 
 
 def are_valid_names(names: Sequence[str] | None, dimensions: Any) -> bool:
-    """Return whether `names` are None, or a name for each dimension, all different, neither empty nor too long."""
+    """Return whether `names` is None, or has a different name for each dimension, neither empty nor too long."""
     if names is None:
         return True
     if len(names) != dimensions:
@@ -140,7 +135,7 @@ def are_valid_names(names: Sequence[str] | None, dimensions: Any) -> bool:
 
 
 def validate(schema: type[H], header: dict[str, Any]) -> H:
-    """Return the header as an object of this class. Raises `DamagedFileError` that names the first wrong field."""
+    """Return the header as an object of this class. Raises `DamagedFileError` with the first wrong field."""
     try:
         return schema.model_validate(header)
     except ValidationError as error:

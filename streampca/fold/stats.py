@@ -54,16 +54,12 @@ class FoldStats:
         return self.loss_ewma / self.norm_ewma if self.norm_ewma > 0 else None
 
     def summarise_for_model(self) -> ModelStats:
-        """Return the counts, losses and times that a published model keeps.
-
-        The losses are None before any vector was compared with a model.
-        """
+        """Return what a published model keeps. Losses are None if no vector was compared with a model."""
         loss = None
         loss_ewma = None
         if self.with_loss:
             loss = self.loss
-            # `recent_loss` is None if all recent vectors equalled the mean. Then nothing was lost.
-            loss_ewma = self.recent_loss or 0.0
+            loss_ewma = self.recent_loss or 0.0  # all recent vectors may equal the mean
         return ModelStats(
             rejected=sum(self.rejected.values()),
             loss=loss,
@@ -75,12 +71,12 @@ class FoldStats:
 
     @classmethod
     def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":
-        """Return the stats of several partitions together. Without parts, they are the stats before the first message.
+        """Return the stats of several partitions together.
 
-        Mean losses are averaged over the parts by their numbers of messages with a loss.
+        Losses are averaged by the numbers of messages with a loss.
         """
         with_loss = sum(stats.with_loss for stats in parts)
-        shares = [stats.with_loss / max(with_loss, 1) for stats in parts]  # of each part in the messages with a loss
+        shares = [stats.with_loss / max(with_loss, 1) for stats in parts]
         rejected = Counter[str]()
         for stats in parts:
             rejected += Counter(stats.rejected)
@@ -96,14 +92,13 @@ class FoldStats:
             loss_ewma=_average(shares, [stats.loss_ewma for stats in parts]),
             norm_ewma=_average(shares, [stats.norm_ewma for stats in parts]),
             first_ms=min(known_first_ms, default=_NO_TIME),
-            last_ms=max((stats.last_ms for stats in parts), default=_NO_TIME),  # `_NO_TIME` is less than all times
+            last_ms=max((stats.last_ms for stats in parts), default=_NO_TIME),
         )
 
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
         """Return the stats after whole blocks with these losses.
 
-        Losses are summed in groups of 256 messages; the last group of a block may have fewer. So the sums, to their
-        last bits, do not depend on how many blocks are added at a time.
+        Sums are taken in groups, so their last bits do not depend on how many blocks are added at a time.
         """
         stats = self
         for block in losses:
@@ -113,19 +108,12 @@ class FoldStats:
         return stats
 
     def _with_group(self, residual: NDArray[Any], norm: NDArray[Any]) -> "FoldStats":
-        """Return the stats after n more messages.
-
-        `residual` (n,) are the squared lengths ‖r‖² of the messages' residuals, and `norm` (n,) the squared lengths
-        ‖y‖² of their centred vectors. `with_loss` counts the messages whose loss was measured.
-        """
+        """Return the stats after n more messages: ‖r‖² (n,) of their residuals, ‖y‖² (n,) of their centred vectors."""
         n = len(norm)
         mean_residual = float(np.add.reduce(residual)) / n
         mean_norm = float(np.add.reduce(norm)) / n
         with_loss = self.with_loss + n
-        # `loss` and `norm` are plain means over all messages: the new messages have this share.
         new_share = n / with_loss
-        # `loss_ewma` and `norm_ewma` are exponentially weighted: earlier messages keep this share. The first group has
-        # no earlier messages.
         kept_share = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
         return replace(
             self,
@@ -137,7 +125,7 @@ class FoldStats:
         )
 
     def with_messages(self, timestamps: NDArray[np.int64], vector_count: int) -> "FoldStats":
-        """Return the stats after more vectors were learned, from records with these timestamps (−1: unknown)."""
+        """Return the stats after more vectors from records with these timestamps (−1: unknown)."""
         stats = replace(self, learned=self.learned + vector_count)
         known_ms = timestamps[timestamps >= 0]
         if not len(known_ms):
@@ -148,7 +136,7 @@ class FoldStats:
         return replace(stats, first_ms=first_ms, last_ms=max(self.last_ms, int(known_ms.max())))
 
     def with_rejects(self, reasons: Sequence[str], skipped: int) -> "FoldStats":
-        """Return the stats after more rejected records, one for each of the reasons, and `skipped` deletes."""
+        """Return the stats after records were rejected for these reasons, and deletes were skipped."""
         rejected = self.rejected
         if reasons:
             rejected = dict(Counter(self.rejected) + Counter(reasons))
@@ -156,5 +144,5 @@ class FoldStats:
 
 
 def _average(shares: Sequence[float], values: Sequence[float]) -> float:
-    """Return the mean of the values of several parts, weighted by their shares; 0 if there are no parts."""
+    """Return the mean of values, weighted by their shares; 0 without values."""
     return float(sum(share * value for share, value in zip(shares, values, strict=True)))

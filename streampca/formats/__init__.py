@@ -24,11 +24,9 @@ def reader_of(
     where: str = "",
     label: str = "",
 ) -> Reader:
-    """Create the reader of a format. With `impute` it reads null as NaN, where the format has a null.
+    """Create the reader of a format.
 
-    A value that does not meet the conditions `where` is not read: the reader raises `VectorError`.
-
-    If the format needs an optional package that is not installed, raises `SettingsError`.
+    With `impute`, it reads null as NaN. If the format needs a package that is not installed, raises `SettingsError`.
     """
     reader_class = _find_class(format, suffix="Reader")
     return cast(Reader, reader_class(format, dimensions, field, schemas, impute, parse_conditions(where), label))
@@ -37,24 +35,23 @@ def reader_of(
 def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
     """Create the writer of a format. Raises as `reader_of` does.
 
-    `around` are the names of the objects that the fields are inside of, from the outermost. In Avro and Protobuf,
-    `frame` comes before each value: it holds the registry's id of the schema that `schema_of` returns.
+    `around` names the objects that the fields are inside of, from the outermost. `frame` comes before each value.
     """
     writer_class = _find_class(format, suffix="Writer")
     return cast(Writer, writer_class(format, tuple(around), frame))
 
 
 def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
-    """Create the schema of values with this layout; None if the format has no schemas. Raises as `reader_of` does."""
+    """Create the schema of values with this layout; None if the format has no schemas."""
     if format not in ("avro", "protobuf"):
         return None
     return cast(WriterSchema, _import_format(format).schema_of(layout))
 
 
 def _find_class(format: str, suffix: str) -> Any:  # noqa: A002
-    """Return a class of a format's module: for the format json and the suffix Reader, `JsonReader`."""
+    """Return a class of a format's module, such as `JsonReader` for json."""
     module = _import_format(format)
-    if module is None:  # the format is the NumPy type of raw numbers, such as float32
+    if module is None:  # a type of raw numbers, such as float32
         return getattr(import_module(f"{__name__}.npy"), f"Raw{suffix}")
     return getattr(module, f"{format.title()}{suffix}")
 

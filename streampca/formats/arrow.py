@@ -44,24 +44,20 @@ class ArrowReader(Reader):
     value_name = "record batch"
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of all rows, one vector after the other. Raises `VectorError`.
-
-        If all numbers are bytes or base64, and their type was guessed to be the same, returns this type with the
-        numbers.
-        """
+        """Return the numbers of all rows, one vector after the other. Raises `VectorError`."""
         try:
-            # Arrow's own memory pools keep what they have freed: with them, a few large messages took 120 MiB more.
+            # Arrow's own memory pools would keep freed memory.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
                 vectors_of_batches, guessed_dtypes = self._read_batches(batches)
         except VectorError:
             raise
-        except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
+        except Exception as error:
             cause = " ".join(str(error).split())
             raise VectorError("undecodable", f"not an Arrow IPC stream: {cause[:200]}") from None
         if len(vectors_of_batches) == 1:
-            joined = vectors_of_batches[0]  # an optimisation: `concatenate` would copy the array
+            joined = vectors_of_batches[0]
         else:
-            # `concatenate` needs at least one array, and a stream may hold no record batch.
+            # A stream may hold no record batch.
             no_vectors = np.empty((0, self.dimensions))
             joined = np.concatenate([no_vectors, *vectors_of_batches])
         numbers = joined.ravel().data
@@ -80,16 +76,12 @@ class ArrowReader(Reader):
         return rows
 
     def _read_batches(self, batches: Any) -> tuple[list[Array], set[str | None]]:
-        """Return the vectors of each record batch, and the types that were guessed for their numbers.
-
-        If a row is not a vector, raises `VectorError`. Rows that are null, or do not meet the conditions, are left out;
-        if all rows are, it is an error.
-        """
+        """Return the vectors of each record batch, and the types guessed for their numbers."""
         fields = self.numbers if self.paths else self._fields_of_only_column(batches.schema.names)
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
-        total_size = 0  # bytes of the record batches and of their vectors
-        skipped_by_reason: dict[str, VectorError] = {}  # errors of the rows that are left out
+        total_size = 0
+        skipped_by_reason: dict[str, VectorError] = {}
         for batch in batches:
             # `nbytes` would read offsets, which are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
@@ -103,7 +95,6 @@ class ArrowReader(Reader):
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
         if skipped_by_reason and not any(map(len, vectors)):
-            # The reasons are UNMET, NO_VALUE or both. An unmet condition says more than a null.
             raise skipped_by_reason.get(UNMET) or skipped_by_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
@@ -121,41 +112,31 @@ class ArrowReader(Reader):
 def validate(batch: Any) -> None:
     """If offsets in a record batch point outside of its buffers, raise `pyarrow.ArrowInvalid`.
 
-    A text with a wrong encoding is not an error: the column that holds it may not be needed. So all texts are
-    validated as bytes.
+    Texts are not decoded: they may not be UTF-8.
     """
     with_unread_as_bytes(batch, read_names=()).validate(full=True)
 
 
 def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
-    """Retype the columns of texts that are not read as bytes, so that texts in another encoding than UTF-8 do no harm.
-
-    `read_names` are the names of the columns whose texts are read, and of the fields nested in columns.
-    """
+    """Give the type bytes to texts that are not read, because they may not be UTF-8."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
-        # `view` changes only the type and copies nothing. For a nested column, it changes the types of its fields.
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
-    """Return an Arrow type with bytes in place of the texts that are not read.
-
-    `read_names` are the names of the fields whose texts are read. `is_read` says whether the field that has this type
-    is one of them.
-    """
+    """Return an Arrow type with bytes in place of the texts that are not read."""
     types = pa.types
     if types.is_struct(arrow_type):
-        # Each field of a struct has a name, which says whether the field is read.
         fields = []
         for field in arrow_type:
             new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
-        # Items have no name: they are read if the list is. They may be structs, whose fields must be looked at.
+        # Items have no name: they are read if the list is.
         item_type = _type_with_unread_as_bytes(arrow_type.value_type, read_names, is_read=is_read)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
@@ -171,15 +152,11 @@ def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, 
 
 
 def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
-    """Return the vectors at the paths of `fields` in the rows of a record batch.
-
-    If the columns there cannot hold vectors, raises `VectorError`.
-    """
+    """Return the vectors at the paths of `fields` in the rows of a record batch."""
     columns = _find_columns(batch, fields)
-    # With a field `indices` or `shape` beside an array, it may be a sparse vector or a tensor.
     schema_text = str(batch.schema)  # has "name: type" for each field, also for nested ones
-    may_be_special = any(f"{name}:" in schema_text for name in fields.names_beside)
-    if fields.where or may_be_special:
+    may_be_sparse_or_tensor = any(f"{name}:" in schema_text for name in fields.names_beside)
+    if fields.where or may_be_sparse_or_tensor:
         return _read_objects(batch, fields)
     only_column = columns[0] if len(columns) == 1 else None
     if only_column is not None and is_list(only_column.type) and are_numbers(only_column.type.value_type):
@@ -190,10 +167,9 @@ def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
 
 
 def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFields) -> RowVectors:
-    """Return the vectors in columns that hold one number in each row. The path `fields.paths[i]` leads to `columns[i]`.
+    """Return the vectors in columns that hold one number in each row.
 
-    If the parent structs of all these columns are null in a row, the row is null and has no vector. A null number in
-    a parent that is not null is only a missing entry.
+    A row has no vector if the structs around all its numbers are null.
     """
     check_length(len(columns), fields.dimensions)
     vectors = np.column_stack([_to_floats(column) for column in columns])
@@ -207,12 +183,7 @@ def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFi
 
 
 def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
-    """Return the vectors in a column of lists of d numbers.
-
-    A row that is null or has another length gets an error of its own. Unless missing entries are imputed, a null entry
-    in a list of d numbers is an error of the whole batch: raises `VectorError`.
-    """
-    # The length of a null list is replaced by `_NULL_LENGTH`, which is not the length of any list.
+    """Return the vectors in a column of lists, and an error for each row that is not a vector."""
     lengths = pc.fill_null(pc.list_value_length(column), _NULL_LENGTH).to_numpy(zero_copy_only=False)
     is_vector = lengths == dimensions
     vector_rows = column if is_vector.all() else column.filter(pa.array(is_vector))
@@ -223,7 +194,7 @@ def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     return RowVectors(
         vectors=_to_floats(entries).reshape(-1, dimensions),
         counts=is_vector.astype(np.int64),
-        # A generator: a few bytes may claim millions of rows, and the first error often ends the reading.
+        # A generator, because a few bytes may claim millions of rows.
         errors=((row, _list_error(lengths[row], dimensions)) for row in other_rows),
     )
 
@@ -239,7 +210,6 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors in columns of any types. Reads each row as Python objects, which is slow."""
     read_names = fields.names
     read_columns = [name for name in batch.schema.names if name in read_names]
-    # Texts that nobody reads become bytes, since they need not be UTF-8.
     columns = with_unread_as_bytes(batch.select(read_columns), read_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
@@ -251,10 +221,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
 
 
 def row_to_dict(one_row: Any) -> dict[str, Any]:
-    """Return the only row of a record batch as a dict.
-
-    Raises `VectorError` if a text is not UTF-8, or if a key occurs twice in a map.
-    """
+    """Return the only row of a record batch as a dict."""
     row = {}
     for field, column in zip(one_row.schema, one_row.columns, strict=True):
         try:
@@ -267,16 +234,12 @@ def row_to_dict(one_row: Any) -> dict[str, Any]:
 
 
 def _with_dicts(value: Any, arrow_type: Any) -> Any:
-    """Return a value with a dict in place of each map, which Arrow gives as a list of (key, item).
-
-    If two keys of a map are equal, or are spelled alike in a path, raises `VectorError`.
-    """
+    """Return a value with a dict in place of each map, which Arrow gives as pairs."""
     if value is None or not _has_maps(arrow_type):
         return value
     if pa.types.is_struct(arrow_type):
         return {field.name: _with_dicts(value[field.name], field.type) for field in arrow_type}
     if pa.types.is_map(arrow_type):
-        # `spell_key` returns the key as a path of `field` spells it: the number 1 becomes "1".
         entries = {spell_key(key): _with_dicts(item, arrow_type.item_type) for key, item in value}
         if len(entries) < len(value):
             raise VectorError("undecodable", f"a map has a key twice, of {quote_names([key for key, _ in value])}")
@@ -291,13 +254,12 @@ def _has_maps(arrow_type: Any) -> bool:
 
 
 def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
-    """Return what `_find_column` returns for each path of `fields`.
+    """Return the column at each path, as `_find_column` does.
 
-    If entries of a vector may be missing, and at least one column exists, nulls replace the columns that do not exist.
-    Otherwise a column that does not exist raises `VectorError`.
+    If entries may be missing, nulls replace a column that does not exist.
     """
     columns: list[Column | None] = []
-    errors: list[VectorError] = []  # of the paths without a column
+    errors: list[VectorError] = []
     for path in fields.paths:
         try:
             columns.append(_find_column(batch, path))
@@ -313,15 +275,11 @@ def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
 
 
 def _find_column(batch: Any, path: Path) -> Column | None:
-    """Return the column at a path that leads through structs.
-
-    If the path leads into other types, such as lists, returns None: the rows must be read as objects. If there is no
-    such column, raises `VectorError`.
-    """
+    """Return the column at a path through structs; None if the path leads into other types, such as lists."""
     steps = get_steps(path)
     if isinstance(steps[0], Choice):
         raise VectorError("undecodable", f"{spell_path(steps)} chooses among elements of an array, not among columns")
-    indices = batch.schema.get_all_field_indices(steps[0])  # searches fast, even among thousands of columns
+    indices = batch.schema.get_all_field_indices(steps[0])
     if len(indices) > 1:
         raise VectorError("undecodable", f"{len(indices)} columns {steps[0]!r} in the record batch")
     if not indices:
@@ -331,7 +289,7 @@ def _find_column(batch: Any, path: Path) -> Column | None:
     for step in steps[1:]:
         if isinstance(step, Choice) or not pa.types.is_struct(column.type):
             return None
-        if column.type.get_field_index(step) < 0:  # there is no such field
+        if column.type.get_field_index(step) < 0:
             siblings = {field.name: field for field in column.type}
             raise missing_field_error(spell_path(steps), step, siblings, "record batch")
         column = pc.struct_field(column, step)
@@ -339,17 +297,14 @@ def _find_column(batch: Any, path: Path) -> Column | None:
 
 
 def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
-    """Return for each row whether the struct that should hold the last field of a path is null, or does not exist.
-
-    A struct inside of a null struct is also null. A path of one name has no such struct: False for all rows.
-    """
+    """Return for each row whether the struct around the last field of a path is null or does not exist."""
     if len(path) == 1:
         return np.zeros(len(batch), np.bool_)
     try:
         parent = _find_column(batch, path[:-1])
     except VectorError:  # no record of the batch has this struct
         return np.ones(len(batch), np.bool_)
-    if parent is None:  # the path leads into a list or a text, not through structs: no row is known to be null
+    if parent is None:
         return np.zeros(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 
@@ -381,12 +336,11 @@ def stream_of(columns: Mapping[str, Column]) -> bytes:
 
 
 def column_of(values: NDArray[Any]) -> Column:
-    """Return a column of numbers, texts or bytes (n,), where NaN and None become null, or of lists (n, width)."""
+    """Return a column of numbers, texts or bytes (n,), or of lists (n, width). NaN and None become null."""
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     are_texts = len(values) > 0 and isinstance(values[0], str)
-    # Arrow cannot tell the type of an array without objects, or with None only. Such an array is taken for missing
-    # bytes, because a column of texts has no None.
+    # Arrow cannot infer bytes from None alone.
     are_bytes = values.dtype.kind == "O" and not are_texts
     return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)
 

@@ -4,6 +4,9 @@ Avro writes an array in blocks, each a count and its items, up to a count of zer
 has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The writer's schema with such a
 record in place of the array reads the numbers without creating a Python object for each; a value with other blocks is
 read with the original schema.
+
+Two kinds of schemas are refused, because a short value could take any amount of memory: recursive schemas, whose nested
+values overflow fastavro's C stack, and arrays of items that take no bytes, because they may claim any number of items.
 """
 
 import io
@@ -30,7 +33,7 @@ _TYPES: dict[Kind, Any] = {
     "integers": {"type": "array", "items": "long"}, "text": "string", "texts": {"type": "array", "items": "string"},
 }  # fmt: skip
 _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
-_TIME_TYPES = LOGICAL_READERS.keys() - {"bytes-decimal", "fixed-decimal"}  # of dates, times and UUIDs
+_TIME_TYPES = LOGICAL_READERS.keys() - {"bytes-decimal", "fixed-decimal"}  # of dates, times and UUIDs, such as int-date
 _TIME_PREFIX = "streampca."  # before the names of such types, see `_load_schema`
 _END_OF_ARRAY = b"\0"  # the count zero
 
@@ -57,13 +60,12 @@ class AvroReader(Reader):
         return _read_datum(value, decoder.schema)
 
     def _create_decoder(self, schema: WriterSchema) -> "_Decoder":
-        """Return the `_Decoder` that reads the values written with this schema."""
-        referenced_types: dict[str, Any] = {}  # by name; the types that other registered schemas define
+        """Create the decoder of the values written with this schema."""
+        referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
         schema_json = _load_schema(schema.text)
-        # `parse_schema` adds the types that a schema defines to the dict, and refuses a type that is already in the
-        # dict. `bulk_schema` defines the same types again, so it needs the dict without them.
+        # A copy: `parse_schema` adds types to the dict, which `bulk_schema` defines again.
         named_types = dict(referenced_types)
         parsed_schema = fastavro.parse_schema(schema_json, named_types)
         _check_types(parsed_schema, named_types)
@@ -73,10 +75,6 @@ class AvroReader(Reader):
         bulk_schema = self._create_bulk_schema(schema_json, referenced_types)
 
         def decode(value: bytes) -> VectorBytes | GuessedNumbers:
-            """Return the numbers of a value's vectors.
-
-            First tries the faster way, if there is one: `bulk_schema` reads all numbers of an array as bytes at once.
-            """
             if bulk_schema is not None:
                 numbers = self._read_bulk(value, bulk_schema)
                 if numbers is not None:
@@ -91,12 +89,7 @@ class AvroReader(Reader):
         return get_steps(self.paths[0]) if self.paths else ()
 
     def _create_bulk_schema(self, schema_json: Any, referenced_types: Mapping[str, Any]) -> Any:
-        """Return the schema with which the d numbers of an array are read faster, all at once as bytes.
-
-        If the only path does not lead to an array of floats, returns None.
-        """
-        # For an array column that an UPDATE did not change, Debezium sends a fixed list of `PLACEHOLDER_LENGTH` numbers
-        # instead of the content. If d is this length, the faster way would take the list for a vector.
+        """Return the schema that reads the array of d floats as bytes; None if there is no such array."""
         may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
         if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None
@@ -104,16 +97,12 @@ class AvroReader(Reader):
         return None if bulk_schema is None else fastavro.parse_schema(bulk_schema, dict(referenced_types))
 
     def _read_bulk(self, value: bytes, schema: Any) -> VectorBytes | None:
-        """If the array in a value was written as a single Avro block of d items, return its numbers; else return None.
-
-        An array of one block is, in bytes: the number of items, the items, and 0. `schema` is the writer's schema with
-        a record of the same bytes in place of the array: `count`, `items` (fixed bytes of d floats) and `end`.
-        """
+        """If the array in a value is a single Avro block of d floats, return them; else return None."""
         try:
             array = _read_datum(value, schema)
             for step in self._steps:
                 array = array[step]
-        except Exception:  # of any kind: bytes of another layout may mean anything in this schema
+        except Exception:  # bytes of another layout may mean anything in this schema
             return None
         is_single_block = isinstance(array, dict) and array.get("count") == self.dimensions and array.get("end") == 0
         return widen_floats(array["items"], self.dimensions) if is_single_block else None
@@ -123,20 +112,18 @@ class AvroWriter(Writer):
     """Writes an array as one block and the empty block that ends it. A record adds no bytes to those of its fields."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """Return a value for each row: the frame, then the fields one after the other. `counts` are not used."""
-        # A part is bytes that are the same in all rows, a list with the bytes of each row, or an array of floats with
-        # the numbers of each row. `join_parts` puts the parts of each row one after the other.
+        """Return a value for each row: the frame, then the fields. `counts` are not used."""
         parts: list[Any] = [self.frame]
         for values in fields.values():
             is_array = values.ndim == 2
             if is_array:
-                parts.append(_encode_long(values.shape[1]))  # the number of items in the block
+                parts.append(_encode_long(values.shape[1]))
             match values.dtype.kind:
                 case "f":
                     parts.append(values)
                 case "O":  # texts or bytes
                     parts.append(encode_items(values, _encode_bytes))
-                case _:  # whole numbers: such a field holds an array of them in each row, never a single number
+                case _:  # whole numbers: an array in each row
                     parts.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
                 parts.append(_END_OF_ARRAY)
@@ -153,10 +140,7 @@ def _encode_bytes(data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a record with these fields, inside of a record for each name of `around`.
-
-    If the only field has the name "", the value is an array, and this is the schema of the array.
-    """
+    """Return the schema of a record with these fields, inside of a record for each name of `around`."""
     is_array = list(layout.fields) == [""]
     if is_array:
         return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
@@ -168,16 +152,13 @@ def schema_of(layout: Layout) -> WriterSchema:
 
 
 def _load_schema(text: str) -> Any:
-    """Parse the JSON of a schema. Put a prefix before the names of its types of dates, times and UUIDs.
+    """Parse a schema, and put a prefix before its types of dates, times and UUIDs.
 
-    fastavro does not know the new names, so it reads such values as the numbers or texts by which Avro stores them.
-    Otherwise a value that Python cannot hold, such as a date of the year 10000, would be an error, even if it lies
-    beside the vector.
+    fastavro then reads them as plain numbers or texts: Python cannot hold every date.
     """
 
     def add_prefix(entry: dict[str, Any]) -> dict[str, Any]:
         name = entry.get("logicalType")
-        # fastavro has names such as int-date for these types.
         is_time = f"{entry.get('type')}-{name}" in _TIME_TYPES
         return {**entry, "logicalType": f"{_TIME_PREFIX}{name}"} if is_time else entry
 
@@ -190,18 +171,13 @@ def _resolve(schema: Any, named_types: Mapping[str, Any]) -> Any:
 
 
 def _refuse_times(schema: Any, named_types: Mapping[str, Any], steps: Sequence[Step], path: str) -> None:
-    """Raise `VectorError` if a path ends at a date, a time or a UUID.
-
-    `_load_schema` has put a prefix before the names of these types, such as `streampca.date`, so that fastavro does not
-    convert their values. `steps` lead from this schema to the end of the path, whose text is `path`. A step is the name
-    of a field, or a choice of one element of an array, such as `[id=temp]`.
-    """
+    """If steps lead from a schema to a date, a time or a UUID, raise `VectorError`."""
     match _resolve(schema, named_types):
         case list() as branches:  # a union
             for branch in branches:
                 _refuse_times(branch, named_types, steps, path)
         case {"type": "array", "items": items}:
-            # Without a choice, the path goes on in all elements of the array: no step stands for the array.
+            # Without a choice, no step stands for the array.
             is_choice = bool(steps) and isinstance(steps[0], Choice)
             steps_in_element = steps[1:] if is_choice else steps
             _refuse_times(items, named_types, steps_in_element, path)
@@ -222,7 +198,7 @@ def _read_datum(value: bytes, schema: Any) -> Any:
     stream.seek(frame_size(value))
     try:
         datum = fastavro.schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
-    except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
+    except Exception as error:  # of many kinds
         raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
     if stream.tell() != len(value):
         raise VectorError("undecodable", "not Avro of its schema: bytes are left over")
@@ -230,54 +206,45 @@ def _read_datum(value: bytes, schema: Any) -> Any:
 
 
 def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
-    """Refuse a schema with which a short value may take any amount of memory and time. Raises `VectorError`.
-
-    Deeply nested values of a recursive schema overflow fastavro's C stack. An array whose items take no bytes may claim
-    to have any number of them.
-    """
-    checked_types = count(1)  # a type that is used twice counts twice
+    """Refuse a schema with which a short value may take any amount of memory."""
+    checked_types = count(1)
 
     def check(schema: Any, around: tuple[str, ...]) -> bool:
-        """Check a type and all types in it. Return whether each value of the type takes at least a byte.
-
-        `schema` is the type, or its name in `named_types`. `around` are the names of the records that the type is
-        inside of.
-        """
+        """Check a type. Return whether each value of it takes at least a byte."""
         if next(checked_types) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         match _resolve(schema, named_types):
-            case list() as branches:  # a union: the number of the branch takes a byte
+            case list() as branches:  # a union
                 for branch in branches:
                     check(branch, around)
                 return bool(branches)
             case {"type": "record", "name": name, "fields": fields}:
                 if name in around:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
-                fields_take_bytes = [check(field["type"], (*around, name)) for field in fields]  # checks all fields
+                # A list, so that all fields are checked.
+                fields_take_bytes = [check(field["type"], (*around, name)) for field in fields]
                 return any(fields_take_bytes)
             case {"type": "array", "items": items}:
                 items_take_bytes = check(items, around)
                 if not items_take_bytes:
                     raise VectorError("undecodable", "arrays of items without bytes are not supported")
-                return True  # even an empty array has a byte that ends it
+                return True  # its end takes a byte
             case {"type": "map", "values": values}:
                 check(values, around)
-                return True  # even an empty map has a byte that ends it
+                return True
             case {"type": "fixed", "size": size}:
                 return bool(size > 0)
             case "null" | {"type": "null"}:
                 return False
-        return True  # a number, a text, bytes or an enum
+        return True
 
     check(schema, around=())
 
 
 def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record_numbers: Iterator[int]) -> Any:
-    """Return a schema that reads the array of floats at the end of the steps as bytes, all numbers at once.
+    """Replace the array of floats at the end of the steps by a record of fixed bytes.
 
-    In place of the array, the schema has a record of fixed bytes (`_bulk_record_type`). If the steps do not lead to an
-    array of floats, returns None. Returns None also if the way leads through a type that `schema` uses only by name. In
-    a union there may be several arrays: `record_numbers` give their records different names.
+    If there is no such array, returns None.
     """
     match schema:
         case list() as branches:  # a union
@@ -287,24 +254,20 @@ def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record
             return [new or old for new, old in zip(new_branches, branches, strict=True)]
         case {"type": "record", "fields": fields} if steps:
             if len(steps) == 1:
-                # With a field `indices` or `shape` beside it, the array may be a sparse vector or a tensor.
-                special_names = names_beside(steps)  # {"indices", "shape"}; empty if no array of this name is special
-                may_be_special = any(field["name"] in special_names for field in fields)
-                if may_be_special:
+                special_names = names_beside(steps)
+                may_be_sparse_or_tensor = any(field["name"] in special_names for field in fields)
+                if may_be_sparse_or_tensor:
                     return None
             return _with_bulk_array_in_record(schema, steps, dimensions, record_numbers)
         case {"type": "array", "items": item_type} if not steps:
             float_size = _find_float_size(item_type)
             if float_size is not None:
                 return _bulk_record_type(float_size * dimensions, next(record_numbers))
-    return None  # any other type, or a text: the name of a type that is not spelled out here
+    return None
 
 
 def _find_float_size(item_type: Any) -> int | None:
-    """Return how many bytes a number of a type takes, if the type is float or double; else return None.
-
-    A type is written as "float" or as {"type": "float"}.
-    """
+    """Return the bytes of a number if its type is float or double; else None."""
     name = item_type.get("type") if isinstance(item_type, dict) else item_type
     return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 
@@ -312,10 +275,7 @@ def _find_float_size(item_type: Any) -> int | None:
 def _with_bulk_array_in_record(
     schema: dict[str, Any], steps: Sequence[Step], dimensions: int, record_numbers: Iterator[int]
 ) -> Any:
-    """Return the schema of a record with the changes of `_with_bulk_array` in the field that the first step names.
-
-    If the steps do not lead to an array of floats, returns None.
-    """
+    """Do what `_with_bulk_array` does, for a record."""
     name = steps[0]
     new_type = None
     for field in schema["fields"]:
@@ -328,10 +288,9 @@ def _with_bulk_array_in_record(
 
 
 def _bulk_record_type(size: int, number: int) -> dict[str, Any]:
-    """Return a record type whose values have the same bytes as an array of items that take `size` bytes in all.
+    """Return a record type with the layout of an Avro block whose items take `size` bytes in all.
 
-    Avro writes a short array as a count, the items, and a 0 at the end. If it is read as this record, all items come as
-    bytes at once, which is faster. The `number` is part of the name, so that several such types have different names.
+    The `number` makes its name unique.
     """
     fields = [
         {"name": "count", "type": "long"},

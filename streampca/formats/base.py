@@ -73,16 +73,16 @@ class Reader(ABC):
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         """Return the d numbers of a value, or n·d numbers of a value with n vectors.
 
-        A reader that guesses float32 or float64 from the number of bytes returns `GuessedNumbers`, which also carry the
-        guessed type. If the value holds no vectors, raises `VectorError`. Raises also the schema registry's errors,
-        which are not the value's fault. Does not check whether the numbers are finite and small enough.
+        If the value holds no vectors, raises `VectorError`. Raises also the schema registry's errors. The numbers need
+        not be finite: the caller checks them.
+
+        A reader that guesses float32 or float64 from the number of bytes returns `GuessedNumbers`.
         """
 
     def read_tree(self, value: bytes) -> Any:
         """Return what a value holds, as objects, arrays, texts and numbers.
 
-        Is called only with values of which `read` has returned numbers. This default is for formats whose values have
-        no fields: it raises `VectorError`.
+        Is called only with values that `read` can read. If values of the format have no fields, raises `VectorError`.
         """
         raise VectorError("undecodable", f"values of format {self.format} have no fields")
 
@@ -112,24 +112,21 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
-        """Return the layout of a value with nothing but a vector, where a reader with this `field` looks for it.
+        """Return the layout of values that a reader with this `field` reads again.
 
-        With one path, the vector is an array. With d paths, each of its numbers is a field. Without a path, it is the
-        value itself or, in Arrow, a column. If no value can be written so, raises `ValueError`.
+        If there is none, raises `ValueError`.
         """
         names_by_path = []
         for path in parse_paths(field):
-            # The parts of a path are names (`Part`) and choices of an element of an array (`Choice`).
             names = [part.name for part in path if isinstance(part, Part)]
             has_choices = len(names) < len(path)
             if has_choices:
                 raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
             names_by_path.append(names)
-        # A written line of CSV is only the vector, so `field` would name columns that are not there.
         if names_by_path and format == "csv":
             raise ValueError("a line that is written has no other cells: leave field unset")
         if not names_by_path:
-            # The name "" means that the value itself is the array. A column of Arrow needs a name.
+            # The name "" stands for the value itself. A column of Arrow needs a name.
             names_by_path = [["vector" if format == "arrow" else ""]]
         around = names_by_path[0][:-1]
         if any(names[:-1] != around for names in names_by_path):

@@ -33,7 +33,9 @@ REASONS = (
     "too_many_bytes",  # the value is longer than any ordinary one
 )
 
-LARGE_BATCH_BYTES = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
+# Bytes of vectors that are decoded at once: a few kilobytes of compressed Arrow may hold many megabytes. The last value
+# may exceed the limit.
+LARGE_BATCH_BYTES = 8 * 2**20
 _NO_LIMIT = sys.maxsize  # bytes of vectors, which no batch reaches
 # A value with an unknown schema costs a request to the registry, which may take seconds. The value counts as if its
 # vectors had so many bytes: a batch ends after 100 such values, so that the worker can report and save.
@@ -49,6 +51,12 @@ class _ReadValues(NamedTuple):
     counts: ArrayLike  # (m,), how many vectors each of them holds
     rejects: list[Reject]
     value_count: int  # how many values were read, including the rejects
+
+    @classmethod
+    def of_raw(cls, values: Sequence[bytes]) -> "_ReadValues":
+        """Return values that each are the numbers of a vector."""
+        n = len(values)
+        return cls(values, indices=np.arange(n), counts=np.ones(n, np.int64), rejects=[], value_count=n)
 
 
 @dataclass(frozen=True)
@@ -100,27 +108,26 @@ class Codec:
         return framed
 
     def read_labels(self, records: Sequence[Record], counts: NDArray[np.int64]) -> list[str]:
-        """Return the label of each vector in decoded records; `counts` (m,) are the numbers of vectors in the records.
+        """Return the label of each vector in records that hold `counts` (m,) vectors.
 
-        If a record has one label, it is for all its vectors. If it has as many labels as vectors, each vector gets its
-        own. Otherwise its vectors have no label.
+        If a record has neither one label nor one for each vector, its vectors have none.
         """
         finder = LabelFinder(self.label)
         labels_of_vectors: list[str] = []
         for value, count in zip(self.values_to_decode(records), counts.tolist(), strict=True):
-            labels = [NO_LABEL]  # for all vectors of the record, unless labels can be read
-            with suppress(Exception):  # a record is projected even if the text at the path cannot be read
-                tree = self._reader.read_tree(value or b"")  # dicts and lists; decoded records always have a value
+            labels = [NO_LABEL]
+            with suppress(Exception):
+                tree = self._reader.read_tree(value or b"")
                 labels = finder.find_all(tree)
             if len(labels) == 1:
-                labels *= count  # repeats the label for each vector
+                labels *= count
             labels_of_vectors += labels if len(labels) == count else [NO_LABEL] * count
         return labels_of_vectors
 
     def decode_batch(self, records: Sequence[Record], end: int, stop_after_bytes: int = _NO_LIMIT) -> Batch:
         """Decode records into a batch. Stop early when their vectors have `stop_after_bytes`.
 
-        `end` is the offset that follows the last record. Raises what `decode` raises.
+        `end` is the offset that follows the last record.
         """
         decoded, count = self.decode_some(self.values_to_decode(records), stop_after_bytes)
         are_all_decoded = count == len(records)
@@ -133,55 +140,46 @@ class Codec:
         )
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Decode a batch: every value becomes vectors or a `Reject`.
+        """Decode values: each becomes vectors or a `Reject`.
 
-        Raises only the schema registry's errors: `TimeoutError` while it is away, after which the batch can be decoded
-        again, and `SourceError` if it refuses access.
+        Raises only the schema registry's errors: `TimeoutError` while it is away, and `SourceError` if it refuses
+        access.
         """
         decoded, _ = self.decode_some(values, _NO_LIMIT)
         return decoded
 
     def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
-        """Return a sample of each vector in records that do not name the type of their numbers.
-
-        A sample is all d numbers of a vector, or some numbers of a long vector, in the type that they were read as.
-        """
+        """Return a sample of each vector in records that do not name the type of their numbers."""
         samples = list[Array]()
         for value in self.values_to_decode(records):
             if not value:
                 continue
-            with suppress(Exception):  # a value that cannot be read is rejected when it is decoded
+            with suppress(Exception):  # it is rejected when it is decoded
                 samples += self._sample_value(value)
         return samples
 
     def _sample_value(self, value: bytes) -> list[Array]:
-        """Return a sample of each vector in a value whose type was guessed or configured, in this type.
+        """Return samples of a value's vectors, in the type that was guessed or configured.
 
-        If the value itself names the type of its numbers, returns no samples.
+        If the value names its type, there are none.
         """
         read = self._reader.read(value)
         if isinstance(read, GuessedNumbers):
-            untyped = read  # the numbers, and the type that the reader guessed
-        elif self._reader.dtype_to_check is not None:  # a raw format, whose type only a setting names
-            untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)  # the configured type
+            untyped = read
+        elif self._reader.dtype_to_check is not None:
+            untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)
         else:
             return []
-        # A reader returns all numbers in its own type, such as float64 where it guessed float32. The sample must have
-        # the type that may be wrong.
         numbers = np.frombuffer(untyped.numbers, self._reader.dtype).astype(untyped.dtype, copy=False)
-        # Numbers that stand for missing ones, such as -9999, may be far from all measured numbers.
         numbers = self.judge.missing_values.to_nan(numbers)
         vectors = numbers.reshape(-1, self.judge.dimensions)
         return [plausible.sample_entries(vector) for vector in vectors]
 
     def explain_wrong_type(self, samples: Sequence[Array]) -> str:
-        """If samples of vectors seem to be of another type than they were read as, say why; else return "".
-
-        `samples` come from `sample_untyped`.
-        """
+        """Say why samples seem to have another type than they were read as; else return ""."""
         if not samples:
             return ""
-        # Of some values float32 may have been guessed, and of others float64: look only at one of these types.
+        # The types of guessed samples may differ.
         samples_of_one_type = [sample for sample in samples if sample.dtype == samples[0].dtype]
         is_raw = self._reader.raw_size is not None
         return plausible.explain_problem(np.stack(samples_of_one_type), raw=is_raw, dimensions=self.judge.dimensions)
@@ -190,45 +188,29 @@ class Codec:
     def decode_some(
         self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH_BYTES
     ) -> tuple[Decoded, int]:
-        """Decode values until their vectors have `stop_after_bytes`. Also return how many values were decoded.
-
-        A limit is needed because a few kilobytes of compressed Arrow may unpack to many megabytes. Raises what `decode`
-        raises.
-        """
-        # `read` has the numbers of each value that holds vectors, as bytes, and the rejects of all others.
+        """Decode values until their vectors have `stop_after_bytes`. Also return how many were decoded."""
         read = self._read(values, stop_after_bytes)
-        # An optimisation: `join` would copy even the numbers of a single value.
+        # `join` would copy the numbers of a single value.
         data = read.numbers[0] if len(read.numbers) == 1 else b"".join(read.numbers)
-        numbers = np.frombuffer(data, self._reader.dtype)  # integers in some formats
-        float_type = np.result_type(numbers, np.float32)  # float32, or float64 if float32 cannot hold these numbers
+        numbers = np.frombuffer(data, self._reader.dtype)
+        float_type = np.result_type(numbers, np.float32)  # float64 if float32 cannot hold these numbers
         floats = numbers.astype(float_type, copy=False)
         decoded = self.judge.reject_bad(
             vectors=floats.reshape(-1, self.judge.dimensions),
-            indices=np.asarray(read.indices, np.int64),  # of the values that hold vectors
-            counts=np.asarray(read.counts, np.int64),  # of the vectors in each of these values
+            indices=np.asarray(read.indices, np.int64),
+            counts=np.asarray(read.counts, np.int64),
             rejects=read.rejects,
         )
         is_raw = self._reader.raw_size is not None
-        if not is_raw:  # raw values are not arrays of elements, but only numbers
-            places = self._reader.numbers.places  # at which the elements of arrays were seen in all values so far
-            # There is a warning if the elements of an array are read by position, and one has moved.
+        if not is_raw:
+            places = self._reader.numbers.places
             decoded = decoded._replace(warning=places.warning)
         return decoded, read.value_count
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
-        """Read the numbers of values, and reject the values that cannot be read. Stop early at `stop_after_bytes`.
-
-        Raises the schema registry's errors.
-        """
+        """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
         if self._are_raw_vectors(values):
-            n = len(values)
-            return _ReadValues(
-                numbers=values,  # type: ignore[arg-type]  # no value is None
-                indices=np.arange(n),
-                counts=np.ones(n, np.int64),
-                rejects=[],
-                value_count=n,
-            )
+            return _ReadValues.of_raw(values)  # type: ignore[arg-type]  # no value is None
         numbers: list[VectorBytes] = []
         indices = list[int]()
         counts = list[int]()
@@ -236,7 +218,7 @@ class Codec:
         read_value = self._reader.read
         max_value_bytes = self._max_value_bytes
         vector_bytes = self._reader.dtype.itemsize * self.judge.dimensions
-        total_bytes = 0  # of all vectors so far
+        total_bytes = 0
         for index, value in enumerate(values):
             if total_bytes >= stop_after_bytes:
                 break
@@ -249,20 +231,19 @@ class Codec:
             except VectorError as error:
                 rejects.append(_create_reject(index, error))
                 if error.reason == "unknown_schema":
-                    # Asking the registry may take seconds. So the value counts as a large one, and the batch ends
-                    # before many such requests are made.
                     total_bytes += _UNKNOWN_SCHEMA_BYTES
                 continue
-            except (StreampcaError, TimeoutError):  # the schema registry does not answer: not the value's fault
+            except (StreampcaError, TimeoutError):  # the registry's fault
                 raise
             except Exception as error:  # no value may end the worker
                 rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
                 continue
-            # The type that a reader guesses for the numbers is checked elsewhere (`explain_wrong_type`).
-            numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
-            # The length of a memoryview is its number of items, not of bytes.
-            is_bytes = type(numbers_of_value) is bytes
-            byte_count = len(numbers_of_value) if is_bytes else memoryview(numbers_of_value).nbytes
+            if type(read) is bytes:  # the faster way, for most readers
+                numbers_of_value: VectorBytes = read
+                byte_count = len(read)
+            else:
+                numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
+                byte_count = memoryview(numbers_of_value).nbytes  # `len` of a memoryview counts items, not bytes
             total_bytes += byte_count
             vector_count = byte_count // vector_bytes
             if vector_count > 1 and not self.allows_several:
@@ -279,7 +260,7 @@ class Codec:
         return MAX_BATCH_BYTES if self.is_batch else MAX_OBJECT_BYTES + _NUMBER_BYTES * self.judge.dimensions
 
     def _are_raw_vectors(self, values: Sequence[bytes | None]) -> bool:
-        """Return whether each value is the numbers of a vector as they lie in memory, so that nothing must be read."""
+        """Return whether each value is the numbers of a vector as they lie in memory."""
         raw_size = self._reader.raw_size
         if raw_size is None:  # values of this format are parsed
             return False

@@ -29,12 +29,9 @@ class CsvReader(Reader):
     value_name = "line"
 
     def __post_init__(self) -> None:
-        """Find the columns that `field` names, and divide the conditions.
-
-        A condition of one step is about a cell. A condition of more steps leads into a cell that is a text of JSON.
-        """
+        """Find the columns that `field` names, and divide the conditions."""
         self._column_numbers = [_column_number(path) for path in self.paths]
-        self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)  # then the cells are texts of JSON
+        self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)
         about_cells = [condition for condition in self.where if len(condition.steps) == 1]
         about_values_in_cells = [condition for condition in self.where if len(condition.steps) > 1]
         # Without paths, `NumberFields` only test conditions.
@@ -43,28 +40,23 @@ class CsvReader(Reader):
 
     @cached_property
     def numbers(self) -> NumberFields:
-        """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell.
-
-        A condition on a whole cell (`_cell_conditions`) is tested before. A condition on a value inside of a JSON cell
-        (`_inner_conditions`) is tested here, because it may choose the array element that holds the numbers.
-        """
+        """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell."""
         return self._create_fields(self.paths, self._inner_conditions.where)
 
     def _create_fields(self, paths: Sequence[Path], where: Sequence[Condition]) -> NumberFields:
         return NumberFields(paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=where)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a line. Raises `VectorError`, with a hint if the line seems compressed, for example."""
+        """Return the numbers of a line. Raises `VectorError`."""
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         unquoted = _QUOTED.sub("", text)  # a line end in quotes is a part of a cell
         try:
-            # With columns, cells are counted from the start of the value, so all lines after the first would be dropped
-            # in silence. Without columns, the cells of all lines are one vector, and a wrong number of them is refused.
+            # With columns, all lines but the first would be dropped in silence.
             if self._column_numbers and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
         except (VectorError, csv.Error) as error:
-            reason = getattr(error, "reason", "undecodable")  # `csv.Error` has no reason
+            reason = getattr(error, "reason", "undecodable")
             raise VectorError(reason, f"{error}{hint_at_encoding(value)}") from None
 
     def read_tree(self, value: bytes) -> Any:
@@ -73,30 +65,26 @@ class CsvReader(Reader):
         return {str(index): cell.strip() for index, cell in enumerate(_split(text, _QUOTED.sub("", text)))}
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a line. The cells that `field` names may be texts that hold vectors or JSON."""
-        self._require(self._cell_conditions, cells)  # conditions on whole cells
+        """Return the numbers of a line."""
+        self._require(self._cell_conditions, cells)
         if self._column_numbers:
             last_column = max(self._column_numbers)
             if last_column >= len(cells):
                 raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_column}")
             chosen = [cells[column] for column in self._column_numbers]
             if self._paths_lead_into_cells or self._hold_vectors(chosen):
-                # `self.numbers` parses the cells, and tests `_inner_conditions` while it looks for the numbers.
+                # This tests the inner conditions, too.
                 return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         else:
             has_one_more = len(cells) == self.dimensions + 1
             # If a separator ends the line, there is no cell after it.
             chosen = cells[:-1] if has_one_more and not cells[-1].strip() else cells
-        self._require(self._inner_conditions, cells)  # conditions on values inside of JSON cells
+        self._require(self._inner_conditions, cells)
         check_length(len(chosen), self.dimensions)
         return pack_cells(chosen, describe=_describe_cell)
 
     def _require(self, conditions: NumberFields, cells: Sequence[str]) -> None:
-        """Raise `VectorError` if the cells of a line do not meet `conditions.where`.
-
-        The condition `2=ok`, for example, requires the text `ok` in the cell at column 2. `conditions` is a
-        `NumberFields` without paths, which finds no numbers and only tests its `where`.
-        """
+        """Raise `VectorError` if the cells of a line do not meet `conditions.where`."""
         if not conditions.where:
             return
         cell_by_column = {str(column): cell.strip() for column, cell in enumerate(cells)}
@@ -104,12 +92,9 @@ class CsvReader(Reader):
             raise VectorError(UNMET, "it does not meet the conditions of where")
 
     def _hold_vectors(self, cells: Sequence[str]) -> bool:
-        """Return whether the chosen cells hold texts of arrays, or base64. If not, each cell holds a number.
-
-        An array is a vector or, with a cell for each of the d entries, the values of one entry in several vectors.
-        """
+        """Return whether the chosen cells hold arrays or base64, instead of a number each."""
         is_only_cell = len(cells) == 1
-        # A cell alone may be the base64 of a vector if it should hold several numbers, or is no number.
+        # With d = 1, a number in the only cell is the vector.
         may_be_base64 = is_only_cell and (self.dimensions > 1 or parse_cell(cells[0]) is None)
         return may_be_base64 or any(map(begins_as_array, cells))
 
@@ -120,11 +105,11 @@ def _column_number(path: Path) -> int:
 
 
 def _split(line: str, unquoted: str) -> list[str]:
-    """Return the cells of a line. `unquoted` is the line without its quoted cells. Raises `csv.Error`."""
+    """Return the cells of a line. `unquoted` is the line without its quoted cells."""
     separator = next((letter for letter in _SEPARATORS if letter in unquoted), None)  # None stands for blanks
-    if unquoted == line:  # no cell is quoted
+    if unquoted == line:
         return line.split(separator)
-    # By default a cell of more than 128 KiB would be an error, and a quoted vector may be longer.
+    # The default limit of 128 KiB is too small for a quoted vector.
     csv.field_size_limit(max(len(line), csv.field_size_limit()))
     return next(csv.reader([line], delimiter=separator or " ", skipinitialspace=True))
 
@@ -149,11 +134,11 @@ class CsvWriter(Writer):
 def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> bytes:
     """Return the numbers in cells as float64, with NaN for missing ones.
 
-    If a cell does not hold a number, raises `VectorError`. `describe` makes its message from the cell's index and text.
+    If a cell holds no number, raises `VectorError`; `describe` makes its message.
     """
     layout = f"{len(cells)}d"
     try:
-        # An optimisation: the parser of JSON is much faster than the code below, and reads most numbers.
+        # This is much faster than `parse_cell`.
         return struct.pack(layout, *orjson.loads(f"[{','.join(cells)}]"))
     except (ValueError, struct.error):
         numbers = [parse_cell(cell) for cell in cells]

@@ -38,7 +38,6 @@ class _SeenArray:
             return False
         if key in self.places_by_key:
             return True
-        # The key is new. Do not keep more keys than the limits allow.
         has_room = len(self.places_by_key) < _MAX_KEYS and len(self.unusable_keys) < _MAX_UNUSABLE_KEYS
         return has_room and len(key) <= _MAX_TEXT_LENGTH
 
@@ -74,7 +73,7 @@ class ElementPlaces:
         self._arrays: dict[_ArrayName, _SeenArray] = {}
         # For the warning: path to an array → what follows it in the paths of `field`, such as [".x", ".y"].
         self._ends_by_path: dict[str, list[str]] = {}
-        self._total_text_count = 0  # how many texts by which elements are recognised are kept, over all keys and arrays
+        self._total_text_count = 0
 
     def look_at(
         self,
@@ -83,13 +82,11 @@ class ElementPlaces:
         depth: int,
         outer_places: Sequence[int] = (),
     ) -> None:
-        """Compare the places of an array's elements with their places when the same array was seen before.
+        """Compare the places of an array's elements with their places in earlier values.
 
-        Elements are recognised by the keys whose texts differ in all elements of an array, such as `id`. The `paths`
-        lead through the array; their first `depth` steps lead to it. If the array is inside of elements that are read
-        by position as well, `outer_places` are the places of these elements, from the outermost.
+        The first `depth` steps of `paths` lead to the array. `outer_places` are the places of the elements around it.
         """
-        if self.warning:  # nothing more is to be found
+        if self.warning:
             return
         name = _ArrayName(spell_path(paths[0][:depth]), tuple(outer_places))
         if name.path not in self._ends_by_path:
@@ -99,20 +96,19 @@ class ElementPlaces:
             self._compare(name, seen.find_places(array))
 
     def add(self, later: Self) -> None:
-        """Take over what `later` has seen in further values, as if this object had looked at the arrays in them.
+        """Take over what `later` has seen in further values.
 
-        If an element of an array was at another place here than in `later`, it has moved: sets the warning.
+        If an element is at another place here than in `later`, sets the warning.
         """
-        self._ends_by_path = later._ends_by_path | self._ends_by_path  # if both saw an array, keep what is here
+        self._ends_by_path = later._ends_by_path | self._ends_by_path
         for name, seen_later in later._arrays.items():
             seen = self._find_or_add(name)
-            if seen is None:  # too many arrays
+            if seen is None:
                 continue
             self._compare(name, seen_later.places_by_key)
-            # `_compare` skips unusable keys. So take over those of `later` only now: the places that `later` saw before
-            # a key became unusable are still worth comparing.
+            # Only now, because `_compare` skips unusable keys.
             for key in sorted(seen_later.unusable_keys):
-                if seen.can_recognise_by(key):  # else the key is already unusable, or too many keys are kept
+                if seen.can_recognise_by(key):
                     seen.unusable_keys.add(key)
         self.warning = self.warning or later.warning
 
@@ -141,23 +137,19 @@ class ElementPlaces:
         return self._arrays.get(name)
 
     def _compare(self, name: _ArrayName, places_by_key: Mapping[str, Mapping[str, int]]) -> None:
-        """Compare the places of an array's elements with their earlier places, and warn of the first that has moved.
-
-        `places_by_key["id"]["temp"]` is the place of the element whose entry `id` is `temp`. Keys by which elements
-        cannot be recognised are left out.
-        """
+        """Compare the places of an array's elements with earlier ones. Warn of the first that has moved."""
         seen = self._arrays[name]
         for key, places in places_by_key.items():
-            if not seen.can_recognise_by(key):  # the key is unusable, or new where too many keys are kept
+            if not seen.can_recognise_by(key):
                 continue
             earlier_places = seen.places_by_key.setdefault(key, {})
             if len(earlier_places) > _MAX_TEXTS_OF_KEY:
-                # Texts such as ids that never come again recognise no element, and would fill the memory.
+                # Texts that never come again recognise no element, and would fill the memory.
                 seen.unusable_keys.add(key)
                 continue
             for text, place in places.items():
                 if text not in earlier_places:
-                    if self._total_text_count < _MAX_TOTAL_TEXTS:  # beyond this limit, new texts are not kept
+                    if self._total_text_count < _MAX_TOTAL_TEXTS:
                         earlier_places[text] = place
                         self._total_text_count += 1
                 elif earlier_places[text] != place and not self.warning:
@@ -166,8 +158,7 @@ class ElementPlaces:
     def _warn_of(self, path: str, moved: Choice) -> str:
         """Return the warning that elements of the array at this path move. `moved` chooses one of them."""
         ends = self._ends_by_path[path]
-        # For example, the path sensors.value leads to the array `sensors`, and goes on with `.value`. With the choice
-        # between them, the better path is sensors[id=temp].value. If the value is the array, `path` is empty.
+        # For example, sensors.value should be sensors[id=temp].value.
         whole_paths = ",".join((path + end).removeprefix(".") for end in ends)
         better_paths = ",".join(path + spell_path([moved]) + end for end in ends)
         return (

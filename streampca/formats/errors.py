@@ -45,11 +45,7 @@ class MissingFieldError(VectorError):
 
 
 def missing_field_error(field: str, name: str, parent: Any, value_name: str) -> VectorError:
-    """Return the error for a path that leads to a name, or to an element, which does not exist.
-
-    `field` is the path, and `name` the part of it that is missing in `parent`. Messages call the whole value
-    `value_name`. The message goes to the log and to the dead-letter topic, so it lists only the first names that exist.
-    """
+    """Return the error for a path that leads to a name or an element that does not exist."""
     text = f"no field {field!r} in the {value_name}"
     if isinstance(parent, dict):
         return MissingFieldError("undecodable", f"{text}: there is {quote_names(parent)}, but not {name!r}")
@@ -99,10 +95,7 @@ def type_name(value: Any) -> str:
 
 
 def hint_at_encoding(value: bytes) -> str:
-    """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return "".
-
-    The value is known not to be what its format says.
-    """
+    """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return ""."""
     for start, compression in _COMPRESSIONS.items():
         if value.startswith(start) and not value.isascii():  # a text may begin with x^, too
             return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
@@ -114,10 +107,7 @@ def hint_at_encoding(value: bytes) -> str:
 
 
 def _has_zero_in_each_pair(value: bytes) -> bool:
-    """Return whether one byte of each pair is zero, always the first or always the second.
-
-    So is ASCII text in UTF-16, big-endian or little-endian.
-    """
+    """Return whether one byte of each pair is zero, as in ASCII text in UTF-16."""
     pairs = len(value) // 2
     zeros_at_first = value[: 2 * pairs : 2].count(0)
     zeros_at_second = value[1::2].count(0)
@@ -125,15 +115,11 @@ def _has_zero_in_each_pair(value: bytes) -> bool:
 
 
 def _may_be_message_pack(value: bytes) -> bool:
-    """Return whether a value begins as an array or an object of MessagePack does.
-
-    The first byte of an array or object with at most 15 entries never begins a text in UTF-8, so this byte is enough.
-    The first byte of a larger one may. So the number of its entries, in the next 2 or 4 bytes, must be possible: each
-    entry takes at least a byte of the value.
-    """
+    """Return whether a value begins as an array or an object of MessagePack does."""
     first_byte = value[0] if value else 0
-    if 0x80 <= first_byte < 0xA0:  # an array or an object of at most 15 entries
+    if 0x80 <= first_byte < 0xA0:  # at most 15 entries; no text in UTF-8 begins so
         return True
-    length_size = _LENGTH_SIZE_BY_FIRST_BYTE.get(first_byte, 0)  # 0: no array or object begins with this byte
+    length_size = _LENGTH_SIZE_BY_FIRST_BYTE.get(first_byte, 0)
     length_bytes = value[1 : 1 + length_size]
+    # Each entry takes at least a byte of the value.
     return length_bytes != b"" and int.from_bytes(length_bytes, "big") <= len(value)

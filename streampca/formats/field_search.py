@@ -17,13 +17,10 @@ _Names: TypeAlias = tuple[str, ...]  # in a path
 
 
 def suggest_field(value: Any, dimensions: int, pack: Callable[[Sequence[Path]], object]) -> str | None:
-    """Return a `field` that reads d numbers from an object: an array, or d numbers. None if none was found.
-
-    `pack` returns the packed numbers of the vectors that paths lead to in the value, or raises `VectorError`.
-    """
+    """Return a `field` that reads d numbers from an object; None if none was found."""
     for names_by_path in islice(_candidates(value, (), dimensions), _MAX_CANDIDATES):
         field = ",".join(map(spell_path, names_by_path))
-        with suppress(ValueError, VectorError):  # such as names that cannot be written in a path
+        with suppress(ValueError, VectorError):  # some names cannot be written in a path
             packed = pack(parse_paths(field))
             is_one_vector = isinstance(packed, bytes) and len(packed) == 8 * dimensions
             if is_one_vector:
@@ -32,11 +29,7 @@ def suggest_field(value: Any, dimensions: int, pack: Callable[[Sequence[Path]], 
 
 
 def _candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
-    """Yield the paths to what may be a vector in an object, each time as a list of paths.
-
-    First come the paths to all numbers of the object, then the path to each array of length d, then the same for the
-    objects in it. `path` leads to the object.
-    """
+    """Yield lists of paths to what may be a vector in an object. `path` leads to the object."""
     if not isinstance(value, dict) or len(value) > _MAX_NAMES or len(path) >= _MAX_DEPTH:
         return
     yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]  # not bool, which is an int

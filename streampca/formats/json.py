@@ -34,12 +34,8 @@ class JsonReader(Reader):
 
 
 def _load_unusual(value: bytes) -> Any:
-    """Load a value that is not plain JSON. Raises `VectorError`.
-
-    It may be JSON with extensions, such as NaN, or it may begin with the frame that Confluent's JSON Schema serializer
-    writes.
-    """
-    # A text in big-endian UTF-16 begins with 0, too, but has no frame.
+    """Load a value that is not plain JSON: it has extensions such as NaN, or a frame."""
+    # Text in big-endian UTF-16 begins with 0, too, but has no frame.
     is_framed = value != b"" and _may_be_framed(value) and not hint_at_encoding(value)
     text = value[frame_size(value) :] if is_framed else value
     try:
@@ -60,32 +56,29 @@ class JsonWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
-        # With `counts`: the first row of each value, and the row after its last. `n` is then not used.
-        bounds = None if counts is None else row_bounds(counts, n=0)
-        columns = [_field_in_values(rows, bounds) for rows in fields.values()]  # for each field, its content by value
+        bounds = None if counts is None else row_bounds(counts, n=0)  # with counts, n is not used
+        columns = [_field_in_values(rows, bounds) for rows in fields.values()]
         names = list(fields)
-        is_whole_value = names == [""]  # this name means that there is no object around the only field
+        is_whole_value = names == [""]
         if is_whole_value:
             contents = columns[0]
         else:
             contents = [dict(zip(names, entries, strict=True)) for entries in zip(*columns, strict=True)]
-        for name in reversed(self.around):  # from the innermost object to the outermost
+        for name in reversed(self.around):
             contents = [{name: content} for content in contents]
         return [orjson.dumps(content) for content in contents]
 
 
 def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """Return the content of a field in each value: the entry of a row or, with `bounds`, the list of its rows' entries.
+    """Return the content of a field in each value.
 
-    `bounds` say where the rows of each value start and end. A field of bytes holds the value of the record that the
-    rows come from, or None. This is the same in all rows of a value, so it is written once instead of as a list.
+    A field of bytes is the same in all rows of a value, so it is written once.
     """
     rows: list[Any] = field.tolist()
-    are_objects = field.dtype.kind == "O" and field.ndim == 1  # all texts, or all bytes or None
+    are_objects = field.dtype.kind == "O" and field.ndim == 1
     are_bytes = are_objects and not isinstance(rows[0], str)
     if are_bytes:
         data_of_values = rows if bounds is None else [rows[start] for start, _ in bounds]
-        # `_embed` leaves JSON as it is, so that it does not become a text in a text; other bytes become base64.
         return [None if data is None else _embed(data) for data in data_of_values]
     if bounds is None:
         return rows
@@ -93,10 +86,7 @@ def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) 
 
 
 def _embed(value: bytes) -> Any:
-    """Return the value of a record so that it can be written into JSON: as it is if it is JSON, or else in base64.
-
-    A byte order mark, or the frame of a schema registry, is left out before JSON.
-    """
+    """Return the value of a record for JSON: JSON as it is, other bytes in base64."""
     text = value[frame_size(value) :] if _may_be_framed(value) else value
     text = text.removeprefix(codecs.BOM_UTF8)
     try:
@@ -112,14 +102,13 @@ def _may_be_framed(value: bytes) -> bool:
 
 
 def loads(text: bytes) -> Any:
-    """Return the value of a JSON text as Python objects; a byte order mark is skipped. Raises `VectorError`.
+    """Return the value of a JSON text. Raises `VectorError`.
 
-    Many producers write what JSON forbids, and it may lie beside the vector. So these are not errors: NaN, Infinity,
-    numbers beyond float64, halves of surrogate pairs, control characters, and texts in another encoding than UTF-8.
+    Accepts what many producers write although JSON forbids it, such as NaN and control characters.
     """
     text = text.removeprefix(codecs.BOM_UTF8)
     with suppress(ValueError):
-        return orjson.loads(text)  # fast, but it reads only what JSON allows
+        return orjson.loads(text)  # fast, but strict
     try:
         return json.loads(text.decode(errors="replace"), strict=False, parse_int=_parse_int)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """Says which vectors may be learned, and why a vector may not. Records, files and arrays have the same judge."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,30 +76,20 @@ class Judge:
     def reject_bad(
         self, vectors: Array, indices: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
     ) -> Decoded:
-        """Reject the values of a batch that hold a bad vector, and return the vectors of all other values.
+        """Reject the values that hold a bad vector, and return the vectors of all other values.
 
-        `vectors` (n, d) come from m values: `indices` (m,) are the places of these values in the batch, and `counts`
-        (m,) say how many vectors each holds. For example, if the first of three values could not be read, the second
-        holds one vector and the third holds two, `indices` is [1, 2] and `counts` is [1, 2].
-
-        `rejects` has the values that could not be read; this list grows. Rejects with a reason of `SKIP_REASONS` become
-        `Decoded.skipped`.
+        `indices` and `counts` are as in `Decoded`. New rejects are added to `rejects`.
         """
         given_vectors = vectors
         vectors = self.missing_values.to_nan(given_vectors)
-        # A fast test of the whole batch. False says only that each vector must be looked at.
         if not self._are_surely_good(vectors):
             if self.imputes:
-                # NaN has many bit patterns. With a single one, equal vectors are learned to equal bits.
+                # NaN has many bit patterns, but equal vectors must have equal bits.
                 vectors = np.where(np.isnan(vectors), np.nan, vectors)
-            # The index of each vector's value among the m values; for the counts [1, 2]: [0, 1, 1].
             value_index_of_vector = np.repeat(np.arange(len(counts)), counts)
-            bad_vectors = np.flatnonzero(~self._are_good(vectors))
-            value_index_of_bad_vector = value_index_of_vector[bad_vectors]
-            # A value is rejected for its first bad vector: `unique` also returns where each index first occurs.
-            bad_value_indices, first_occurrences = np.unique(value_index_of_bad_vector, return_index=True)
-            first_bad_vectors = bad_vectors[first_occurrences]
-            for value_index, row in zip(bad_value_indices, first_bad_vectors, strict=True):
+            is_bad = ~self._are_good(vectors)
+            bad_value_indices, first_bad_rows = _find_bad_values(is_bad, value_index_of_vector)
+            for value_index, row in zip(bad_value_indices, first_bad_rows, strict=True):
                 reason, message = self._why_bad(vectors[row], given=given_vectors[row])
                 rejects.append(Reject(int(indices[value_index]), reason, message))
             vectors = vectors[~np.isin(value_index_of_vector, bad_value_indices)]
@@ -122,38 +112,34 @@ class Judge:
         if is_good.all():
             return None
         row = int(is_good.argmin())  # the first False
-        # Unlike in `reject_bad`, no entry was replaced by NaN, so `given` is the same vector.
         reason, message = self._why_bad(vectors[row], given=vectors[row])
         return BadVector(row, reason, message)
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def _are_surely_good(self, vectors: Array) -> bool:
-        """Test quickly whether all vectors (n, d) are good. If this returns False, they may still be good.
-
-        If the sum of all squares is small, no entry is large. A NaN or an infinity makes the sum NaN or infinite.
-        """
-        sum_of_squares = np.vdot(vectors, vectors)
+        """Return True only if all vectors (n, d) are good; they may still be good if False."""
+        sum_of_squares = np.vdot(vectors, vectors)  # not finite if any number is not finite
         limit = np.float64(self.largest_value) ** 2
         return bool(sum_of_squares <= limit / 2)  # half, because the sum is rounded
 
     def _are_good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Return for each of the vectors (n, d) whether it has enough entries, all finite and small enough; (n,)."""
+        """Return which of the vectors (n, d) are good, (n,)."""
         is_missing = np.isnan(vectors)
         observed_entries = self.dimensions - is_missing.sum(axis=1)
         has_enough = observed_entries >= self._min_observed_entries
         magnitudes = np.abs(vectors)
         magnitudes[is_missing] = 0.0
         limit = np.float64(self.largest_value)  # a Python float would be rounded to the type of the vectors
-        # Infinity is over the limit, too, so finiteness needs no test of its own.
+        # Infinity exceeds the limit, too.
         is_small = magnitudes.max(axis=1, initial=0.0) <= limit
         return np.asarray(is_small & has_enough)
 
     def _why_bad(self, vector: Array, given: Array) -> tuple[str, str]:
         """Explain why a vector (d,) is bad: the short name of the reason, and a message.
 
-        `given` (d,) is the vector as it was before missing values became NaN.
+        `given` is the vector before missing values became NaN.
         """
-        place = first_not_finite(vector[None], impute=self.imputes)  # as an array of one row
+        place = first_not_finite(vector[None], impute=self.imputes)
         if place is not None:
             _, entry = place
             hint = missing_hint(given[entry]) if np.isnan(vector[entry]) else ""
@@ -169,8 +155,17 @@ class Judge:
         )
 
 
+def _find_bad_values(
+    is_bad: NDArray[np.bool_], value_index_of_vector: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the indices of the values that hold bad vectors, and the row of the first bad vector in each."""
+    bad_rows = np.flatnonzero(is_bad)
+    value_indices, first_occurrences = np.unique(value_index_of_vector[bad_rows], return_index=True)
+    return value_indices, bad_rows[first_occurrences]
+
+
 def first_not_finite(V: Array, *, impute: bool) -> tuple[int, int] | None:
-    """Find the first entry of vectors (n, d) that is infinite or, without `impute`, NaN. Return its row and its column.
+    """Return the row and column of the first entry of vectors (n, d) that is infinite or, without `impute`, NaN.
 
     If all entries can be used, returns None.
     """

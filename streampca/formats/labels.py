@@ -23,7 +23,7 @@ class LabelFinder:
         """Return the label of a record; `NO_LABEL` if the path does not lead to a single text or number."""
         try:
             labels = self.find_all(record)
-        except VectorError:  # a path such as `sensors[id=temp].unit` fits several elements of the array `sensors`
+        except VectorError:  # the path chooses several elements of an array
             return NO_LABEL
         return labels[0] if len(labels) == 1 else NO_LABEL
 
@@ -34,7 +34,7 @@ class LabelFinder:
 
 def _to_text(value: Any) -> str:
     """Return a text as it is, and a number as text; `NO_LABEL` for any other value."""
-    if isinstance(value, bytes):  # some writers of Avro have no other type for texts
+    if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
         # Lone surrogates, which JSON allows, cannot be written again.

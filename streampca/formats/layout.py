@@ -31,21 +31,17 @@ def encode_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -> 
 
 
 def row_bounds(counts: NDArray[np.int64] | None, n: int) -> list[tuple[int, int]]:
-    """Return where the rows of each value start and end.
-
-    `counts` is the number of rows in each value. If it is None, each of the n rows is a value.
-    """
+    """Return where the rows of each value start and end. Without `counts`, each of the n rows is a value."""
     ends = range(1, n + 1) if counts is None else np.cumsum(counts).tolist()
     return list(itertools.pairwise([0, *ends]))
 
 
 def join_parts(parts: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
-    """Return the bytes of n rows: in each row, the parts follow one another.
+    """Join the parts of each of n rows.
 
-    A part is bytes that are the same in all rows, float64 numbers (n,) or (n, width), or a list with the bytes of each
-    row.
+    A part is the same bytes in all rows, float64 numbers (n,) or (n, width), or a list of bytes.
     """
-    columns = list[Iterable[bytes]]()  # for each part, its bytes in every row
+    columns = list[Iterable[bytes]]()
     for part in parts:
         if isinstance(part, bytes):
             columns.append(itertools.repeat(part))
@@ -68,10 +64,7 @@ def as_bytes(item: str | bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Encode a non-negative number as Avro and Protobuf do: seven bits in each byte, the lowest first.
-
-    In all bytes but the last, the eighth bit is set.
-    """
+    """Encode a non-negative number in seven bits a byte, the lowest first, as Avro and Protobuf do."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -36,12 +36,11 @@ def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
 
 class RawReader(Reader):
     def __post_init__(self) -> None:
-        """Find out the type of the numbers, whether it may be wrong, and how many bytes a value has."""
+        """Find the type of the numbers and the size of a value."""
         self.dtype = raw_type(self.format)
-        # A setting such as float32 may be wrong, so the first numbers are tested. The settings <f4 and <f8 name the
-        # byte order: they mean the same types, without the test.
+        # A setting with the byte order, such as <f4, is not tested.
         names_byte_order = self.format[0] in "<>"
-        # Other types cannot be tested: any bytes are plausible integers, and float16 spans too few decades.
+        # Other types cannot be tested: any bytes are plausible integers.
         if not names_byte_order and self.dtype.str in ("<f4", "<f8"):
             self.dtype_to_check = self.dtype.str
         self.raw_size = self.dtype.itemsize * self.dimensions
@@ -66,11 +65,11 @@ class RawWriter(Writer):
     @np.errstate(invalid="ignore")  # NumPy would warn about numbers that an integer does not hold
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
-        rows = stack_fields(fields)  # (n, total width): in each row, the numbers of all fields side by side
+        rows = stack_fields(fields)  # (n, total width)
         dtype = raw_type(self.format)
         numbers = rows.astype(dtype)
         if dtype.kind != "f":
-            changed = rows[numbers != rows]  # numbers that the integers do not hold
+            changed = rows[numbers != rows]
             if changed.size:
                 raise InputError(f"{changed[0]:g} is no {dtype.name}")
         return encode_rows(numbers, counts)
@@ -83,9 +82,9 @@ class NpyReader(Reader):
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
         check_length(header.shape[0], self.dimensions)
-        numbers = _parse_numbers(value, header)  # also checks the length of the data
+        numbers = _parse_numbers(value, header)  # checks the length, too
         if header.dtype == self.dtype:
-            return value[header.size :]  # the same numbers as bytes: these are joined faster than memoryviews
+            return value[header.size :]  # bytes are joined faster than memoryviews
         return numbers.astype(self.dtype).data
 
 
@@ -97,7 +96,7 @@ class NpyWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a file for each row or, with `counts`, for each group of `counts[i]` rows."""
-        rows = stack_fields(fields)  # (n, total width): in each row, the numbers of all fields side by side
+        rows = stack_fields(fields)  # (n, total width)
         row_shape = rows.shape[1:]  # (total width,)
         values = encode_rows(rows, counts)
         if counts is None:
@@ -132,28 +131,28 @@ def _parse_numbers(data: bytes, header: Header) -> Array:
 
 
 def _parse_header(data: bytes) -> Header:
-    """Parse the header of an .npy file. Raises `VectorError`, also if the array is not of real numbers."""
-    # A header is a magic string (6 bytes), the version (2), the length of the text (2 or 4 bytes), and the text.
+    """Parse the header of an .npy file. Raises `VectorError`."""
+    # Magic string (6 bytes), version (2), length of the text (2 or 4), text.
     is_version_1 = data[6:7] == b"\x01"
     text_start = 8 + (2 if is_version_1 else 4)
     text_length = int.from_bytes(data[8:text_start], "little")
-    # The cached function gets only the bytes of the header: with the numbers behind it, each file would be different.
+    # The cache must not see the numbers, which differ in each file.
     return _parse_header_bytes(data[: text_start + text_length])
 
 
 @lru_cache(maxsize=64)  # all messages of one producer have the same header, and parsing it is slow
 def _parse_header_bytes(header: bytes) -> Header:
-    """Parse the bytes of an .npy file that come before its numbers. Raises `VectorError`."""
+    """Parse the bytes of an .npy file that come before its numbers."""
     stream = io.BytesIO(header)
     try:
         with _WARNINGS_LOCK, warnings.catch_warnings(action="ignore"):  # NumPy warns about headers written by Python 2
             version = np.lib.format.read_magic(stream)
             claimed_shape, fortran_order, dtype = _HEADER_READERS[version](stream)
-            # `intp` raises an error for a length that no array can have.
+            # `intp` refuses a length that no array can have.
             shape = tuple(int(np.intp(length)) for length in claimed_shape)
-    except Exception:  # NumPy raises a dozen kinds: TokenError, RecursionError, TypeError …
+    except Exception:
         raise VectorError("undecodable", "not an .npy array: its header cannot be read") from None
-    is_real = dtype.kind in "fiu"  # floats, signed and unsigned integers
+    is_real = dtype.kind in "fiu"
     if not is_real or dtype.itemsize > 8:
         raise VectorError("undecodable", f"an .npy array of {dtype.str}, not of real numbers of at most 8 bytes")
     return Header(size=len(header), dtype=dtype, shape=shape, fortran_order=fortran_order)

@@ -48,20 +48,19 @@ class NumberPacker:
     def pack(self, row: list[Any], *, entry: str = "entry {}", labels: Sequence[str] | None = None) -> bytes:
         """Return the d entries as float64. Raises `VectorError`.
 
-        In messages, the entries have the names `labels`. Without labels, an entry is named by its index, which is put
-        in place of {} in `entry`.
+        Messages name an entry by its label or, without labels, by its index in `entry`.
         """
         check_length(len(row), self._dimensions)
-        with suppress(struct.error, OverflowError):  # raised if an entry is not a plain number
+        with suppress(struct.error, OverflowError):  # an entry is not a plain number
             return self.pack_numbers(*row)
         if not labels:
             labels = [entry.format(index) for index in range(len(row))]
         return self.pack_numbers(*map(self._convert, row, labels))
 
     def _convert(self, value: Any, label: str) -> float:
-        """Return an entry as a float: a number, a boolean (1 or 0), or a word such as NaN. Raises `VectorError`."""
-        value = plain_number(value)  # takes the number out of an object such as {"$numberDouble": "1.5"}
-        is_word = is_number_word(value)  # "NaN", "Infinity" or "-Infinity"
+        """Return an entry as a float: a number, a boolean (1 or 0), or a word such as NaN."""
+        value = plain_number(value)
+        is_word = is_number_word(value)
         if isinstance(value, int | float | Decimal) or is_word:
             return float(value)
         if value is None and self._null_as_nan:
@@ -107,20 +106,15 @@ class RowVectors(NamedTuple):
 
 
 def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
-    """Return the vectors of rows, and the error of each row that holds no vector.
-
-    `pack` returns the numbers of a row as bytes of float64; as `GuessedNumbers`, with the guessed type, if the row does
-    not name their type. If the row holds no vector, `pack` raises the row's error.
-    """
+    """Return the vectors of rows, and the error of each row that holds no vector."""
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
-    guessed_dtypes: set[str | None] = set()  # None: a row names the type of its numbers
-    vector_size = 8 * dimensions  # bytes
+    guessed_dtypes: set[str | None] = set()
+    vector_size = 8 * dimensions
     for index, row in enumerate(rows):
         try:
             packed = pack(row)
-            # Only `GuessedNumbers` have a guessed type.
             numbers = packed.numbers if isinstance(packed, GuessedNumbers) else packed
             guessed_dtypes.add(packed.dtype if isinstance(packed, GuessedNumbers) else None)
             packed_rows.append(numbers)
@@ -130,15 +124,14 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
         except RecursionError:
             errors.append((index, VectorError("undecodable", "its arrays are too deep")))
     vectors = np.frombuffer(b"".join(packed_rows)).reshape(-1, dimensions)
-    common_guess = common_dtype(guessed_dtypes)  # None if the types differ, or if a row names the type
+    common_guess = common_dtype(guessed_dtypes)
     return RowVectors(vectors, counts, errors, guessed_dtype=common_guess)
 
 
 def common_dtype(guessed_dtypes: Set[str | None]) -> str | None:
-    """If the type of all numbers was guessed, and is the same, return it; else return None.
+    """Return the type that was guessed for all numbers; None if the types differ, or if any was known.
 
-    `guessed_dtypes` holds each type that was guessed, and None if the type of some numbers was known. So a single
-    element is the common type or None, and several elements are no common type.
+    In `guessed_dtypes`, None stands for a known type.
     """
     return next(iter(guessed_dtypes)) if len(guessed_dtypes) == 1 else None
 

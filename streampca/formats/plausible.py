@@ -6,6 +6,7 @@ neither. Zeros, infinities and NaN are left out: they say nothing of the type.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,9 @@ def sample_entries(vector: Array) -> Array:
 
 
 def explain_problem(rows: Array, *, raw: bool, dimensions: int) -> str:
-    """Say what is odd about vectors of floats (n, d), and what to do about it; "" if nothing is odd.
+    """Say what is odd about vectors (n, d), and how to mend it; "" if nothing is odd.
 
-    The rows may be samples of vectors; `dimensions` is the number of entries of whole vectors. With `raw` a value is
-    the bytes of its numbers, so the setting `format` may be wrong. In all other formats, such as bytes in Avro, floats
-    must be little-endian, so the producer may be wrong.
+    The rows may be samples of vectors with `dimensions` entries.
     """
     problem = find_problem(rows)
     if not problem:
@@ -57,68 +56,74 @@ def explain_problem(rows: Array, *, raw: bool, dimensions: int) -> str:
 
 @np.errstate(invalid="ignore")  # signalling NaNs would warn
 def find_problem(rows: Array) -> str:
-    """Say what is odd about vectors (n, d) of floats, in the type that they were read as; "" if nothing is odd.
-
-    It is odd if all numbers are tiny, or if most numbers of a dimension span many decades. At most `_MAX_DIMENSIONS`
-    dimensions, at equal distances, are looked at.
-    """
+    """Say what is odd about vectors (n, d) of floats; "" if nothing is odd."""
     step = math.ceil(rows.shape[1] / _MAX_DIMENSIONS)
     magnitudes = np.abs(rows[:, ::step].astype(np.float64))
     is_left_out = ~np.isfinite(magnitudes) | (magnitudes == 0)
-    magnitudes[is_left_out] = np.inf  # these come last when the numbers of a dimension are sorted
-    counts = (~is_left_out).sum(axis=0)  # of the numbers of each dimension
+    magnitudes[is_left_out] = np.inf  # sorted last
+    counts = (~is_left_out).sum(axis=0)  # numbers of each dimension
 
-    # Numbers that were read as a wrong type are often almost 0: near the smallest normal number of this type. For
-    # float16, whose smallest normal number is 6e-5, the factor would make the limit 4, more than many measured numbers.
+    # For float16, the factor would make the limit larger than many measured numbers.
     is_float16 = rows.dtype.itemsize == 2
     tiny = np.finfo(rows.dtype).tiny * (1.0 if is_float16 else _TINY_FACTOR)
     if counts.any() and not (magnitudes[~is_left_out] >= tiny).any():
         return f"all numbers but zero are below {tiny:.0e}"
-
-    has_enough = counts >= _MIN_NUMBERS
-    ascending = np.sort(magnitudes[:, has_enough], axis=0)  # each column: its numbers, then inf for those left out
-    last_index = counts[has_enough] - 1  # in each dimension, of the largest number
-    index_of_percentile_90 = last_index * 9 // 10
-    index_of_percentile_10 = last_index - index_of_percentile_90  # as many numbers are left out at both ends
-    indices = np.stack([index_of_percentile_10, index_of_percentile_90])  # in each column of `ascending`
-    numbers_at_percentiles = np.take_along_axis(ascending, indices, axis=0)
-    low, high = np.log10(numbers_at_percentiles)
-    decades = (high - low).max(initial=0.0)
+    decades = _max_decades(magnitudes, counts)
     if decades > _MAX_DECADES:
         return f"the middle 80 % of the numbers of a dimension span {decades:.0f} decades"
     return ""
 
 
+def _max_decades(magnitudes: Array, counts: NDArray[np.int64]) -> float:
+    """Return the decades that the middle 80 % of a dimension's numbers span at most.
+
+    `counts` (d,) are the numbers of each dimension; all further `magnitudes` (n, d) are infinite.
+    """
+    has_enough = counts >= _MIN_NUMBERS
+    ascending = np.sort(magnitudes[:, has_enough], axis=0)
+    last_index = counts[has_enough] - 1
+    index_of_percentile_90 = last_index * 9 // 10
+    index_of_percentile_10 = last_index - index_of_percentile_90
+    indices = np.stack([index_of_percentile_10, index_of_percentile_90])
+    numbers_at_percentiles = np.take_along_axis(ascending, indices, axis=0)
+    low, high = np.log10(numbers_at_percentiles)
+    return float((high - low).max(initial=0.0))
+
+
 def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
     """Return the formats in which the bytes of vectors are plausible numbers.
 
-    `rows` (n, d) are the vectors, or samples of their entries; `dimensions` is the number of entries of a whole vector.
-    If the same bytes are read as numbers of another size, a vector has another number of entries. Floats come first,
-    since any bytes are plausible integers.
+    `rows` (n, d) may be samples of vectors with `dimensions` entries. Floats come first: any bytes are plausible
+    integers.
     """
-    vector_size = rows.dtype.itemsize * dimensions  # bytes
+    vector_size = rows.dtype.itemsize * dimensions
     same_size_first = (rows.dtype.itemsize, 8, 4, 2, 1)
     number_sizes = [size for size in same_size_first if vector_size % size == 0]
-    floats = []
-    for size in number_sizes:
-        if size == 1:  # no float is so small
-            continue
-        for order in "<>":
-            numbers = rows.view(f"{order}f{size}")
-            is_plausible = np.isfinite(numbers).all() and not find_problem(numbers)
-            if is_plausible and numbers.dtype != rows.dtype:  # the type of `rows` itself is not a suggestion
-                floats.append(numbers)
+    float_sizes = [size for size in number_sizes if size > 1]
+    floats = _find_plausible_floats(rows, float_sizes)
     signed = [_view_as_integers(rows, size) for size in number_sizes]
     unsigned = [_view_as_unsigned(integers) for integers in signed]
 
-    formats = dict[str, None]()  # a dict instead of a list, so that each format is there once
+    formats = dict[str, None]()  # a dict drops repeated formats
     for numbers in (*floats, *signed, *unsigned):
         is_big_endian = numbers.dtype.str[0] == ">"
         name = numbers.dtype.str if is_big_endian else numbers.dtype.name
-        entries = vector_size // numbers.dtype.itemsize  # of a vector in this format
+        entries = vector_size // numbers.dtype.itemsize
         suggestion = name if entries == dimensions else f"{name} (dimensions={entries})"
         formats[suggestion] = None
     return list(formats)
+
+
+def _find_plausible_floats(rows: Array, sizes: Sequence[int]) -> list[Array]:
+    """Return the bytes of vectors as floats of other types with these sizes, where they are plausible."""
+    plausible_floats = []
+    for size in sizes:
+        for order in "<>":
+            floats = rows.view(f"{order}f{size}")
+            is_plausible = np.isfinite(floats).all() and not find_problem(floats)
+            if is_plausible and floats.dtype != rows.dtype:
+                plausible_floats.append(floats)
+    return plausible_floats
 
 
 def _view_as_integers(rows: Array, size: int) -> NDArray[np.signedinteger[Any]]:

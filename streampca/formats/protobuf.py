@@ -88,25 +88,18 @@ class _MessageReader:
     """Reads the vectors in one type of message."""
 
     def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
-        """Prepare the types with which vectors, packed vectors and labels are read from a message.
-
-        `files` are the schema. `indexes` are the position of the message's type in the schema: the first index counts
-        its types, the second the types nested in that type, and so on. In the prepared types, texts and messages that
-        nobody reads are declared as bytes, so that they need not be UTF-8 and cannot be the cause of an error.
-        """
+        """Prepare the types with which vectors, packed vectors and labels are read."""
         self._dimensions = reader.dimensions
         self._numbers = reader.numbers
-        self._names = reader.numbers.names  # of the fields on the paths and in `where`: only these are read
+        self._names = reader.numbers.names
         self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
-        # Labels are read with a type of their own: a label that cannot be read must not spoil the vector beside it.
+        # A label that cannot be read must not spoil the vector beside it.
         label_descriptor = _find_message_type(_with_unread_as_bytes(files, self._label_names), indexes)
         self._label_type = message_factory.GetMessageClass(label_descriptor)
         vector_files = _with_unread_as_bytes(files, self._names)
         descriptor = _find_message_type(vector_files, indexes)
         self._original_type = message_factory.GetMessageClass(descriptor)
-        # The type in which the field with packed numbers is `repeated bytes`, so that all numbers come at once: in a
-        # message, packed numbers are bytes with a length. None if no field may hold packed numbers.
-        self._packed_type = None
+        self._packed_type = None  # if no field may hold packed numbers
         only_field = _check_paths_and_find_only_field(reader, descriptor)
         if only_field is not None and self._may_be_packed(only_field):
             self._path = [part.name for part in reader.paths[0] if isinstance(part, Part)]
@@ -116,22 +109,19 @@ class _MessageReader:
             self._packed_type = message_factory.GetMessageClass(packed_descriptor)
 
     def _may_be_packed(self, field: FieldDescriptor) -> bool:
-        """Return whether all numbers of a vector may be packed in a field, so that they can be read at once."""
+        """Return whether all numbers of a vector may be packed in a field."""
         is_repeated_float = field.is_repeated and field.type in _PACKED_SIZES
-        # With a field `indices` or `shape` (`names_beside`) beside it, the array may be a sparse vector or a tensor.
-        may_be_special = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
-        # For an array column that an UPDATE did not change, Debezium sends a fixed list of `PLACEHOLDER_LENGTH` numbers
-        # instead of the content. If d is this length, the faster way would take the list for a vector.
+        may_be_sparse_or_tensor = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
         may_be_placeholder = self._dimensions == PLACEHOLDER_LENGTH
-        return is_repeated_float and not may_be_special and not may_be_placeholder
+        return is_repeated_float and not may_be_sparse_or_tensor and not may_be_placeholder
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a message; if they are packed, without a Python object for each of them."""
-        if self._packed_type is not None:  # the schema has a field that may hold packed numbers
+        """Return the numbers of a message. Packed numbers are read at once."""
+        if self._packed_type is not None:
             numbers = self._read_packed(_parse(self._packed_type, payload))
-            if numbers is not None:  # None if this message does not hold d packed numbers
+            if numbers is not None:
                 return numbers
-        tree = _to_tree(_parse(self._original_type, payload), self._names)  # only the fields with these names
+        tree = _to_tree(_parse(self._original_type, payload), self._names)
         return self._numbers.pack(tree)
 
     def read_label_tree(self, payload: bytes) -> Any:
@@ -141,39 +131,35 @@ class _MessageReader:
     def _read_packed(self, message: Message) -> VectorBytes | None:
         """If the field holds d packed numbers, return them; else return None.
 
-        `message` is of the type in which the field is `repeated bytes`: each item of the field is a run of packed
-        numbers.
+        In `message`, the field is `repeated bytes`.
         """
         *names_around, name = self._path
         parent = message
         for name_around in names_around:
             parent = getattr(parent, name_around)
-        runs = getattr(parent, name)  # a single one, unless the writer has packed the numbers in parts
+        runs = getattr(parent, name)
         data = b"".join(runs)
         has_d_numbers = len(data) == self._number_size * self._dimensions
-        # A number that begins in one run and ends in the next one is an error, which the original type reports.
         has_whole_numbers = all(len(run) % self._number_size == 0 for run in runs)
         if not has_d_numbers or not has_whole_numbers:
             return None
-        # Numbers that are not packed have another wire type than bytes. So Protobuf keeps them as unknown fields.
+        # Protobuf keeps numbers that are not packed as unknown fields.
         unknown = unknown_fields.UnknownFieldSet(parent)
         if len(unknown) and any(field.field_number == self._field_number for field in unknown):
             return None
-        return widen_floats(data, self._dimensions)  # as float64
+        return widen_floats(data, self._dimensions)
 
 
 class ProtobufWriter(Writer):
-    """Writes the fields with the numbers 1, 2, … Vectors are packed; each message around the fields is a field 1."""
+    """Writes the fields with the numbers 1, 2, … Vectors are packed; each message around the fields is a field 1.
+
+    Only fields of floats are written inside of messages, so all rows have the same size there.
+    """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """Return a value for each row; `counts` are not used.
-
-        A value is the frame, the indexes of the message's type, and the fields. If `around` is not empty, the fields
-        are nested in so many messages. The head of a message or of packed numbers is a tag and a size.
-        """
-        # Each part is either bytes that are the same in all rows, or has one item for each row.
+        """Return a value for each row: frame, indexes of the message's type, and fields. `counts` are not used."""
         parts_of_fields = list[Any]()
-        floats_size = 0  # bytes of the floats in a row, with their heads: the size of the innermost message
+        floats_size = 0
         for number, values in enumerate(fields.values(), 1):
             length_tag = _encode_tag(number, _WIRE_LENGTH)
             with_tag_and_size = partial(_encode_item, length_tag)
@@ -182,22 +168,23 @@ class ProtobufWriter(Writer):
                     parts_of_fields.append(encode_items(values, with_tag_and_size))
                 case "f":
                     is_vector = values.ndim == 2
-                    row_size = 8 * (values.shape[1] if is_vector else 1)  # bytes of the numbers in one row
+                    row_size = 8 * (values.shape[1] if is_vector else 1)
                     head = length_tag + varint(row_size) if is_vector else _encode_tag(number, _WIRE_FIXED64)
                     parts_of_fields += [head, values]
                     floats_size += len(head) + row_size
                 case _:  # whole numbers, which are packed
                     parts_of_fields.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
-        # Messages are only written around fields of floats, which have the same size in all rows. So the messages have
-        # the same size, too, and the same heads.
-        heads_around = b""
-        inner_size = floats_size
+        first_type = b"\0"  # the indexes of the schema's first type
+        return join_parts([self.frame + first_type + self._heads_around(floats_size), *parts_of_fields])
+
+    def _heads_around(self, size: int) -> bytes:
+        """Return the tags and sizes of the messages `around` fields of this size."""
+        heads = b""
         for _ in self.around:
-            head = _encode_tag(1, _WIRE_LENGTH) + varint(inner_size)
-            heads_around = head + heads_around
-            inner_size += len(head)
-        first_type = b"\0"  # in place of the indexes of the message's type, which is the first one of the schema
-        return join_parts([self.frame + first_type + heads_around, *parts_of_fields])
+            head = _encode_tag(1, _WIRE_LENGTH) + varint(size)
+            heads = head + heads
+            size += len(head)
+        return heads
 
 
 def _encode_tag(number: int, wire_type: int) -> bytes:
@@ -212,15 +199,13 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 def schema_of(layout: Layout) -> WriterSchema:
     """Return the schema of a message with these fields, inside of a message for each name of `around`.
 
-    A message around has one field, and the type of this field is declared inside of the message. For example, with the
-    field v inside of `after`: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
+    For example: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
     for depth, name in enumerate(reversed(layout.around), 1):
         inner_type = f"{outermost_type}{depth}"
-        # In the example, `repeated double v = 1;` becomes `Vector1 after = 1; message Vector1 { … }`.
         content = f"{inner_type} {name} = 1; message {inner_type} {{ {content} }}"
     return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {outermost_type} {{ {content} }}')
 
@@ -228,8 +213,7 @@ def schema_of(layout: Layout) -> WriterSchema:
 def compiled(schema: WriterSchema) -> Files:
     """Return the descriptors of a schema and of all that it imports, compiled by protoc.
 
-    If the fault is this machine's, raises `TimeoutError`, and the caller may try again. If it is the schema's, raises
-    another error.
+    If the fault is this machine's, raises `TimeoutError`: the caller may try again.
     """
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -237,9 +221,8 @@ def compiled(schema: WriterSchema) -> Files:
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"Protobuf schemas cannot be compiled within {_TIMEOUT_S} s") from None
     except OSError as error:
-        if error.errno in _NAME_ERRORS:  # the schema imports a wrong name
+        if error.errno in _NAME_ERRORS:
             raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
-        # Such as a full disk, or no memory.
         raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None
 
 
@@ -253,7 +236,7 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
         path.write_text(text, encoding="utf-8")
     out = folder / "out"
     arguments = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", MAIN]
-    # protoc reports errors on stderr only, so it runs in a process of its own.
+    # protoc reports errors only on stderr, so it needs its own process.
     result = subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, "-c", _PROTOC, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
@@ -265,10 +248,9 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
 
 
 def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
-    """Return the message type that a value names by its indexes. There is at least one index.
+    """Return the message type at these indexes.
 
-    The first index counts the types of the schema's own file. Each further index counts the types that are nested in
-    the type before. If there are not so many types, raises `VectorError`.
+    The first index counts the types of the schema's own file, each further one the types nested in the type before.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
@@ -285,11 +267,10 @@ def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
 def _check_paths_and_find_only_field(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
     """Raise `VectorError` if the paths cannot lead to numbers in messages of the type `root`.
 
-    If there is a single path, and it leads to one field in each message, return this field: all numbers may be packed
-    in it. With several paths, or with conditions `where`, more fields must be read, so return None.
+    If a single path leads to one field in each message, returns this field.
     """
     fields = []
-    errors = []  # of the paths that do not lead to a field
+    errors = []
     for path in reader.paths:
         try:
             fields.append(_find_field(path, root))
@@ -297,38 +278,35 @@ def _check_paths_and_find_only_field(reader: Reader, root: Descriptor) -> FieldD
             errors.append(error)
     some_may_be_missing = reader.impute and len(fields) > 0
     if errors and not some_may_be_missing:
-        hint = NULL_HINT if fields else ""  # if no path leads to a field, the paths are wrong
+        hint = NULL_HINT if fields else ""  # else the paths are wrong
         raise VectorError("undecodable", f"{errors[0]}{hint}")
     reads_only_one_field = len(reader.paths) == 1 and not reader.where
     return fields[0] if reads_only_one_field else None
 
 
 def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
-    """Return the field to which a path leads from a message type; None if only a message can tell what is there.
+    """Return the field to which a path leads; None if only a message can tell what is there.
 
-    Only a message can tell if the path leads through repeated fields, to a wrapper such as DoubleValue, or into a
-    Struct, a map or a text of JSON, whose names are not in the schema. If the schema has no such field, or if the field
-    cannot hold numbers, raises `VectorError`.
+    If no field there can hold numbers, raises `VectorError`.
     """
     dotted_path = spell_path(get_steps(path))
     message = root
     field = None
-    leads_through_repeated = False  # if True, a message may hold the field several times
+    leads_through_repeated = False
     for part in path:
-        previous_field = field  # of the part before; the path leads through this field
+        previous_field = field
         if previous_field is not None:
             if _may_hold_any_names(previous_field):
-                return None  # the schema does not have the names on the rest of the path
+                return None
             leads_through_repeated = leads_through_repeated or previous_field.is_repeated
-        if isinstance(part, Choice):  # chooses an item of a repeated field: all items have the field's type
+        if isinstance(part, Choice):  # items have the field's type
             continue
         siblings = message.fields_by_name if message else {}
         if part.name not in siblings:
             raise missing_field_error(dotted_path, part.name, dict(siblings), f"Protobuf message {root.full_name}")
         field = siblings[part.name]
-        message = field.message_type  # None if the field holds no message
-    is_wrapper = message is not None and message.file.name == _WRAPPERS  # of a number or a text
-    # A path may also end at a Struct, a map or a text of JSON.
+        message = field.message_type
+    is_wrapper = message is not None and message.file.name == _WRAPPERS
     if field is None or is_wrapper or _may_hold_any_names(field):
         return None
     if field.cpp_type not in _NUMBERS and field.type != FieldDescriptor.TYPE_BYTES:
@@ -346,10 +324,9 @@ def _may_hold_any_names(field: FieldDescriptor) -> bool:
 
 
 def _to_tree(value: Any, names: Collection[str]) -> Any:
-    """Return a message as a dict of its fields with these names, and the messages in it likewise.
+    """Return a message as a dict of its fields with these names, recursively.
 
-    A wrapper, such as DoubleValue, becomes its number, unless a path may name the wrapper's field `value`. A Struct
-    becomes a dict of all its fields. Any value that is not a message is returned as it is.
+    A wrapper, such as DoubleValue, becomes its number, unless a path may name its field `value`.
     """
     if not isinstance(value, Message):
         return value
@@ -361,17 +338,13 @@ def _to_tree(value: Any, names: Collection[str]) -> Any:
             return {name: _to_tree(inner, names) for name, inner in value.fields.items()}
         if descriptor.name == "ListValue":
             return [_to_tree(inner, names) for inner in value.values]
-        set_field = value.WhichOneof("kind")  # the message is a `Value`: it has one of several fields
+        set_field = value.WhichOneof("kind")  # of a `Value`
         return None if set_field in (None, "null_value") else _to_tree(getattr(value, set_field), names)
     return {field.name: _field_value(value, field, names) for field in descriptor.fields if field.name in names}
 
 
 def _field_value(message: Message, field: FieldDescriptor, names: Collection[str]) -> Any:
-    """Return what a field of a message holds, with a dict in place of each message, see `_to_tree`.
-
-    The dicts have only the fields with one of the `names`. If Protobuf can tell that the field is not set, returns
-    None.
-    """
+    """Return what a field of a message holds, as `_to_tree` does; None if it is not set."""
     value = getattr(message, field.name)
     if field.is_repeated:
         if not field.message_type:
@@ -384,46 +357,40 @@ def _field_value(message: Message, field: FieldDescriptor, names: Collection[str
         return None
     if field.enum_type and value in field.enum_type.values_by_number:
         return field.enum_type.values_by_number[value].name
-    return _to_tree(value, names)  # a dict if the value is a message; else the value as it is
+    return _to_tree(value, names)
 
 
 def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
-    """Return a copy of a schema with the type `bytes` for each text and each message that is not read.
+    """Return a copy of a schema in which texts and messages that are not read are bytes.
 
-    `read_names` are the names of the fields that are read. All others may hold anything, such as texts that are not
-    UTF-8, which would be errors.
+    They need not be UTF-8.
     """
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     for file in changed.file:
-        is_by_google = file.name.startswith("google/protobuf/")  # such as wrappers, whose fields are all read
+        is_by_google = file.name.startswith("google/protobuf/")
         messages = [] if is_by_google else list(file.message_type)
         for message in messages:
             messages += message.nested_type  # the loop goes on with these
-            if message.options.map_entry:  # its fields must stay: a key and a value
+            if message.options.map_entry:  # its key and value must stay
                 continue
             for field in message.field:
                 is_read = field.name in read_names
                 if not is_read and field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
                     field.type = field.TYPE_BYTES
-                    for attribute in ("type_name", "default_value", "options"):  # of the former type
+                    for attribute in ("type_name", "default_value", "options"):
                         field.ClearField(attribute)
     return changed
 
 
 def _with_repeated_bytes(files: Files, field: FieldDescriptor) -> Files:
-    """Return a copy of a schema in which a field of packed floats has the type `repeated bytes`.
-
-    In a message, packed floats are bytes with a length. So with this type, Protobuf returns all numbers as bytes
-    instead of as a list of floats.
-    """
+    """Return a copy of a schema in which a field of packed floats has the type `repeated bytes`."""
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     changed_file = next(file for file in changed.file if file.name == field.file.name)
     package = field.file.package
     full_name = field.containing_type.full_name
-    # The field's message, and before it the messages that it is nested in, from the outermost.
-    message_names = full_name.removeprefix(f"{package}." if package else "").split(".")
+    names_from_outermost = full_name.removeprefix(f"{package}." if package else "").split(".")
     messages = changed_file.message_type
-    for name in message_names:
+    for name in names_from_outermost:
         message = next(message for message in messages if message.name == name)
         messages = message.nested_type
     changed_field = next(each for each in message.field if each.number == field.number)
@@ -442,7 +409,7 @@ def _parse(message_type: type[Message], payload: bytes) -> Message:
 def _parse_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     """Return the indexes of the message's type, and where the message begins.
 
-    A value has the number of indexes and then the indexes, as zigzag varints. If there are none, the only index is 0.
+    A value has their number, then the indexes, as zigzag varints. Without indexes, the only one is 0.
     """
     next_byte = frame_size(value)
     head = value[: next_byte + _MAX_INDEX_BYTES]
@@ -457,7 +424,7 @@ def _parse_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 def _parse_zigzag(value: bytes, start: int) -> tuple[int, int]:
     """Parse a zigzag varint: return the number and the place after it. Raises `VectorError` if it is negative."""
     zigzag = 0  # twice the number, or odd for a negative number
-    for i, byte in enumerate(value[start:]):  # each byte has seven bits of the number, the lowest first
+    for i, byte in enumerate(value[start:]):
         zigzag |= (byte & 0x7F) << 7 * i
         is_last = byte < 0x80
         if is_last:

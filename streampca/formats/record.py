@@ -141,19 +141,18 @@ class Batch:
     def reject(self, reason: str, messages: Mapping[int, str]) -> Self:
         """Reject some of the records that hold vectors, and return the batch that remains.
 
-        `messages` has the offset of each of these records, with an error.
+        `messages` has an error for the offset of each such record.
         """
         decoded = self.decoded
         offsets = offsets_of(self.records)
         new_rejects = []
-        # `indices` are the indices in `self.records` of the records that hold vectors.
         for index in decoded.indices.tolist():
             message = messages.get(int(offsets[index]))
             if message is not None:
                 new_rejects.append(Reject(index, reason, message))
         is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
-        is_vector_kept = np.repeat(is_kept, decoded.counts)  # a record may hold several vectors
-        # Without `warning`: the codec repeats a warning with each later batch.
+        is_vector_kept = np.repeat(is_kept, decoded.counts)
+        # No `warning`: the codec repeats it with the next batch.
         remaining = Decoded(
             vectors=decoded.vectors[is_vector_kept],
             indices=decoded.indices[is_kept],

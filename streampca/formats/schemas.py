@@ -38,11 +38,11 @@ class Schemas(Protocol):
     """A schema registry."""
 
     def get(self, schema_id: int | str) -> WriterSchema:
-        """Return the schema with this id or GUID. It never changes, so callers may cache it.
+        """Return the schema with this id or GUID, which never changes.
 
-        If there is no such schema, raises `KeyError`. While the registry cannot be reached, cannot answer, or refuses
-        access to this schema only, raises `TimeoutError`: the caller tries again, since access may be granted later. If
-        the registry refuses all access, raises `SourceError`.
+        If there is no such schema, raises `KeyError`. While the registry cannot answer, or refuses access to this
+        schema only, raises `TimeoutError`: the caller tries again. If the registry refuses all access, raises
+        `SourceError`.
         """
 
 
@@ -75,27 +75,24 @@ class SchemaCache(Generic[T]):
     """
 
     def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
-        """`kind` is the kind of schema that values have, such as AVRO. Without a registry, raises `ValueError`."""
+        """`kind` is the kind of schema, such as AVRO. Without a registry, raises `ValueError`."""
         if schemas is None:
             raise ValueError(f"{kind} needs a schema registry")
         self._schemas = schemas
         self._kind = kind
         self._make = make
-        self._cache: dict[bytes, T | VectorError] = {}  # by frame: the bytes before a payload, with the schema's id
+        self._cache: dict[bytes, T | VectorError] = {}  # by frame
         self._asking = Lock()  # held by the thread that asks the registry
-        self._is_away = False  # whether the registry did not answer the last request
+        self._is_away = False  # did not answer the last request
 
     def get(self, value: bytes) -> T:
-        """Return what was made of a value's schema. The first value with a schema asks the registry for it.
-
-        Raises `VectorError`, and the registry's errors.
-        """
+        """Return what was made of a value's schema. Ask the registry if the schema is new."""
         frame = value[: frame_size(value)]
         result = self._cache.get(frame)
         if result is None:
             result = self._ask_registry(frame)
         if isinstance(result, VectorError):
-            # Raise a new error: each raise adds a traceback to the error, and the cached error would keep them all.
+            # A cached error would keep the traceback of each raise.
             raise VectorError(result.reason, str(result))
         return result
 
@@ -106,7 +103,7 @@ class SchemaCache(Generic[T]):
             raise TimeoutError("another thread waits for the schema registry")
         is_away = False
         try:
-            result = self._cache.get(frame)  # the thread before may have asked for the same schema
+            result = self._cache.get(frame)  # another thread may have asked for the same schema
             if result is None:
                 result = self._make_for(frame)
                 self._cache[frame] = result
@@ -119,10 +116,9 @@ class SchemaCache(Generic[T]):
             self._asking.release()
 
     def _make_for(self, frame: bytes) -> T | VectorError:
-        """Return what to cache for a frame: what `make` makes of the schema or, if it cannot be used, the error.
+        """Return what `make` makes of the schema, or the error to cache.
 
-        Errors that may pass are raised, so that they are not cached: those of the registry, and an id that it does not
-        know yet.
+        Errors that may pass are raised, so that they are not cached.
         """
         schema_id = _parse_frame(frame)
         try:
@@ -137,18 +133,14 @@ class SchemaCache(Generic[T]):
             return VectorError(error.reason, f"schema {schema_id}: {error}")
         except (StreampcaError, TimeoutError):
             raise
-        except Exception as error:  # of any kind: schemas are as untrusted as values
+        except Exception as error:  # schemas are as untrusted as values
             text = " ".join([type(error).__name__, *str(error).split()])
             return VectorError("undecodable", f"schema {schema_id} cannot be used: {text[:_MAX_ERROR_LENGTH]}")
 
 
 def _parse_frame(frame: bytes) -> int | str:
-    """Return the id or GUID in a frame. If the bytes are not a complete frame, raise `VectorError`.
-
-    A frame is 0 and the four bytes of an id, or 1 and the sixteen bytes of a GUID. If the value that begins with the
-    frame is shorter, `frame` is incomplete.
-    """
-    problem = describe_foreign_frame(frame)  # such as a frame of AWS Glue; "" if it is not a known foreign frame
+    """Return the id or GUID in a frame. If the bytes are not a complete frame, raises `VectorError`."""
+    problem = describe_foreign_frame(frame)
     is_complete = len(frame) == frame_size(frame)
     if not problem and (not is_complete or frame[0] > 1):
         problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"

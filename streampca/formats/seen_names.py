@@ -33,12 +33,8 @@ class SeenNames:
 
 
 def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[np.bool_], what_was_read: str) -> str:
-    """Say at which names no vector has a number. If there is no such name, or no vector, return "".
-
-    `is_seen_by_dimension` (d,) is True for each dimension that had a number in any vector. `what_was_read` is a part of
-    the message, such as "the first 100 records".
-    """
-    has_vectors = is_seen_by_dimension.any()  # since each vector has at least one number
+    """Say at which names no vector has a number; "" if there is none."""
+    has_vectors = is_seen_by_dimension.any()  # each vector has at least one number
     if not names or not has_vectors:
         return ""
     unseen = [name for name, seen in zip(names, is_seen_by_dimension, strict=True) if not seen]

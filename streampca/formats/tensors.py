@@ -21,23 +21,23 @@ def names_beside(names: Collection[object]) -> set[str]:
 
 
 def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
-    """Return the entry `name` of an object. If the entry is the array of a tensor, return the rows of the tensor.
-
-    The object of a tensor has an entry `shape`, whose first length is the number of rows. Raises `VectorError` for the
-    values of a sparse vector, whose object has an entry `indices`, and for a wrong shape.
-    """
+    """Return the entry `name` of an object; for the array of a tensor, return its rows."""
     array = parent[name]
     if name not in _ARRAY_NAMES:
         return array
     indices = parent.get("indices")
-    # Protobuf reads a repeated field that is not set as []. So if `indices` are [] and there are numbers, `indices` was
-    # not set: a sparse vector has an index for each number.
+    # Protobuf reads a field that is not set as [].
     are_indices_unset = indices is None or (indices == [] and bool(array))
     if name == "values" and not are_indices_unset:
         raise sparse_error()
     shape = parent.get("shape")
-    if not isinstance(array, list) or not isinstance(shape, list) or not _are_lengths(shape):
-        return array
+    if isinstance(array, list) and isinstance(shape, list) and _are_lengths(shape):
+        return _rows_of_tensor(array, shape, name)
+    return array
+
+
+def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
+    """Return the rows of a tensor; if it has one axis, return its numbers."""
     numbers = array
     while any(isinstance(entry, list) for entry in numbers):
         numbers = _flatten_once(numbers)
@@ -45,7 +45,7 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
         raise VectorError("wrong_length", f"{len(numbers)} numbers in {name!r}, not as many as its shape says")
     if len(shape) == 1 or not numbers:
         return numbers
-    row_length = len(numbers) // shape[0]  # which is not 0, since there are numbers
+    row_length = len(numbers) // shape[0]  # not 0, since there are numbers
     return [TensorRow(numbers[start : start + row_length]) for start in range(0, len(numbers), row_length)]
 
 

@@ -26,6 +26,7 @@ _UNAVAILABLE = (
     _PLACEHOLDER, [_PLACEHOLDER], _ENCODED, list(_ENCODED), base64.b64encode(_ENCODED).decode(), _ENCODED.hex(),
 )  # fmt: skip
 PLACEHOLDER_LENGTH = len(_ENCODED)
+"""The placeholder of an array is a list of this length: a faster way would take it for a vector."""
 
 _WORDS = dict.fromkeys(MISSING, float("nan")) | {"true": 1.0, "false": 0.0}
 _SPARSE = re.compile(r"\{[\d:.,eE+\s-]*\}/\d+")  # as pgvector's sparsevec writes 1:0.5 and 3:2 of 5 numbers
@@ -70,10 +71,7 @@ def is_unavailable(value: Any) -> bool:
 
 
 def decode_text(text: str) -> Any:
-    """Return the array in a text that begins with a bracket; decode any other text as base64. Raises `VectorError`.
-
-    An array is written as in JSON, as NumPy prints it ([1. 2.]), or as Postgres does ({1,2}).
-    """
+    """Return the array in a text that begins with a bracket; decode any other text as base64."""
     text = text.strip()
     if _SPARSE.fullmatch(text):
         raise sparse_error()
@@ -85,12 +83,9 @@ def decode_text(text: str) -> Any:
 
 
 def _parse_array(text: str) -> Any:
-    """Return the array in a text that begins with a bracket. Raises `ValueError`.
-
-    The text may be JSON, [1 2] as NumPy prints an array, or {1,2} as Postgres does.
-    """
+    """Return the array in a text: JSON, [1 2] as NumPy prints it, or {1,2} as Postgres does."""
     if text.startswith("["):
-        with suppress(ValueError):  # it is not JSON
+        with suppress(ValueError):
             return orjson.loads(text)
     brackets = text[:1] + text[-1:]
     if brackets not in ("[]", "{}"):
@@ -107,7 +102,7 @@ def _parse_array(text: str) -> Any:
 def _decode_base64(text: str) -> bytes:
     """Decode base64, also URL-safe, without padding, or wrapped into lines. Raises `ValueError`."""
     lines = text.split()
-    # Only long lines are wrapped base64. Shorter ones are other text, such as numbers with blanks between.
+    # Only long lines are wrapped base64, not numbers with blanks between.
     if any(len(line) < _MIN_LINE for line in lines[:-1]):
         raise ValueError("base64 has no blanks")
     letters = "".join(lines).translate(_FROM_URL_SAFE)

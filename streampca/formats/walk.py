@@ -38,11 +38,7 @@ class Absent(NamedTuple):
 
     @property
     def may_be_missing(self) -> bool:
-        """Whether the vector may have a missing entry here.
-
-        It may if the step is a name and the parent an object, or if the step chooses an element (`Choice`) and the
-        parent is an array. A parent of another type means that the path is wrong.
-        """
+        """Whether the vector may have a missing entry here. If not, the path is wrong."""
         type_for_step = list if isinstance(self.step, Choice) else dict
         return isinstance(self.parent, type_for_step)
 
@@ -68,10 +64,7 @@ class _Branch:
 
     @classmethod
     def of(cls, steps_by_path: Mapping[int, Sequence[Step]]) -> "_Branch":
-        """Create a branch: a node in the tree of all paths, with a child for each step with which paths go on.
-
-        `steps_by_path` are the steps that each path through the node has left, by the index of the path.
-        """
+        """Create a branch from the steps that each path has left, by the index of the path."""
         ends = []
         rest_by_step: dict[Step, dict[int, Sequence[Step]]] = {}
         for index, steps in steps_by_path.items():
@@ -95,12 +88,7 @@ class _Branch:
         return 1 + following.count_steps_left(path_index)
 
     def items_without_value(self, step: Step, parent: Any) -> list[Item]:
-        """For each path through this branch, return an item that says why the path has no value.
-
-        A branch is a node in the tree of all paths. The `step` to this node leads to nothing in `parent`. If `parent`
-        is null, the reason is `SkipReason.NULL`; otherwise it is `Absent`, with the step that is missing.
-        """
-        # An `Item` has the indices of the paths that lead to its value: here a single one.
+        """For each path of this branch, return an item that says why the path has no value."""
         if parent is None:
             return [Item((index,), SkipReason.NULL) for index in self.path_indices]
         return [Item((index,), Absent(index, step, parent)) for index in self.path_indices]
@@ -138,12 +126,7 @@ class Elements(NamedTuple):
     max_texts: int  # texts that hold JSON, which the paths may still lead through
 
     def find_depth(self, paths: Sequence[Sequence[Step]]) -> int:
-        """Return how many steps lead from the value to this array.
-
-        `paths` are all paths of `field`; `branch.path_indices` are the paths through the array, which share the steps
-        to the array. For example, the paths a.b.x and a.b.y lead through an array at a.b: the 3 steps of the first path
-        minus the 1 step (x) that this path has left in an element are 2.
-        """
+        """Return how many steps lead from the value to this array. `paths` are all paths of `field`."""
         first_path_index = self.branch.path_indices[0]
         return len(paths[first_path_index]) - self.branch.count_steps_left(first_path_index)
 
@@ -164,7 +147,7 @@ class Walk:
         self._tests = [_Test(condition, _Branch.of({0: condition.steps})) for condition in where]
 
     def find(self, value: Any) -> Found:
-        """Return the items in the order of the paths. If the value does not meet `where`, returns `SkipReason.UNMET`.
+        """Return the items in the order of the paths; `SkipReason.UNMET` if the value does not meet `where`.
 
         If a path should choose one element of an array, but several fit, raises `VectorError`.
         """
@@ -172,20 +155,14 @@ class Walk:
 
 
 def _find(value: Any, branch: _Branch, tests: Sequence[_Test], max_texts: int) -> Found:
-    """Find what the paths of a branch lead to in a value. If the value fails one of `tests`, return `SkipReason.UNMET`.
-
-    `branch` is a node in the tree of paths: `branch.ends` are the indices of the paths that end at this value, and
-    `branch.next` has a child for each step with which paths go on. The list has an `Item` for each path, with the index
-    of the path; paths through all elements of an array are one item, with all their indices. On the way, at most
-    `max_texts` texts are parsed as JSON.
-    """
+    """Find what the paths of a branch lead to in a value. Parse at most `max_texts` texts as JSON."""
     if is_unavailable(value):
         return [Item((index,), SkipReason.NULL) for index in branch.path_indices]
     if branch.next:
         value, max_texts = open_texts(value, max_texts)
     if isinstance(value, list) and branch.next:
         return _find_in_array(value, branch, tests, max_texts)
-    entries = value if isinstance(value, dict) else {}  # a number, a text or null has no entries
+    entries = value if isinstance(value, dict) else {}
     tests_here, inner_tests = _divide_tests(tests, branch, entries)
     if not all(_is_met(test, value, max_texts) for test in tests_here):
         return SkipReason.UNMET
@@ -194,7 +171,7 @@ def _find(value: Any, branch: _Branch, tests: Sequence[_Test], max_texts: int) -
         if step not in entries:
             items += child.items_without_value(step, parent=value)
             continue
-        # If a path ends at an array, the entries beside it may say that it is a sparse vector or a tensor.
+        # The entries beside an array may make it a tensor.
         inner_value = read_array(entries, step) if child.ends else entries[step]
         found = _find(inner_value, child, inner_tests, max_texts)
         if isinstance(found, SkipReason):
@@ -206,10 +183,9 @@ def _find(value: Any, branch: _Branch, tests: Sequence[_Test], max_texts: int) -
 def _divide_tests(
     tests: Sequence[_Test], branch: _Branch, entries: Mapping[Step, Any]
 ) -> tuple[Sequence[_Test], Sequence[_Test]]:
-    """Divide the tests of an object into those that are tested on the object, and those that go along with the paths.
+    """Divide tests into those of an object, and those of the entry through which all paths lead.
 
-    If all paths of the branch go on with the same step, the tests that begin with this step go along. For example, with
-    the paths `a.x` and `a.y`, a condition on `a.id` goes along into the entry `a`, and a condition on `b` does not.
+    With the paths `a.x` and `a.y`, a condition on `a.id` goes along into the entry `a`.
     """
     step = branch.common_step
     if step is None or step not in entries:
@@ -224,26 +200,21 @@ def _first_path_index(item: Item) -> int:
 
 
 def _find_in_array(array: list[Any], branch: _Branch, tests: Sequence[_Test], max_texts: int) -> Found:
-    """Find what the paths of a branch lead to, if some of them go on in this array.
-
-    A path that goes on with a choice, such as [id=temp], is followed in the chosen element. A path that goes on with a
-    name leads through all elements: this function returns them as `Elements`, which the caller reads one by one. If the
-    array as a whole, or the chosen element, fails one of `tests`, returns `SkipReason.UNMET`.
-    """
-    # In an array of arrays nothing is chosen here, but in each inner array, when the walk goes on in these elements.
+    """Find what the paths of a branch lead to, if some of them go on in this array."""
+    # In an array of arrays, the choice is made in each inner array.
     can_choose = not any(isinstance(element, list) for element in array)
     choices = [step for step in branch.next if isinstance(step, Choice)] if can_choose else []
     divided_tests = _divide_tests_in_array(tests, branch, can_choose=can_choose)
     if not all(_is_met(test, array, max_texts) for test in divided_tests.on_array):
         return SkipReason.UNMET
-    items = [Item((index,), array) for index in branch.ends]  # of the paths that end at this array
+    items = [Item((index,), array) for index in branch.ends]
     for choice in choices:
         elements = Elements(array, branch.next[choice], divided_tests.on_each_element, max_texts)
         found = _find_in_chosen(elements, choice, divided_tests.on_chosen_element)
         if isinstance(found, SkipReason):
             return found
         items += found
-    branch_through_all = branch.leave_out(choices)  # of the paths that do not end here and do not choose an element
+    branch_through_all = branch.leave_out(choices)
     if branch_through_all.path_indices:
         elements = Elements(array, branch_through_all, divided_tests.on_each_element, max_texts)
         items.append(Item(branch_through_all.path_indices, elements))
@@ -259,13 +230,7 @@ class _DividedTests(NamedTuple):
 
 
 def _divide_tests_in_array(tests: Sequence[_Test], branch: _Branch, *, can_choose: bool) -> _DividedTests:
-    """Divide the tests of an array in which paths of the branch go on, by what they are tested on.
-
-    For example, if the only path goes on with `[id=temp].v`, the condition `[id=temp].unit=C` is tested on the chosen
-    element, `unit=C` on each element, and `[id=hum].v=1` on the array: any element with this id may meet it.
-
-    `can_choose` is False in an array of arrays. There a choice is tested on each element, which is an inner array.
-    """
+    """Divide the tests of an array by what they are tested on."""
     divided = _DividedTests(on_chosen_element=[], on_each_element=[], on_array=[])
     for test in tests:
         chooses_element = can_choose and isinstance(test.next_step, Choice)
@@ -274,7 +239,7 @@ def _divide_tests_in_array(tests: Sequence[_Test], branch: _Branch, *, can_choos
         if chooses_same_as_paths:
             divided.on_chosen_element.append(test.after_next_step())
         elif chooses_element or ends_here or branch.ends:
-            # If a path ends at the array (`branch.ends`), the array is read as a whole: no element can be left out.
+            # If a path ends at the array, no element can be left out.
             divided.on_array.append(test)
         else:
             divided.on_each_element.append(test)
@@ -284,17 +249,14 @@ def _divide_tests_in_array(tests: Sequence[_Test], branch: _Branch, *, can_choos
 def _find_in_chosen(elements: Elements, choice: Choice, tests_of_chosen: Sequence[_Test]) -> Found:
     """Find what the paths lead to in the element that a choice chooses. Raises `VectorError` if several fit.
 
-    For example, [id=temp] chooses the element whose `id` is temp. If several have this id, `elements.tests`, such as
-    `unit=C`, say which of them is chosen. If the chosen element then fails one of `tests_of_chosen`, such as
-    `[id=temp].state=ok`, the whole value does not meet `where`: returns `SkipReason.UNMET`.
+    Elements that fail `elements.tests` are not chosen.
     """
     branch = elements.branch
     fitting = [element for element in elements.array if _fits(element, choice, elements.max_texts)]
-    if not fitting:  # an `Absent` for each path
+    if not fitting:
         return branch.items_without_value(choice, parent=elements.array)
     accepted = list(filter(elements.is_accepted, fitting))
-    # The choice fits elements, but none of them meets `elements.tests`. So only the paths of this branch have no value:
-    # other paths may lead elsewhere.
+    # Only the paths of this branch have no value.
     if not accepted:
         return [Item((index,), SkipReason.UNMET) for index in branch.path_indices]
     if len(accepted) > 1:
@@ -310,11 +272,7 @@ def _is_met(test: _Test, value: Any, max_texts: int) -> bool:
 
 
 def single_values(found: Found | list[Any]) -> Iterator[Any]:
-    """Yield each single value at the end of a path, also those inside of arrays; None if a path leads to nothing.
-
-    `found` has an `Item` for each path. The value of an item may be `Elements`: an array of objects in which the paths
-    go on, and whose `find_in_each` yields what they lead to in each object. `found` may also be a plain array.
-    """
+    """Yield each single value at the end of a path, also those inside of arrays; None if a path leads to nothing."""
     items = [] if isinstance(found, SkipReason) else found
     for item in items:
         value = item.value if isinstance(item, Item) else item
@@ -324,7 +282,6 @@ def single_values(found: Found | list[Any]) -> Iterator[Any]:
         elif isinstance(value, list):
             yield from single_values(value)
         else:
-            # `plain_number` takes the number out of an object such as {"$numberDouble": "1.5"}.
             yield None if isinstance(value, SkipReason | Absent) else plain_number(value)
 
 
@@ -335,11 +292,7 @@ def _fits(element: Any, choice: Choice, max_texts: int) -> bool:
 
 
 def open_texts(value: Any, max_texts: int) -> tuple[Any, int]:
-    """If a value is a text of JSON, return what the text holds; return any other value as it is.
-
-    If the text holds a text of JSON, this text is parsed, too. At most `max_texts` texts are parsed. Also returns how
-    many more may be parsed.
-    """
+    """If a value is a text of JSON, return what it holds, and how many more texts may be parsed."""
     while max_texts and isinstance(value, str):
         max_texts -= 1
         try:

@@ -16,26 +16,19 @@ from streampca.pca.arrays import Array
 
 
 def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,) by Algorithm 1 of docs/mathematics.md; return the next C (d, k) and C† (k, d), and ‖r‖².
-
-    The step is C ← C − h r xᵀ with x = C†y, r = Cx − y and h = η/(1 + η‖x‖²). Meyer's formula updates C†.
-    """
+    """Learn a message y (d,) with C†; return the next C (d, k), C† (k, d) and ‖r‖²."""
     x = C_pinv @ y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
     next_C = C - h * np.outer(r, x)
-    next_C_pinv = _update_pinv(C_pinv, -h * r, x)  # C grows by (−h r) xᵀ
+    next_C_pinv = _update_pinv(C_pinv, -h * r, x)
     return next_C, next_C_pinv, float(r @ r)
 
 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
-    """Return (C + w xᵀ)† from C†, where w ⟂ range(C) and C has full column rank.
-
-    By Meyer's formula it is C† + C†n (w − ‖w‖²n)ᵀ/(1 + ‖n‖²‖w‖²) with n = C†ᵀx. The formula has five more cases, which
-    cannot occur here, because w is a multiple of the residual, which is orthogonal to range(C).
-    """
+    """Return (C + w xᵀ)† from C† by Meyer's formula, where w ⟂ range(C)."""
     ww = w @ w
-    if ww == 0:  # the message lies in the span, so C does not change
+    if ww == 0:  # the message lies in the span of C
         return C_pinv
     n = C_pinv.T @ x
     nn = n @ n
@@ -43,13 +36,11 @@ def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
 
 
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,) with S = (CᵀC)⁻¹ instead of C†: return the next C and S, and ‖r‖² before the step.
+    """Learn a message y (d,) with S = (CᵀC)⁻¹ instead of C†; return the next C, S and ‖r‖².
 
-    x = C†y are the coordinates of y, and r = Cx − y. As in `meyer`, the step is C ← C − h r xᵀ with the step length
-    h = η/(1 + η‖x‖²), where η is `eta`. Since r ⟂ range(C), CᵀC grows by exactly g x xᵀ with g = h²‖r‖². So S becomes
-    S − g/(1 + g x·u) u uᵀ with u = Sx, by the formula of Sherman and Morrison.
+    CᵀC grows by g x xᵀ, because r ⟂ range(C).
     """
-    x = S @ (C.T @ y)  # C†y
+    x = S @ (C.T @ y)
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
     g = h**2 * (r @ r)

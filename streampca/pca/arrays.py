@@ -11,18 +11,12 @@ F64 = NDArray[np.float64]
 
 
 def power_of_two(scale: float) -> float:
-    """Return the smallest power of two above a positive number, or 1 for 0.
-
-    Numbers up to `scale` can be divided by it without rounding, and then have squares that do not overflow.
-    """
+    """Return the smallest power of two above a positive number, or 1 for 0: a divisor that does not round."""
     return float(np.ldexp(1.0, np.frexp(scale)[1])) if scale else 1.0
 
 
 def fill_masked(array: Any) -> Any:
-    """Return a masked array with NaN in place of each masked entry. Anything without a mask stays as it is.
-
-    Masked entries hold numbers such as −9999, which must not be read.
-    """
+    """Return a masked array with NaN in place of each masked entry, and any other array unchanged."""
     if isinstance(array, list | tuple) and any(map(np.ma.isMaskedArray, array)):
         array = np.ma.array(array)  # `np.array` would drop the masks
     if not np.ma.isMaskedArray(array):
@@ -38,14 +32,11 @@ def is_null(value: Any) -> bool:
 
 
 def fill_nulls(rows: Any) -> Any:
-    """Return rows of Python objects with NaN in place of null. Rows of numbers stay as they are.
-
-    Later, NumPy converts the rows to numbers. NumPy would convert None to NaN, but `pandas.NA` would be an error.
-    """
-    is_frame = hasattr(rows, "isna")  # of pandas
+    """Return rows of Python objects with NaN in place of null, and rows of numbers unchanged."""
+    is_frame = hasattr(rows, "isna")  # pandas
     if is_frame:
-        has_objects = object in list(rows.dtypes)  # pandas itself converts the NA of other types, such as Int64, to NaN
-        return rows.mask(rows.isna()) if has_objects else rows  # `mask` puts NaN where an entry is null
+        has_objects = object in list(rows.dtypes)  # pandas itself converts the NA of other types
+        return rows.mask(rows.isna()) if has_objects else rows
     if isinstance(rows, list | tuple):
         rows = np.asarray(rows)
     if not (isinstance(rows, np.ndarray) and rows.dtype == object):
@@ -58,8 +49,7 @@ def fill_nulls(rows: Any) -> Any:
 def find_incomplete_rows(V: Array) -> NDArray[np.bool_]:
     """Return which of the vectors V (n, d) have missing entries, (n,).
 
-    An optimisation: the sum of a vector with NaN is NaN, and a sum is quicker than a test of each entry. In one case a
-    complete vector is found, too: if its sum becomes ∞ − ∞.
+    A vector also counts as incomplete if its sum becomes ∞ − ∞.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.isnan(V.sum(axis=1)))
@@ -74,9 +64,9 @@ def find_unusable_entries(V: Array, *, impute: bool) -> NDArray[np.bool_]:
 
 
 def as_kernel_input(V: Array) -> Array:
-    """Return V with its rows one after the other in memory, aligned and read-only.
+    """Return V with contiguous rows, aligned and read-only.
 
-    numba compiles a function for each type of array. So it compiles for one type, whatever array the caller has.
+    numba compiles a function for each type of array, and this gives all arrays one type.
     """
     V = np.require(V, None, ["C", "A"]).view()
     V.flags.writeable = False
@@ -84,7 +74,7 @@ def as_kernel_input(V: Array) -> Array:
 
 
 def limit_correlations(S: F64) -> F64:
-    """Clip Σ (d, d) so that no correlation is beyond ±1. It may be beyond if few messages have shown both entries."""
+    """Clip Σ (d, d) so that no correlation is beyond ±1."""
     deviation = np.sqrt(np.maximum(S.diagonal(), 0.0))
     largest = np.outer(deviation, deviation)
     return np.clip(S, -largest, largest)
@@ -96,5 +86,5 @@ def find_packed_diagonal(d: int) -> NDArray[np.int64]:
 
 
 def take_entries(shares: F64, d: int) -> F64:
-    """Return the shares of the d entries, (d,). `shares` are either these, or the shares of all pairs, packed."""
+    """Return the shares of the d entries, (d,), also from the packed shares of all pairs."""
     return shares if len(shares) == d else shares[find_packed_diagonal(d)]

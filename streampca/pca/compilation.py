@@ -16,19 +16,18 @@ _MESSAGES = 20  # any number will do: sizes are not part of the compiled code
 
 
 def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
-    """Compile all code that learning with `config` needs, or load it from the cache, by learning two small blocks.
+    """Compile all code that learning with `config` needs, or load it from the cache.
 
-    `on_compile` is called once, when numba starts to compile. It is not called if all code is loaded from the cache.
+    `on_compile` is called once if numba compiles.
     """
-    # `warm_up` is the size of the first block. So the messages are two blocks, a first block and a later one.
     small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
     if not config.keeps_covariance:
-        small = replace(small, factor=True)  # `factor` forbids Σ: else, with 3 dimensions, the code for Σ would run
+        small = replace(small, factor=True)  # otherwise 3 dimensions would keep Σ
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
     retention = np.ones(_MESSAGES)
     if config.impute:
-        V[-1, 0] = np.nan  # so that the code for missing entries is compiled, too
-    call_once = cache(on_compile)  # a cached function without arguments runs only once
+        V[-1, 0] = np.nan  # compiles the code for missing entries
+    call_once = cache(on_compile)
     with event.install_listener("numba:compile", _Listener(call_once)):
         learn(State.empty(3, config.dtype), V, retention, small)
 

@@ -47,17 +47,13 @@ class Drift(NamedTuple):
 @np.errstate(all="ignore")
 def measure_drift(earlier: Model, newest: Model) -> Drift:
     """Measure the drift between two models of the same dimensions, in the units of the newest."""
-    # D is one over the standard deviation of each entry if the stream is standardised, otherwise 1.
-    units = newest.D / earlier.D  # converts entries from the earlier units to the newest
+    units = newest.D / earlier.D  # from the earlier units to the newest
     U = np.asarray(newest.components.T, np.float64)
     Q = np.asarray(earlier.components.T, np.float64)
-    if (units != 1).any():  # in other units, the earlier axes are no longer orthonormal
+    if (units != 1).any():  # the earlier axes are not orthonormal in other units
         Q = np.linalg.qr(Q * units[:, None])[0]
-    # Axes with less variance than rounding have arbitrary directions, so they are left out of the angles. Along these
-    # axes, `floored_variance` is larger than the explained variance, because it is raised to rounding.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     U_above_rounding = U[:, is_above_rounding]
-    # Both are variances of new messages. Learned messages have more variance along the axes that were fitted to them.
     variance_along_earlier = _compute_explained_variance(newest, U, Q)
     variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
@@ -72,16 +68,10 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
 def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """Compute the variance that new messages have along the orthonormal columns of Q (d, kₚ).
 
-    By the newest model, the stream has the variance σ²(1 + t_i) along true axis i (t_i is `spikes.strength`), and σ² in
-    all other directions. The share s_i of true axis i lies in the span of Q. So Q explains σ²(Σ t_i s_i + kₚ).
-
-    A true axis is unknown. The learned axis u_i, a column of U (d, k), contains the share overlap_i of true axis i: the
-    squared cosine between the two axes. The span of Q contains the share ‖Qᵀu_i‖² of u_i. So s_i is estimated by
-    ‖Qᵀu_i‖²/overlap_i, but at most 1.
+    The columns of U (d, k) are the newest axes.
     """
     spikes = newest.spikes
-    is_spike = spikes.overlap > 0  # an axis without overlap only fits noise
-    # `spikes` may have fewer axes than U, which has arbitrary axes beyond the number of seen dimensions.
+    is_spike = spikes.overlap > 0
     U_spikes = U[:, : len(is_spike)][:, is_spike]
     share_in_Q = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
     earlier_count = Q.shape[1]  # kₚ
@@ -89,18 +79,12 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
 
 
 def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> float:
-    """Compute the squared shift of the mean, divided by the earlier total variance, both in the newest units.
-
-    `units` (d,) convert entries from the earlier model's units to the newest: they are D of the newest model, divided
-    by D of the earlier model.
-    """
+    """Compute the squared shift of the mean, divided by the earlier total variance, in the newest units."""
     shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):
-        if model.seen is not None:  # the mean of a dimension is 0 until it is seen, and its first value is not a shift
+        if model.seen is not None:  # the first value of a dimension is not a shift
             shifts = np.where(model.seen, shifts, 0.0)
     earlier_total = earlier.total_variance
     if earlier.scale is not None:
-        # The earlier model was standardized, so each entry that varied had the variance 1 in the earlier units. In the
-        # newest units, this variance is units². An entry that was constant has the scale 1, and no variance.
-        earlier_total = float(np.square(units)[earlier.scale != 1].sum())
-    return float(shifts.sum() / np.float64(earlier_total))  # NumPy's division by 0 gives inf or NaN, and no error
+        earlier_total = float(np.square(units)[earlier.scale != 1].sum())  # without constant entries
+    return float(shifts.sum() / np.float64(earlier_total))

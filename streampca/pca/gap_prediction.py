@@ -1,8 +1,13 @@
 """Predicts the changes of entries from the changes of ordinary entries: step 4 of gaps.py.
 
-L are the ordinary entries: the block replaces about its own share η of their moments. Of an entry that began late the
-block replaces more, and of the entry of a dead sensor nothing. The coordinates x = (C_LᵀC_L + diag(ridge))⁻¹ C_Lᵀ y_L
-are predicted from L, and all entries are predicted as Cx.
+The block replaces about its own share η of the moments of the ordinary entries L: 0 < E ≤ 1.5 η. They give the
+coordinates
+
+    x = (C_LᵀC_L + diag(ridge))⁻¹ C_Lᵀ y_L
+
+Two kinds of entries that were known before are predicted as Cx. If no message of the block shows an entry, as from a
+dead sensor, E is 0. A late entry has E > 1.5 η: it was known for less than about two thirds of the weight. An entry
+that is new in the block is not predicted.
 """
 
 from typing import NamedTuple
@@ -21,20 +26,7 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 
 
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
-    """Predict from the changes of ordinary entries how the other entries change.
-
-    The block has the share η of the weight, and replaces the share E of the past mean and variance of an entry
-    (`step.replaced_share`). There are four kinds of entries:
-
-    - ordinary: 0 < E ≤ 1.5 η. The coordinates x of messages are fitted to these entries.
-    - new: not ordinary, and not known before the block. Not predicted.
-    - of a dead sensor: known before, but E = 0, because no message of the block shows the entry. Predicted as Cx.
-    - late: known before, but E > 1.5 η, because it was known for less than about two thirds of the weight. So the block
-      changes the entry by more than the ordinary entries. Predicted as Cx.
-
-    The lower triangle of `change` (d, d) has the changes of Σ that the block shows. `row_squares` (d,) are the sums
-    Σc y² over the rows of the block, in which missing entries are filled.
-    """
+    """Predict the changes of late entries and dead sensors from those of ordinary entries."""
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * block.eta)
     can_predict = block.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
@@ -46,14 +38,13 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
     )
     covariances = x.covariances_with_x
     was_clipped = (block.learned.kept < 1).any()
-    if was_clipped:  # a prediction must not restore the outlier that was clipped
+    if was_clipped:
         is_dead = is_predicted & (step.replaced_share <= 0)
         covariances = _limit_dead_sensors(x.C, covariances, is_dead=is_dead, row_squares=row_squares)
-    # If ordinary entries have hardly varied so far, a small change of them gives large coordinates x, and a prediction
-    # that is far off. So ‖x‖², whose mean is the number of coordinates, is limited to 30 times this number.
+    # Nearly constant entries may give far too large coordinates.
     largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
     share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
-    # The mean grows with x, and covariances with the square of x: hence the root.
+    # The mean grows with x, but covariances with x².
     share_of_mean = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
     return pairs.PredictedChanges(
         C=x.C,
@@ -64,7 +55,7 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
 
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
-    """Return predicted changes that are 0 for all d entries, as if messages had one coordinate x along a C of zeros."""
+    """Return predicted changes that are 0 for all d entries."""
     zeros = np.zeros((d, 1))
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
@@ -88,28 +79,18 @@ class _CoordinateChanges(NamedTuple):
 def _predict_coordinates(
     predictor: Predictor, *, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
 ) -> _CoordinateChanges:
-    """Compute how the moments of the coordinates x change with the moments of the ordinary entries L.
+    """Compute how the moments of x change with those of the ordinary entries L.
 
-    An entry is known if some message before the block has shown it (`is_known`), and ordinary if the messages of the
-    block show its usual change (`is_ordinary`), (d,) each. The lower triangle of `change` (d, d) has the change Δ of
-    the covariances, and `mean_change` (d,) is the change δ of the means. With M = (C_LᵀC_L + diag(ridge))⁻¹, the
-    coordinates are x = M C_Lᵀ y_L, and their moments change by:
-
-        cov(y_L, x): Δ_LL C_L M        cov(x, x): M C_Lᵀ Δ_LL C_L M        mean of x: M C_Lᵀ δ_L
-
-    A known entry that is not ordinary is predicted as c·x, with its row c of C. So the change of its covariances with x
-    is cᵀ times the change of cov(x, x).
+    With M = (C_LᵀC_L + diag(ridge))⁻¹, cov(y_L, x) changes by Δ_LL C_L M.
     """
-    # So that products do not overflow, C is divided by a power of two, `unit`. The arrays scaled_… are
-    #     C/unit    C_L/unit    ridge/unit²    M·unit²    ΔC_L/unit²    Δ_LL C_L/unit²
-    # In the arrays without this prefix, the powers of `unit` have cancelled.
+    # Products must not overflow, so C is divided by `unit`.
     unit = power_of_two(float(np.abs(predictor.C).max()))
     scaled_C = predictor.C * is_known[:, None] / unit
     scaled_ridge = predictor.ridge / unit / unit
     scaled_C_L = scaled_C * is_ordinary[:, None]
     scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))
-    scaled_all_rows = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L; reads one triangle of Δ
-    scaled_Delta_C_L = is_ordinary[:, None] * scaled_all_rows  # the rows L: Δ_LL C_L
+    scaled_all_rows = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L
+    scaled_Delta_C_L = is_ordinary[:, None] * scaled_all_rows  # Δ_LL C_L
     ordinary_with_x = scaled_Delta_C_L @ scaled_M  # change of cov(y_L, x)
     second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # change of cov(x, x)
     mean = scaled_M @ (scaled_C_L.T @ mean_change) / unit
@@ -121,14 +102,9 @@ def _predict_coordinates(
 
 
 def _limit_dead_sensors(C: F64, covariances: F64, *, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
-    """If the variances of dead sensors would grow too much, scale down the predicted changes of all covariances.
+    """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
 
-    `covariances` (d, K) are the predicted changes of the covariances of each entry with the coordinates x. Entry i is
-    of a dead sensor if no message of the block shows it (`is_dead`). Its variance then grows by row i of C, times row i
-    of `covariances`. The sum of this growth over the dead sensors is limited to the sum of their `row_squares` (d,):
-    Σc y² over the rows of the block, which have predictions in place of missing entries, and are clipped. Without this
-    limit, a prediction could restore an outlier that was clipped. All changes are scaled by one factor, so that they
-    still fit each other.
+    Otherwise a prediction could restore an outlier that was clipped.
     """
     largest_growth = row_squares[is_dead].sum()
     growth = np.vecdot(C, covariances)[is_dead].clip(0).sum()

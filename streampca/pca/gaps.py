@@ -70,18 +70,12 @@ class EntryStep(NamedTuple):
 
 
 def compute_entry_step(block: BlockWithGaps) -> EntryStep:
-    """Compute how far the block moves the mean of each entry, and the weight for which it is known after the block.
-
-    The mean of each entry moves by E μ. μ is the mean of the block, less the mean before the block. E is the share of
-    the past mean and variance of the entry that the block replaces (`replaced_share`).
-    """
+    """Compute the change of the mean of each entry, and the weight for which it is known."""
     d = len(block.before.mean)
-    # `shown` is the weight of the messages that show each entry. q is the share of the block's messages that show each
-    # entry: the block was learned with residuals divided by √q.
     if block.filled:
         shown = block.weights.c @ block.filled.shown
         root_q = block.filled.root_q
-    else:  # every message shows every entry
+    else:
         shown = np.full(d, block.eta)
         root_q = np.ones(d)
     entries = pairs.Entries(shown=shown, known_before=block.weights.past * block.before.known_entries, root_q=root_q)
@@ -95,15 +89,7 @@ def compute_entry_step(block: BlockWithGaps) -> EntryStep:
 
 
 def _compute_known_and_replaced(entries: pairs.Entries, eta: float) -> tuple[F64, F64]:
-    """Compute the weight for which each entry is known after a block, and the share of its moments that is replaced.
-
-    η is the block's share of the weight, and n (`shown`) the weight of the messages that show the entry. So the block
-    counts by at most η, and by less if under a tenth of the messages show the entry:
-
-        counted = min(η, 10 n)        known = known_before + counted        replaced share = counted/known
-
-    If no message shows a known entry, nothing is replaced, and the entry stays known: known = known_before + η.
-    """
+    """Compute diag(N′), the known weight of each entry, and diag(E), the replaced share (step 2)."""
     counted = np.minimum(eta, entries.shown / pairs.RARELY_SHOWN)
     stays_known = (entries.shown <= 0) & (entries.known_before > 0)
     known = entries.known_before + np.where(stays_known, eta, counted)
@@ -112,42 +98,28 @@ def _compute_known_and_replaced(entries: pairs.Entries, eta: float) -> tuple[F64
 
 
 def _compute_block_mean(block: BlockWithGaps, entries: pairs.Entries) -> F64:
-    """Compute the block's mean of each entry, (d,), about the mean before the block: Σc f/η + Σc r/n.
-
-    In each message with the weight c an entry is its fit f, a prediction from the entries that the message shows, plus
-    a residual r, which is 0 where the entry is missing. η is the block's share of the weight, and n (`entries.shown`)
-    the weight of the messages that show the entry.
-    """
+    """Compute the block's mean μ of each entry, (d,), about the mean before the block (step 1)."""
     sum_of_fits = _sum_fits(block)  # Σc f
-    # The block was learned with the rows f + r/√q about the mean before it, where q is the share of its messages that
-    # show the entry. So `change_of_row_mean`, by which these rows have moved the mean, is Σc f + Σc r/√q.
+    # `change_of_row_mean` is Σc f + Σc r/√q.
     sum_of_residuals = (block.change_of_row_mean - sum_of_fits) * entries.root_q  # Σc r
-    mean_residuals = sum_of_residuals / np.where(entries.shown > 0, entries.shown, np.inf)  # 0 if none shows the entry
+    mean_residuals = sum_of_residuals / np.where(entries.shown > 0, entries.shown, np.inf)
     return sum_of_fits / block.eta + mean_residuals
 
 
 def _sum_fits(block: BlockWithGaps) -> F64:
-    """Compute Σc f (d,), with the weights c of the messages and their fits f = Cx, for the change of the mean.
-
-    Returns zeros if the stream is not centred, because then the mean does not change. Also returns zeros for a block
-    without gaps, whose entries count as residuals alone.
-    """
-    is_centred = block.weights.a.any()  # a message moves the mean by the share `a`, which is 0 without centring
+    """Compute Σc f (d,), with the weights c and the fits f of the messages."""
+    is_centred = block.weights.a.any()  # `a` is 0 without centring
     if not block.filled or not is_centred:
         return np.zeros(len(block.before.mean))
-    weights = block.weights.c * block.learned.kept  # a clipped message keeps the share `kept` of its fit
+    weights = block.weights.c * block.learned.kept  # a clipped message keeps this share of its fit
     return block.predictor.C @ (weights @ block.filled.X)
 
 
 def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, D: F64) -> F64:
-    """Compute the variances σ² of the entries of the data after a block with gaps, (d,), if Σ is not kept.
+    """Compute the variances σ² of the entries of the data after a block, (d,), if Σ is not kept.
 
-    In the units of the block, which are those of the data times D (d,), σ² grows by E(B − σ²) − δ². B are the mean
-    squares of the block about the mean before the block, E is the share that they replace, and δ is the change of the
-    mean. `squares` (d,) are Σc y² of the rows y, with weights c whose sum is η, the block's share of the weight.
+    `squares` (d,) are Σc y² in the units of the block.
     """
-    # Each row y was centred by the mean as it moved through the block. About the mean before the block, Σc y² is larger
-    # by the square of the whole move, as it is for any weighted sum of squares.
     B = (squares + np.square(block.change_of_row_mean)) / block.eta
     change = step.replaced_share * (B - variances_before * D**2) - np.square(step.mean_change)
     return np.maximum(variances_before + change / D**2, 0.0)

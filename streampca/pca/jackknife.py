@@ -30,16 +30,9 @@ class SamplingError:
 
 
 def estimate_sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
-    """Estimate the errors of the leading axes of `merged`, the state of all groups, by a jackknife over the groups.
+    """Estimate the errors of the leading axes of `merged`, the state of all groups, by a jackknife.
 
-    The axes are compared with the axes without group j, for each of the G groups. A squared error is a sum over the
-    groups of sin², times the factor (W/w_j − 1)/G, where w_j is the weight of group j and W the sum of the weights. For
-    groups of equal weight, this factor is (G − 1)/G. For an axis, sin² is of the angle to the axis of the same number,
-    and the error is returned as an angle. For the subspace, the sin² of all principal angles are summed, and the
-    squared error is returned.
-
-    Returns None if there are fewer than four groups, or no variance. Axes without variance are arbitrary: their error
-    is π/2, and the error of the subspace does not count them.
+    Returns None with fewer than four groups, or without variance. Axes without variance have the error π/2.
     """
     rank = min(components, merged.rank)
     if len(groups) < FEWEST_GROUPS or not rank:
@@ -52,19 +45,19 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
     for j, factor in enumerate(factors):
         without_group = _pool([*groups[:j], *groups[j + 1 :]], rank)
         axes_without, _ = axes.find_principal_axes(without_group, rank)
-        cosines = merged_axes @ axes_without.T  # of the angles between all pairs of axes
+        cosines = merged_axes @ axes_without.T
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
         axis_squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
     axis_errors = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))
-    arbitrary_errors = np.full(components - rank, np.pi / 2)  # of axes without variance
+    arbitrary_errors = np.full(components - rank, np.pi / 2)
     return SamplingError(subspace=min(subspace_square, float(rank)), axes=np.append(axis_errors, arbitrary_errors))
 
 
 def _pool(groups: Sequence[State], columns: int) -> State:
-    """Merge the groups into one state with up to `columns` columns."""
-    # The caller merges all groups but one, each time without another group, and estimates sampling errors from the
-    # differences between the results. So up to `UNCUT_ROWS` columns are kept: replacing columns by their leading axes
-    # would cause differences of its own.
+    """Merge the groups into one state with up to `columns` columns.
+
+    The pool keeps up to `UNCUT_ROWS` rows: fewer would distort the differences between merges.
+    """
     pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
     for group in groups:
         pool.add(group)

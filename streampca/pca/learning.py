@@ -41,10 +41,7 @@ class LearnedBlocks(NamedTuple):
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d) in blocks, of which the last may be shorter; return the next state and the losses.
 
-    `retention` (n,) holds the share of the past that each message keeps. V must be finite and within
-    `config.largest_value`; with `config.impute` entries may be missing. The memory layout of V changes no bit of the
-    result, and several calls with whole blocks give the same bits as one call. The first block of a stream has no
-    losses, because there is no model to predict it.
+    `retention` (n,) holds the share of the past that each message keeps. The first block has no losses.
     """
     new = Messages(np.asarray(V, config.dtype), retention)
     no_messages = new.part(0, 0)
@@ -59,20 +56,16 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
 def learn_whole_blocks(
     config: LearningConfig, state: State, pending: Messages, new: Messages, before_block: BeforeBlock | None = None
 ) -> LearnedBlocks:
-    """Learn the pending messages and then the new messages, as far as they fill whole blocks.
-
-    The size of a block depends on the weight of the stream before the block. Messages that do not fill a block remain
-    pending until more messages come, so the sizes of batches change no bit. `before_block` is called before each block.
-    """
+    """Learn the pending messages and then the new messages, as far as they fill whole blocks."""
     nothing_pending = pending.part(0, 0)
     losses: list[Losses] = []
     while True:
-        needed = config.next_block_size(state.weight) - len(pending.V)  # messages until the block is full
+        needed = config.next_block_size(state.weight) - len(pending.V)  # until the block is full
         if needed > len(new.V):
             return LearnedBlocks(state=state, pending=pending.followed_by(new), losses=losses)
         messages = new.part(0, needed)
         new = new.part(needed, len(new.V))
-        if len(pending.V):  # an optimisation: if nothing is pending, the messages need not be copied
+        if len(pending.V):  # saves a copy if nothing is pending
             messages = pending.followed_by(messages)
             pending = nothing_pending
         if before_block:

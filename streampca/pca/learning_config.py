@@ -40,17 +40,14 @@ class LearningConfig:
 
     @property
     def keeps_covariance(self) -> bool:
-        """Whether Σ is kept: up to 768 dimensions, or if [C | F] would have as many columns as there are dimensions."""
+        """Whether Σ is kept: up to 768 dimensions, or if [C | F] would have a column for each dimension."""
         return not self.factor and self.dimensions <= max(
             LARGEST_COVARIANCE, self.components + self._spare_without_covariance
         )
 
     @property
     def columns(self) -> int:
-        """The largest number of columns of [C | F], at most d.
-
-        C has a column for each of the k components of a model, and F has columns for spare directions.
-        """
+        """The largest number of columns of [C | F], at most d."""
         spare = self.oversampling
         if spare is None:
             spare = SPARE_WITH_COVARIANCE if self.keeps_covariance else self._spare_without_covariance
@@ -78,10 +75,7 @@ class LearningConfig:
 
     @property
     def smallest_value(self) -> float:
-        """The smallest deviation that counts: squares of smaller numbers would underflow.
-
-        If all deviations of a stream are smaller, the stream counts as constant.
-        """
+        """The smallest deviation that counts: squares of smaller numbers would underflow."""
         margin = 16  # so that even a 256th of a square does not underflow
         return margin * float(np.sqrt(np.finfo(self.dtype).tiny))
 
@@ -89,7 +83,7 @@ class LearningConfig:
     def min_observed(self) -> int:
         """The smallest number of entries that an incomplete message may have.
 
-        With fewer entries, predictions of the missing entries would be farther off than the mean.
+        With fewer entries, predictions would be worse than the mean.
         """
         return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
@@ -97,11 +91,11 @@ class LearningConfig:
         """Return the number of messages in the block that follows messages of this weight."""
         if not weight:
             return max(self.first_block_size, 1)
-        if weight < self.first_block_size + YOUNG:  # after the first block, less than `YOUNG` messages
+        if weight < self.first_block_size + YOUNG:
             return LEARN_BLOCK
         vector_bytes = self.dimensions * np.dtype(self.dtype).itemsize
-        has_short_vectors = vector_bytes <= _SHORT_VECTOR_BYTES  # so a longest block takes little memory
-        has_many_columns = self.columns >= _MANY_COLUMNS  # so the decomposition after each block takes long
+        has_short_vectors = vector_bytes <= _SHORT_VECTOR_BYTES
+        has_many_columns = self.columns >= _MANY_COLUMNS  # decomposing them takes long
         if weight >= OLD and (has_short_vectors or has_many_columns):
             return LONGEST_BLOCK
         return LONG_BLOCK

@@ -12,20 +12,17 @@ _MOST_GROUPS = 8  # more groups take more time, and hardly improve the estimate 
 class StateMerger:
     """Merges states one by one, in memory that does not grow with their number.
 
-    The states go to the groups in turn. `jackknife` estimates errors from the differences between groups.
+    The states go to groups in turn. `jackknife` estimates errors from the differences between groups. The groups are
+    merged by one exact decomposition, so there are as many groups as it can take.
     """
 
     def __init__(self, columns: int) -> None:
-        """Prepare to merge states of up to `columns` columns.
-
-        The states will be added to groups in turn. At the end, the groups are merged, by one exact decomposition of up
-        to `UNCUT_ROWS` rows. So there are as many groups as this decomposition can take, but at least `FEWEST_GROUPS`.
-        """
+        """Prepare to merge states of up to `columns` columns."""
         self._columns = columns
-        rows_per_group = columns + 1  # a row for each column, and one for the mean
+        rows_per_group = columns + 1  # one row is for the mean
         count = min(_MOST_GROUPS, max(UNCUT_ROWS // rows_per_group, FEWEST_GROUPS))
         self._groups = [PooledCovariance(columns) for _ in range(count)]
-        self._added_count = 0  # number of states
+        self._added_count = 0
 
     @property
     def weight(self) -> float:
@@ -38,11 +35,7 @@ class StateMerger:
             group.fade(share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state, with this share of its weight, to the next of the groups, which take turns.
-
-        The sampling error is later estimated from the differences between the groups. Nothing is added if the share or
-        the weight is 0.
-        """
+        """Add a state, with this share of its weight, to the next group. A weight of 0 adds nothing."""
         if state.weight * share > 0:
             group = self._groups[self._added_count % len(self._groups)]
             group.add(state, share)
@@ -54,8 +47,6 @@ class StateMerger:
 
     def state(self, columns: int, dtype: Any) -> State:
         """Return the merged state, with at most `columns` columns. The weight must not be 0."""
-        # The columns of the groups become rows of the pool. Only if there are more than `UNCUT_ROWS`, the pool replaces
-        # them by about `self._columns` leading axes.
         pool = PooledCovariance(self._columns, uncut_rows=UNCUT_ROWS)
         for group in self.groups():
             pool.add(group)

@@ -21,25 +21,20 @@ class MissingValues(NamedTuple):
         return cls(tuple(float(word) for word in words), dtype)
 
     def rounded_to(self, precision: np.dtype[Any]) -> Array:
-        """Return the numbers in this precision, without those that are too large for it.
-
-        They would be rounded to infinity, and infinity is not missing.
-        """
+        """Return the numbers in this precision, without those that would be rounded to infinity."""
         with np.errstate(over="ignore"):
             rounded: Array = np.array(self.numbers).astype(precision)
         return rounded[np.isfinite(rounded)]
 
     def to_nan(self, V: Array) -> Array:
-        """Return the vectors V (n, d) with NaN in place of these numbers, or V itself if it holds none of them.
+        """Return the vectors V (n, d) with NaN in place of these numbers.
 
-        An entry is missing if it equals one of the numbers, exactly or after both were rounded to the lower precision
-        of model and V.
+        Entries also match after rounding to the lower precision of model and V.
         """
         if not self.numbers:
             return V
         lower_precision = min(V.dtype, np.dtype(self.dtype), key=lambda dtype: dtype.itemsize)
-        # NumPy would warn of numbers that are too large for the precision, and of signalling NaNs.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # large numbers, signalling NaNs
             rounded_vectors = V.astype(lower_precision)
             is_missing = np.isin(V, self.numbers) | np.isin(rounded_vectors, self.rounded_to(lower_precision))
         if not is_missing.any():
@@ -53,10 +48,9 @@ NO_MISSING_VALUES = MissingValues()
 
 
 def normalize_missing_values(given: str | float | Sequence[float] | None) -> str:
-    """Return the numbers that mean "missing" as a text with commas: each number once, in ascending order.
+    """Return the numbers that mean "missing" as a text with commas, in ascending order.
 
-    They are given as such a text in any order, as a number, or as a list of numbers; None and "" hold no number. NaN is
-    left out, because it always means "missing". Raises `ValueError` for anything that is not a number.
+    Leaves out NaN. Raises `ValueError` for anything that is not a number.
     """
     words: Sequence[str | float]
     if isinstance(given, str):
@@ -71,8 +65,8 @@ def normalize_missing_values(given: str | float | Sequence[float] | None) -> str
 def _to_float(word: str | float) -> float:
     """Return a word as a number. Raises `ValueError` if it is not a number."""
     try:
-        if isinstance(word, bool):  # which `float` would turn into 0 or 1
+        if isinstance(word, bool):
             raise TypeError
-        return float(word) + 0.0  # turns −0 into 0, so that equal numbers have one spelling
+        return float(word) + 0.0  # turns −0 into 0
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{word!r} is not a number: write numbers with commas between, such as -200, -9999") from None

@@ -88,13 +88,8 @@ class Model:
 
     @cached_property
     def expected_scores(self) -> F64:
-        """The expected T², SPE and score T² + SPE/σ² of a message that is not learned yet, (3,).
-
-        New messages have less variance along the learned axes than learned messages, and more outside of the axes. But
-        their scores divide by the variances of the model, which are those of learned messages.
-        """
+        """The expected T², SPE and score T² + SPE/σ² of a message that is not learned yet, (3,)."""
         d = self.seen_dimensions
-        # The variances along the axes, each at least that of rounding. A model may have more axes than seen dimensions.
         variance = self.floored_variance[:d]
         variance_of_new_messages = self.spikes.variance_of_new_messages
         noise_of_new_messages = spiked_covariance.compute_noise_variance(
@@ -107,8 +102,7 @@ class Model:
             dimensions=d,
             weight=self.weight,
         )
-        # At least 1, although no direction is outside if k = d: `relative_scores` divides SPE by this expected SPE.
-        directions_outside = max(d - len(variance), 1)
+        directions_outside = max(d - len(variance), 1)  # at least 1, because `relative_scores` divides by SPE
         spe = directions_outside * noise_of_new_messages
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
@@ -121,18 +115,17 @@ class Model:
     def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
         """Project vectors (n, d): compute their coordinates and residuals.
 
-        Missing entries, NaN, are filled with the values to be expected from the other entries. Their uncertainty is
-        added to residuals and T². Vectors of float32 are projected in single precision; the results are float64.
+        Missing entries, NaN, are filled with expected values, whose uncertainty is added to residuals and T². Vectors
+        of float32 are projected in single precision.
         """
-        if self.seen is not None:  # dimensions that were never seen get the mean, which adds nothing
+        if self.seen is not None:
             vectors = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
         coordinates, residual = self._projector.project(vectors)
         missing_t2 = np.zeros(len(vectors))
-        has_gaps = np.isnan(residual).any()  # a missing entry makes the residual NaN
+        has_gaps = np.isnan(residual).any()
         if has_gaps:
             Y = self.centre(vectors.astype(np.float64))
             variance = self.explained_variance.astype(np.float64)
-            # Fills Y in place, and returns what the uncertainty of the filled entries adds to T² and SPE.
             missing_t2, missing_spe = projection.fill(Y, self.components, variance, self.noise_variance)
             vectors = np.where(np.isnan(vectors), self.uncentre(Y), vectors).astype(vectors.dtype)
             coordinates, residual = self._projector.project(vectors)
@@ -196,8 +189,7 @@ class Projected:
     def scores(self) -> Scores:
         """T², SPE and score of each vector; infinity if float64 overflows.
 
-        If entries were missing, these are expected values. The part of T² that comes from the uncertainty of the
-        missing entries is `missing_t2`; the residual already contains its part.
+        For vectors with missing entries, these are expected values.
         """
         model = self.model
         return compute_scores(
@@ -223,31 +215,27 @@ class Projected:
 
     @cached_property
     def log_likelihood(self) -> F64:
-        """The log-density of each vector by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2.
-
-        The score is yᵀΣ⁻¹y, the squared Mahalanobis distance from the mean, where y = D(v − m) has the covariance Σ.
-        """
+        """The log-density of each vector by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2."""
         model = self.model
         d = model.seen_dimensions
-        # The variances along the axes, each at least that of rounding. A model may have more axes than seen dimensions.
         variance = model.floored_variance[:d]
         log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
-        if model.scale is not None:  # the scale of a dimension that was never seen is 1, which adds 0
+        if model.scale is not None:  # an unseen dimension has the scale 1
             log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 
-    @np.errstate(all="ignore")  # a vector with huge numbers has contributions of infinity or NaN, without a warning
+    @np.errstate(all="ignore")  # huge numbers may give infinity or NaN
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
-        """Find the dimensions that contribute most to T² and to SPE of each vector, `limit` for each of the two.
+        """Find the `limit` dimensions that contribute most to T² of each vector, and to SPE.
 
         Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
         """
         components = self.model.components
-        variance = self.model.floored_variance  # along the axes, at least that of rounding, so that no division is by 0
+        variance = self.model.floored_variance
         dimensions = []
         t2 = []
         spe = []
-        for start in range(0, max(len(self.vectors), 1), _ROWS):  # without vectors, one empty step
+        for start in range(0, max(len(self.vectors), 1), _ROWS):  # at least one step
             Y = self.model.centre(self.vectors[start : start + _ROWS])
             largest_dimensions, contributions = projection.find_largest_contributions(Y, components, variance, limit)
             dimensions.append(largest_dimensions)

@@ -69,26 +69,24 @@ class PastScores:
         return 1 / (1 + self.weight)
 
     def with_scores(self, scores: Scores, kept: float = 1.0) -> "PastScores":
-        """Return the histograms with n more scores.
+        """Return the histograms with more scores.
 
-        Older scores keep the share `kept` of their weight, and lose 1/WINDOW of it with each of the n scores.
+        Older scores keep the share `kept` of their weight, and fade with each new score.
         """
         older_weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
-        new_counts = []  # for each of the histograms, the number of scores in each bin
+        new_counts = []
         for values in scores:
             bins, _ = _find_bins(values)
             new_counts.append(np.bincount(bins, minlength=BINS))
         return PastScores(older_weights + new_counts)
 
     def p_values(self, scores: Scores) -> Scores:
-        """Return the p-value of each of n scores: near 0 if the vector is unusual, 1 if there are no past scores."""
+        """Return the p-value of each score: near 0 if the vector is unusual, 1 without past scores."""
         p = []
-        # A histogram for each kind of score: T², SPE and score.
         for weights, weights_above, values in zip(self.weights, self._weights_above, scores, strict=True):
-            bins, part_above = _find_bins(values)  # `part_above`: the share of the bin's width that is above the value
-            # The sums begin with 1, which is the new score itself.
-            at_least_as_high = 1 + weights_above[bins] + part_above * weights[bins]
-            all_scores = 1 + weights_above[0] + weights[0]  # the bin 0 and all bins above
+            bins, part_above = _find_bins(values)
+            at_least_as_high = 1 + weights_above[bins] + part_above * weights[bins]  # 1: the new score
+            all_scores = 1 + weights_above[0] + weights[0]
             p.append(at_least_as_high / all_scores)
         return Scores(*p)
 
@@ -99,20 +97,17 @@ class PastScores:
 
 
 def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
-    """Find the bin of each value, and the part of the bin that is above the value, 0 … 1.
+    """Find the bin of each value, and the part of the bin above the value, 0 … 1.
 
-    The first and the last bin also hold the values beyond the histogram. Such a value counts as the lower end of its
-    bin, so the part above is 1.
+    A value beyond the histogram goes into the first or last bin.
     """
     limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
-    half_value, exponent = np.frexp(limited)  # limited = half_value · 2^exponent, with half_value in ½ … 1
-    value = 2 * half_value  # within its octave, 1 … 2
+    half_value, exponent = np.frexp(limited)
+    value = 2 * half_value
     octave = exponent - 1 - _LOWEST
-    # Which bin of the octave: `_LOWER_ENDS` are the lower ends of the bins between 1 and 2.
     within_octave = np.searchsorted(_LOWER_ENDS, value, side="right") - 1
-    # The upper limit of the histogram would be the lower end of a bin after the last, so it is put into the last bin.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + within_octave, BINS - 1).astype(np.intp)
-    edges = np.append(_LOWER_ENDS, 2.0)  # 2 is the upper end of the last bin of an octave
+    edges = np.append(_LOWER_ENDS, 2.0)
     lower_end = edges[within_octave]
     upper_end = edges[within_octave + 1]
     return bins, (upper_end - value) / (upper_end - lower_end)

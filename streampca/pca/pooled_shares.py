@@ -1,4 +1,8 @@
-"""Computes the share that each of two merged states has in pooled moments, if entries were missing in their streams."""
+"""Computes the share that each of two merged states has in pooled moments, if entries were missing in their streams.
+
+With the share s_j of the messages that show entry j, the entry counts by e_j = min(N_jj, (s_j/0.1)²), and a pair of
+entries by min(N_ij, e_i, e_j). Shares of pairs are packed; if Σ is not kept, there are only shares of entries, (d,).
+"""
 
 import numpy as np
 
@@ -10,38 +14,25 @@ _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, 
 
 
 def compute_added_share(before: State, added: State, past: float, new: float) -> F64 | None:
-    """Compute the share of the state `added` in the pooled covariance of each pair of entries, packed.
+    """Compute the share of the state `added` in the pooled covariance of each pair of entries.
 
-    This is new · known_added/(new · known_added + past · known_before), where `past` and `new` are the shares of the
-    two states in the weight, and known_… is the share of a state's weight that counts for the pair. If Σ is not kept,
-    the result has a share for each entry instead, (d,). Returns None if the share is `new` everywhere.
+    `past` and `new` are the weights of the states. None means `new` everywhere.
     """
     known_before = _compute_known_shares(before)
     known_added = _compute_known_shares(added)
     if known_before is None and known_added is None:
         return None
-    # None stands for 1 everywhere.
     added_weight = new * (1.0 if known_added is None else known_added)
     weight = added_weight + past * (1.0 if known_before is None else known_before)
     return np.asarray(added_weight / np.where(weight > 0, weight, 1.0))
 
 
 def _compute_known_shares(state: State) -> F64 | None:
-    """Compute the share of a state's weight that counts in a merge for each pair of entries, packed.
-
-    N_ij (`state.known`) is the share of the weight for which both entries have been known, and s_j is the share of the
-    messages that show entry j. An entry counts less if fewer than a tenth of the messages show it:
-
-        entry j counts by e_j = min(N_jj, (s_j/0.1)²)
-        a pair counts by min(N_ij, e_i, e_j)
-
-    If no message has shown both entries of a pair, N_ij is 0. Then the pair counts by 10⁻¹⁵ min(e_i, e_j), or by 0 if
-    Σ_ij is 0, too. If Σ is not kept, the result is e (d,). Returns None if all of the weight counts everywhere.
-    """
-    entry_shares = state.known_entries  # N_jj; 1 if each entry was always known
-    if state.missing is not None:  # an entry is known from its first message on, however few messages show it later
+    """Compute the share of a state's weight that counts for each pair of entries, packed; None means 1."""
+    entry_shares = state.known_entries
+    if state.missing is not None:
         shown_share = 1 - state.missing
-        entry_shares = np.minimum(entry_shares, np.square(shown_share / _RARELY_SHOWN_SHARE))  # e
+        entry_shares = np.minimum(entry_shares, np.square(shown_share / _RARELY_SHOWN_SHARE))
     if state.known is None and entry_shares.min() >= 1:
         return None
     if state.covariance is None:
@@ -49,18 +40,13 @@ def _compute_known_shares(state: State) -> F64 | None:
     share_of_rarer_entry = np.minimum.outer(entry_shares, entry_shares)[np.tril_indices(len(entry_shares))]
     if state.known is None:
         return share_of_rarer_entry
-    # If no message has shown both entries of a pair, its Σ_ij comes from filled messages alone. So the pair counts so
-    # little that any state with messages that show both outweighs it. If Σ_ij is 0, nothing is known of the pair.
+    # A pair that only filled messages show hardly counts.
     share_if_filled = np.where(state.covariance != 0, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
     return np.where(state.known > 0, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
 
 
 def pool_shares(before: F64 | None, past: float, added: F64 | None, new: float, *, if_none: float) -> F64 | None:
-    """Return past · before + new · added, (n,), where None stands for the number `if_none` everywhere.
-
-    This pools a quantity of two states, which have the shares `past` and `new` of the weight. If both are None, the
-    result is None.
-    """
+    """Return past · before + new · added, (n,), where None stands for the number `if_none`."""
     if before is None and added is None:
         return None
     before_or_constant = if_none if before is None else before

@@ -45,19 +45,16 @@ class PooledCovariance:
     def __init__(self, columns: int, uncut_rows: int = 0) -> None:
         """Prepare to pool states of up to `columns` columns.
 
-        If the states do not keep their covariance Σ, the pool collects their columns as the rows of a matrix R, and
-        replaces the rows by fewer when there are too many. Up to `uncut_rows` rows are never replaced.
+        Up to `uncut_rows` rows are never replaced by leading axes.
         """
-        # The largest number of leading axes that replace rows: no fewer than the spare columns that a state has.
         self._columns_kept = max(columns, SPARE_WITHOUT_COVARIANCE)
         self._most_rows = max(2 * self._columns_kept, uncut_rows)
-        self._pooled = State.empty(0)  # the moments of all states so far, without C and D
-        self._holds_several_states = False  # a single state is returned as it was learned
-        # If Σ is not kept, the pooled covariance is RᵀR plus `_variance_outside` in all directions.
-        self._rows: list[_ScaledRows] = []  # R, in parts
+        self._pooled = State.empty(0)
+        self._holds_several_states = False
+        # Without Σ, the pooled covariance is RᵀR plus `_variance_outside` in all directions.
+        self._rows: list[_ScaledRows] = []
         self._variance_outside = 0.0
-        # D (d,), one over standard deviations: all rows are in the units of the data times D. None: not standardised.
-        self._scale: F64 | None = None
+        self._scale: F64 | None = None  # D of the rows
 
     @property
     def weight(self) -> float:
@@ -69,11 +66,7 @@ class PooledCovariance:
         self._pooled = replace(self._pooled, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
-
-        `_pooled` gets the moments: mean, Σ and counts. If Σ is not kept, each column of the state's factor C,
-        transposed, is added to `_rows`. When there are too many rows, they are replaced by their leading axes.
-        """
+        """Add a state, which counts with this share of its weight. The share and the weight must not be 0."""
         before = self._pooled
         added_weight = state.weight * share
         weight = before.weight + added_weight
@@ -81,24 +74,22 @@ class PooledCovariance:
         new = added_weight / weight
         if past:
             self._holds_several_states = True
-            moments = self._pool_moments_and_rows(state, past, new)  # also adds the columns of the state to `_rows`
-        else:  # the first state, or all states before have faded to the weight 0
-            self._replace_rows_by_columns(state)  # so `_rows` are only the columns of this state
+            moments = self._pool_moments_and_rows(state, past, new)
+        else:
+            self._replace_rows_by_columns(state)
             moments = state
         self._pooled = replace(
             moments,
-            C=before.C,  # empty: `_rows` are used instead
-            scale=None,  # D is in `_scale`
+            C=before.C,
+            scale=None,
             weight=weight,
             count=before.count + state.count,
-            # The sum of the squared shares of the messages in the weight. In the pool, the share of an earlier message
-            # is multiplied by `past`, and the share of a message of `state` by `new`.
             concentration=past**2 * before.concentration + new**2 * state.concentration,
             clipped=before.clipped + state.clipped,
         )
         row_count = sum(len(part.rows) for part in self._rows)
         if row_count > self._most_rows:
-            pooled = self.pooled_state()  # whose columns are the leading axes of all rows
+            pooled = self.pooled_state()
             self._replace_rows_by_columns(pooled)
 
     def _replace_rows_by_columns(self, state: State) -> None:
@@ -108,30 +99,23 @@ class PooledCovariance:
         self._scale = state.scale
 
     def _pool_moments_and_rows(self, state: State, past: float, new: float) -> State:
-        """Return the pooled state with its means, covariances and shares of missing entries after one more state.
+        """Return the pooled moments after one more state (docs/mathematics.md, section 7).
 
-        The earlier states have the share p of the weight, and `state` has the share n. With δ the step from the earlier
-        mean m₁ to the mean of `state`:
-
-            m = m₁ + nδ        Σ = pΣ₁ + nΣ₂ + pn δδᵀ
-
-        p and n are `past` and `new`, unless the states have known entries for different times: then each entry and each
-        pair of entries has its own p and n. If Σ is not kept, the columns of `state` are collected in `_rows` instead.
+        With the shares p and n of the past and the new state, and the step δ of the mean, Σ = pΣ₁ + nΣ₂ + pn δδᵀ.
         """
         before = self._pooled
         mean_step = state.mean - before.mean  # δ
-        p: F64 | float = past  # of each entry
-        n: F64 | float = new  # of each entry
-        # n of each pair of entries or, without Σ, of each entry. None: the share is `new` everywhere.
-        own_shares = compute_added_share(before, state, past, new)
+        p: F64 | float = past
+        n: F64 | float = new
+        own_shares = compute_added_share(before, state, past, new)  # None: `new` everywhere
         if own_shares is not None:
             n = take_entries(own_shares, len(mean_step))
             p = 1 - n
-        weighted_step = np.sqrt(p * n) * mean_step  # √(pn) δ, whose outer product with itself is pn δδᵀ
+        weighted_step = np.sqrt(p * n) * mean_step
         variances = None
         if before.variances is not None and state.variances is not None:
             variances = p * before.variances + n * state.variances + np.square(weighted_step)
-        known = pool_shares(before.known, past, state.known, new, if_none=1.0)  # None stands for 1 everywhere
+        known = pool_shares(before.known, past, state.known, new, if_none=1.0)
         always_known = known is not None and known.min() > _ALWAYS_KNOWN
         if always_known:
             known = None
@@ -143,7 +127,7 @@ class PooledCovariance:
             + float(weighted_step @ weighted_step),
             covariance=None,
             variances=variances,
-            missing=pool_shares(before.missing, past, state.missing, new, if_none=0.0),  # None stands for 0 everywhere
+            missing=pool_shares(before.missing, past, state.missing, new, if_none=0.0),
             known=known,
         )
         if before.covariance is None or state.covariance is None:
@@ -153,68 +137,45 @@ class PooledCovariance:
             covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(weighted_step)
             return replace(pooled, covariance=covariance)
         covariance = _pool_pair_by_pair(before.covariance, state.covariance, mean_step, pair_shares=own_shares)
-        # Above, the total variances were pooled by `past` and `new`. Here each entry has its own share, so the total
-        # variance is the sum of the pooled variances of the entries.
         total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
         return replace(pooled, covariance=covariance, total_variance=total_variance)
 
     def _add_rows(self, state: State, past: float, new: float, weighted_step: F64) -> None:
-        """If Σ is not kept, add the columns of a state to the rows of R, and one more row for the step of the mean.
-
-        The earlier rows have the share `past` of the weight, and the rows of the state have the share `new`.
-        `weighted_step` (d,) is the row for the means, in the units of the data: its squares are the variances that the
-        step adds to the entries.
-        """
-        # `rows` are the columns of the state, transposed. The covariance of the state is rowsᵀrows, plus the variance
-        # `outside` in all directions.
+        """If Σ is not kept, add the columns of a state to the rows R, and `weighted_step` for the means."""
         rows, outside = state.split_covariance()
         step_row = weighted_step
-        if self._scale is not None and state.scale is not None:  # standardised: change to the units of `_rows`
+        if self._scale is not None and state.scale is not None:
             ratio = self._scale / state.scale
             rows = rows * ratio
-            outside *= compute_variance_factor(ratio)  # one number for all directions, so only a typical factor
+            outside *= compute_variance_factor(ratio)
             step_row = weighted_step * self._scale
         earlier = [_ScaledRows(np.sqrt(past) * part.factor, part.rows) for part in self._rows]
         self._rows = [*earlier, _ScaledRows(np.sqrt(new), rows), _ScaledRows(1.0, step_row[None])]
         self._variance_outside = past * self._variance_outside + new * outside
 
     def state(self, columns: int, dtype: Any = np.float64) -> State:
-        """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0.
-
-        If no state has known two entries together, their covariance is computed from third entries, each of which was
-        known with both.
-        """
+        """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0."""
         state = self._pooled
-        if self._holds_several_states:  # the state of a single stream stays as it was learned
+        if self._holds_several_states:  # a single state stays as it was learned
             state = _complete_covariance(state)
-        # If Σ is not kept, the first call computes the columns from `_rows`, and the second changes nothing. If Σ is
-        # kept, the second call computes the columns from Σ.
         state = self._with_columns(state, columns)
         state = axes.decompose(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:
-        """Return the pooled state, so that it can be added to another pool. The weight must not be 0.
-
-        If Σ is kept, the state has only Σ and no columns, because another pool would not read them.
-        """
-        return self._with_columns(self._pooled, self._columns_kept)  # makes no columns if Σ is kept
+        """Return the pooled state, so that it can be added to another pool. The weight must not be 0."""
+        return self._with_columns(self._pooled, self._columns_kept)
 
     def _with_columns(self, state: State, columns: int) -> State:
-        """Complete the moments of the pool (`state`): add D, and up to `columns` columns C if Σ is not kept.
-
-        D are one over the standard deviations of the pooled entries, if the stream is standardised. If Σ is not kept,
-        the pooled covariance is RᵀR, plus the variance `_variance_outside` in all directions. The parts of R are in
-        `_rows`, each times a factor. So the columns are the leading axes of R, with this variance added.
-        """
-        state = replace(state, C=np.zeros((len(state.mean), 0)))  # no columns yet
+        """Complete the moments of the pool: add D and, if Σ is not kept, up to `columns` columns C."""
+        state = replace(state, C=np.zeros((len(state.mean), 0)))
         rows = self._rows
         outside = self._variance_outside
-        if self._scale is not None:  # standardised: change from the D of the rows to the D of the pooled entries
-            state, scale = rescale(state, state.entry_variances)  # puts the new D into the state
+        if self._scale is not None:
+            state, scale = rescale(state, state.entry_variances)
             ratio = scale / self._scale
             rows = [_ScaledRows(part.factor, part.rows * ratio) for part in rows]
-            outside *= compute_variance_factor(ratio)  # one number for all directions, so only a typical factor
+            outside *= compute_variance_factor(ratio)
         if state.covariance is None:
             C = _find_leading_axes(rows, columns)
             state = replace(state, C=add_variance(C, outside))
@@ -222,24 +183,18 @@ class PooledCovariance:
 
 
 def _pool_pair_by_pair(before: F64, added: F64, mean_step: F64, pair_shares: F64) -> F64:
-    """Pool two packed covariances if `added` has its own share n_ij in each pair of entries; return the sum, packed.
+    """Pool two packed covariances if `added` has its own share in each pair of entries.
 
-    δ (`mean_step`) is the mean of `added` less the mean of `before`. The new mean is n_jj δ_j from the mean of `before`
-    and (1 − n_jj) δ_j from the mean of `added`. First, each covariance is taken about the new mean: the products of
-    these distances are added. Then each pair is pooled by (1 − n_ij) · before + n_ij · added.
+    `mean_step` is the mean of `added` less the mean of `before`.
     """
-    entry_shares = take_entries(pair_shares, len(mean_step))  # n_jj
+    entry_shares = take_entries(pair_shares, len(mean_step))
     before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_step)
     added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_step)
     return (1 - pair_shares) * before_about_new_mean + pair_shares * added_about_new_mean
 
 
 def _complete_covariance(state: State) -> State:
-    """Fill in the covariances of pairs of which nothing is known, and limit correlations to ±1.
-
-    Nothing is known of two entries if no message has shown both, and Σ_ij is 0. Their covariance is computed from third
-    entries, each of which was known with both. A pair that only filled messages have shown keeps its Σ_ij.
-    """
+    """Fill in the covariances of pairs of which nothing is known, and limit correlations to ±1."""
     if state.known is None or state.covariance is None:
         return state
     d = len(state.mean)
@@ -251,29 +206,22 @@ def _complete_covariance(state: State) -> State:
 
 
 def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
-    """Compute up to `columns` leading axes of the rows, times their singular values, (d, r).
-
-    A Gram matrix is decomposed first, which is fast. If it is not accurate enough, and the rows are few, the rows
-    themselves are decomposed. Singular values that are only rounding are left out.
-    """
+    """Compute up to `columns` leading axes of the rows, times their singular values, (d, r)."""
     rows = np.vstack([part.factor * part.rows.astype(np.float64, copy=False) for part in parts])
     C = ritz.decompose_rows(
         rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
     )
     full_rank = min(rows.shape)
     variance = np.square(C).sum(axis=0)
-    # A Gram matrix has the squares of the singular values, of which the smallest are lost in the rounding of the
-    # largest: there may be too few axes, or an axis with a very small share of the largest variance.
+    # A Gram matrix loses the smallest singular values.
     has_all = len(variance) == min(columns, full_rank)
     is_accurate = len(variance) > 0 and has_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
-    has_too_many_rows = full_rank > UNCUT_ROWS  # to be decomposed themselves
+    has_too_many_rows = full_rank > UNCUT_ROWS
     if is_accurate or has_too_many_rows:
         return np.asarray(C, np.float64)
     if not full_rank:
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    # Columns shorter than `_SMALLEST_SINGULAR_VALUE` would have squares that underflow. Rounding may make a column a
-    # little shorter than its singular value, so the limit is twice as high.
-    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
+    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)  # rounding may shorten columns
     kept_count = int(np.sum(sigma[:columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -39,36 +39,25 @@ class Contributions(NamedTuple):
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
     """Fill the missing entries of each row y (n, d) with their expected values, in place.
 
-    Returns what the uncertainty of the filled entries adds to the expected T² and SPE, (n,) each. Let U be the axes
-    (`components`, transposed) and Λ their variances, Φ = U(Λ − σ²)^½, and Φ_o and Φ_m its rows for the observed entries
-    o and the missing entries m of y. By probabilistic PCA, with Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
+    Returns what their uncertainty adds to the expected T² and SPE, (n,) each.
 
-        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹        Φ = U(Λ − σ²)^½
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
-    has_signal = variance > sigma2  # along the other axes Φ counts as 0, so they are left out
+    has_signal = variance > sigma2
     U = components.T[:, has_signal].astype(np.float64)
     variance = variance[has_signal]
-    root = np.sqrt(variance - sigma2)  # (Λ − σ²)^½
+    root = np.sqrt(variance - sigma2)
     Phi = U * root
     incomplete_rows = np.flatnonzero(np.isnan(centred).any(axis=1))
     for start in range(0, len(incomplete_rows), _FILLED_ROWS):
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
-        y = np.where(missing, 0.0, centred[rows])  # so that Φᵀy is Φ_oᵀy_o
-        # Φ_oᵀΦ_o (b, k, k): the second factor is, for each of b rows, Φ with zeros for missing entries, (b, d, k).
-        Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])
-        # For each row, Ψ = B diag(eigenvalues) Bᵀ, and σ²Ψ = B diag(sigma2_eigenvalues) Bᵀ.
-        B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
-        B_transposed = np.swapaxes(B, 1, 2)
-        # BᵀΨΦ_oᵀy_o, as rows (b, 1, k). `y[:, None] @ Phi` is one product for each row, so that no other row changes
-        # the bits of a row.
-        coordinates = eigenvalues[:, None] * (y[:, None] @ Phi @ B)
-        expected = (coordinates @ B_transposed @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o (b, d)
-        centred[rows] = np.where(missing, expected, y)
-        sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed  # σ²Ψ (b, k, k)
-        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m (b, k, k)
+        known = np.where(missing, 0.0, centred[rows])
+        expected, sigma2_Psi = _predict_entries(known, missing, Phi, sigma2)
+        centred[rows] = np.where(missing, expected, known)
+        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
         added_t2[rows], added_spe[rows] = _compute_uncertainty(
             U_Phi=U_Phi,
             sigma2_Psi=sigma2_Psi,
@@ -80,18 +69,27 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     return added_t2, added_spe
 
 
-def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
-    """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ, for each of b rows.
+def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: float) -> tuple[F64, F64]:
+    """Predict all entries of rows from their `known` entries (b, d), with 0 for the missing ones.
 
-    Φ (d, k) are the axes times the standard deviations of their coordinates, and Φ_o are its rows of the entries that a
-    message shows. `Phi_Phi_o` (b, k, k) holds Φ_oᵀΦ_o of each message. B is (b, k, k), the eigenvalues (b, k) each.
-
-    If σ² is only rounding, the observed entries may not determine the coordinates along some eigenvectors. Along these,
-    Ψ counts as 0, so that entries are filled with the mean. σ²Ψ, the variance of the coordinates, counts as 1, as if no
-    entry was observed.
+    Returns ΦΨΦ_oᵀy_o (b, d), and σ²Ψ (b, k, k).
     """
-    S, B = np.linalg.eigh(Phi_Phi_o)  # eigenvalues and eigenvectors of Φ_oᵀΦ_o
-    # Not determined: beside the largest eigenvalue of Φ_oᵀΦ_o, this one is so small that it is only rounding.
+    Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o
+    B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
+    B_transposed = np.swapaxes(B, 1, 2)
+    # One product for each row, so that its rounding does not depend on other rows.
+    coordinates = eigenvalues[:, None] * (known[:, None] @ Phi @ B)
+    expected = (coordinates @ B_transposed @ Phi.T)[:, 0]
+    sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed
+    return expected, sigma2_Psi
+
+
+def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
+    """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ.
+
+    Coordinates that the observed entries do not determine get the variance 1.
+    """
+    S, B = np.linalg.eigh(Phi_Phi_o)
     is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
     eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)
     return B, eigenvalues, np.where(is_determined, sigma2 * eigenvalues, 1.0)
@@ -100,43 +98,27 @@ def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # no
 def _compute_uncertainty(
     U_Phi: F64, sigma2_Psi: F64, missing: NDArray[Any], root: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
-    """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,) each.
+    """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    T² grows by the variances of the filled entries along the axes, divided by the variances λ of the axes. SPE grows by
-    their variance in all other directions. The arguments are, with the rows U_m of the axes for the missing entries:
-
-        root           (k,)         (Λ − σ²)^½: the standard deviations of coordinates, less noise
-        U_Phi          (b, k, k)    U_mᵀΦ_m, where Φ_m = U_m diag(root)
-        sigma2_Psi     (b, k, k)    σ²Ψ: the covariance of the coordinates, given the observed entries
-        missing        (b,)         the number of missing entries
-        variance       (k,)         λ
-
-    The filled entries of a row have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
+    The filled entries have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
     """
-    # The diagonal of U_mᵀ Cov U_m = σ² U_mᵀU_m + U_mᵀΦ_m (σ²Ψ) Φ_mᵀU_m. Column j of U_mᵀΦ_m is column j of U_mᵀU_m,
-    # times root_j.
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
-    along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)
-    # tr Cov = σ² · missing + tr (Φ_mᵀΦ_m)(σ²Ψ). The trace of a product of symmetric matrices is the sum of the products
-    # of their entries.
-    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, because Φ_mᵀ = diag(root) U_mᵀ
+    along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
     trace_along_Phi = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
-    trace = sigma2 * missing + trace_along_Phi
+    trace = sigma2 * missing + trace_along_Phi  # tr Cov
     t2 = (along_axes / variance).sum(axis=1)
     spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
     return t2, spe
 
 
 def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
-    """Compute the coordinates, squared residuals and squared norms of centred rows (n, d). Overwrites the rows.
-
-    `axes` (d, k) are the `components` (k, d) as columns: products with a transposed view would be slower.
-    """
+    """Compute the coordinates, squared residuals and squared norms of centred rows (n, d), which are overwritten."""
     coordinates = multiply_in_tiles(centred, axes)
     norm = np.vecdot(centred, centred)
     residual: Array = norm - np.vecdot(coordinates, coordinates)
     is_small = ~(residual > _SMALL * norm)  # also if the residual is NaN
-    if is_small.any():  # small residuals are computed from the rows less their projections
+    if is_small.any():
         centred -= multiply_in_tiles(coordinates, components)
         residual = np.where(is_small, np.vecdot(centred, centred), residual)
     return coordinates, residual, norm
@@ -150,14 +132,14 @@ def compute_scores(coordinates: Array, residual: Array, missing_t2: F64, varianc
 
 
 def multiply_in_tiles(rows: Array, matrix: Array) -> Array:
-    """Return rows @ matrix, computed in a product for each tile of `GEMM_ROWS` rows, and one for the remaining rows.
+    """Return rows @ matrix, computed in tiles of `GEMM_ROWS` rows.
 
-    So the rounding of a row does not depend on how many rows there are, unless it is among the remaining rows.
+    So the rounding of a row in a whole tile does not depend on how many rows there are.
     """
     n, d = rows.shape
     k = matrix.shape[1]
     product = np.empty((n, k), np.result_type(rows, matrix))
-    in_tiles = n - n % GEMM_ROWS  # number of rows in whole tiles
+    in_tiles = n - n % GEMM_ROWS
     if in_tiles:
         tiles = rows[:in_tiles].reshape(-1, GEMM_ROWS, d)
         np.matmul(tiles, matrix, out=product[:in_tiles].reshape(-1, GEMM_ROWS, k))
@@ -167,11 +149,9 @@ def multiply_in_tiles(rows: Array, matrix: Array) -> Array:
 
 
 def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
-    """Return a matrix with the vectors (n, d) in the rows at these ascending indices, and zeros in all other rows.
+    """Return a matrix with the vectors (n, d) in the rows at these ascending indices.
 
     Its number of rows is a multiple of `GEMM_ROWS`.
-
-    `multiply_in_tiles` then gives a vector the same bits in every batch, if its index modulo `GEMM_ROWS` is the same.
     """
     tile_count = int(indices[-1]) // GEMM_ROWS + 1
     rows = np.zeros((tile_count * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
@@ -182,20 +162,17 @@ def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
 def find_largest_contributions(
     centred: Array, components: Array, variance: F64, limit: int
 ) -> tuple[NDArray[np.intp], Contributions]:
-    """Find the dimensions that contribute most to T² and to SPE of each row y, `limit` for each of the two.
+    """Find the `limit` dimensions that contribute most to T² of each row, and to SPE.
 
-    Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value. A
-    contribution to SPE is the squared residual with the sign of the residual. This takes several times the rows'
-    memory.
+    Returns the dimensions (2, n, limit), those for T² first, and their contributions, by falling absolute value.
     """
     coordinates = multiply_in_tiles(centred, components.T)
     residual = centred - multiply_in_tiles(coordinates, components)
-    t2 = centred * multiply_in_tiles(coordinates / variance, components)  # contributions of all dimensions, (n, d)
+    t2 = centred * multiply_in_tiles(coordinates / variance, components)
     spe = np.copysign(residual**2, residual)
     t2_dimensions = np.argsort(-np.abs(t2), axis=1, kind="stable")[:, :limit]
     spe_dimensions = np.argsort(-np.abs(spe), axis=1, kind="stable")[:, :limit]
     largest_t2 = np.take_along_axis(t2, t2_dimensions, axis=1)
     largest_spe = np.take_along_axis(spe, spe_dimensions, axis=1)
-    # T² is in float64 already, because `variance` is.
     largest = Contributions(t2=largest_t2, spe=largest_spe.astype(np.float64, copy=False))
     return np.stack([t2_dimensions, spe_dimensions]), largest

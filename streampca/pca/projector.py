@@ -54,17 +54,17 @@ class Projector:
         return Y if self.scale is None else np.multiply(Y, self.scale, out=Y)
 
     def project(self, vectors: Array) -> tuple[Array, Array]:
-        """Compute coordinates (n, k) of complete vectors, and squared distances (n,) from the span of the components.
+        """Compute coordinates (n, k) and squared residuals (n,) of complete vectors.
 
         Vectors of float32 are projected in single precision.
         """
-        # Parts are whole tiles of `GEMM_ROWS`, so that where a part begins does not change the rounding of a row.
+        # Parts of whole tiles do not change the rounding of a row.
         numbers_per_tile = GEMM_ROWS * len(self.mean)
         tiles_per_part = max(_NUMBERS_PER_PART // numbers_per_tile, 1)
         rows_per_part = tiles_per_part * GEMM_ROWS
         is_single = vectors.dtype == np.float32
         project = self._project_in_single_precision if is_single else self._project_in_double_precision
-        starts = range(0, max(len(vectors), 1), rows_per_part)  # without vectors there is one part, which is empty
+        starts = range(0, max(len(vectors), 1), rows_per_part)  # at least one part
         parts = [project(vectors[start : start + rows_per_part]) for start in starts]
         coordinates = np.concatenate([coordinates for coordinates, _ in parts])
         residual = np.concatenate([residual for _, residual in parts])
@@ -76,16 +76,15 @@ class Projector:
         return coordinates, residual
 
     def _project_in_single_precision(self, vectors: Array) -> tuple[Array, Array]:
-        """Compute coordinates (n, k) and residuals (n,) in float32, without the error of a mean rounded to float32.
+        """Compute coordinates (n, k) and residuals (n,) in float32.
 
         Rows whose squares would overflow or underflow are computed in double precision.
         """
         single = self._in_single_precision
         Y = np.subtract(vectors, single.mean, order="C")
-        Y -= single.mean_error  # what rounding the mean to float32 has cut off
+        Y -= single.mean_error
         if single.scale is not None:
             Y *= single.scale
-        # `axes` are the components as columns, (d, k). `squared_norm` is ‖y‖² of each row y of Y.
         coordinates, residual, squared_norm = project_rows(Y, axes=single.axes, components=single.components)
         is_in_range = (squared_norm > _SMALLEST_NORM) & np.isfinite(squared_norm)
         coordinates = coordinates.astype(np.float64)

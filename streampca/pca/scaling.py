@@ -18,12 +18,11 @@ _MOST_ROUNDING = 2.0**20  # messages after which the rounding error of a running
 
 
 def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
-    """Compute D = 1/standard deviation from the variances and means of the entries, (d,) each; 1 for a constant entry.
+    """Compute D = 1/standard deviation of each entry, (d,); 1 for a constant entry.
 
-    An entry counts as constant if its variance may be only the rounding of a large mean. This is the rule of
-    scikit-learn's StandardScaler. It also counts as constant if the square of its D would overflow.
+    A variance that may be only the rounding of a large mean counts as 0.
     """
-    messages = min(weight, _MOST_ROUNDING)  # rounding errors grow with the number of messages, up to this limit
+    messages = min(weight, _MOST_ROUNDING)
     rounding = messages * _EPS * variance + (messages * _EPS * mean) ** 2
     varies = variance > np.maximum(rounding, _SMALLEST)
     return np.asarray(1.0 / np.sqrt(np.where(varies, variance, 1.0)))
@@ -32,43 +31,36 @@ def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
 def choose_scale(state: State, V: Array) -> F64:
     """Return D (1/standard deviation of each entry) for the block V (n, d).
 
-    It is the D of the state, except for entries that were constant so far. Their D comes from the messages of the block
-    in which they differ from their mean.
+    For an entry that was constant so far, D comes from the block.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
-    standardised_variances = np.square(scale) * state.entry_variances  # about 1, and about 0 for a constant entry
+    standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 if constant
     is_constant = standardised_variances < 0.5
     if not is_constant.any():
         return scale
     values = V[:, is_constant].astype(np.float64)
     if state.count:
         mean = state.mean[is_constant]
-    else:  # the mean of the observed values; 0 if there are none
+    else:
         mean = np.nansum(values, axis=0) / np.maximum(np.isfinite(values).sum(axis=0), 1)
-    squares = np.nan_to_num(np.square(values - mean))  # 0 for a missing entry
-    differing_count = np.maximum((squares > 0).sum(axis=0), 1)  # messages that differ from the mean; 1 if none does
+    squares = np.nan_to_num(np.square(values - mean))
+    differing_count = np.maximum((squares > 0).sum(axis=0), 1)
     scale[is_constant] = compute_scale(variance=squares.sum(axis=0) / differing_count, mean=mean, weight=len(V))
     return scale
 
 
 def rescale(state: State, variances: F64) -> tuple[State, F64]:
-    """Compute D from the `variances` of the entries (d,); return the state with this D and its total variance, and D.
+    """Compute D from the `variances` of the entries (d,); return the state with this D, and D.
 
     The caller must multiply [C | F] by the new D, divided by the old one.
     """
-    # One over the standard deviation; 1 for a constant entry. Mean and weight say how much of a variance may be only
-    # the rounding errors of a large mean.
     scale = compute_scale(variances, state.mean, state.weight)
     total = float(np.maximum(scale**2 * variances, 0.0).sum())
     return replace(state, scale=scale, total_variance=total), scale
 
 
 def compute_variance_factor(ratio: F64) -> float:
-    """Return the factor by which the variance of a typical entry changes, if units change by the `ratio` D′/D (d,).
-
-    This is the median over the entries. With the mean, a few entries that begin to vary would change the factor without
-    limit.
-    """
+    """Return the factor by which the variance of a typical entry changes with the `ratio` D′/D (d,)."""
     return float(np.median(np.square(ratio)))
 
 

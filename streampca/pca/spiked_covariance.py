@@ -55,27 +55,20 @@ class Spikes(NamedTuple):
 def estimate_spikes(
     variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
 ) -> Spikes:
-    """Estimate the covariance of the stream from the variances λ (k,) along the axes of a model of this weight.
+    """Estimate the covariance of the stream from the variances λ (k,) along learned axes.
 
-    Let the noise have variance 1 in n directions, with γ = n/weight. An axis with λ ≤ (1 + √γ)² fits noise alone. An
-    axis with λ = (1 + t)(1 + γ/t) is near an axis of the stream with variance 1 + t. The n directions are all except
-    the axes above the noise. The noise and the axes above it depend on each other, so they are computed in turn.
-    docs/mathematics.md, section 10.
+    The strength t of an axis follows from λ = σ²(1 + t)(1 + γ/t).
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0
     for _ in range(_ROUNDS):
         gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
-        # λ/σ² = (1 + t)(1 + γ/t) is the equation t² − bt + γ = 0 with b = λ/σ² − 1 − γ, and t is its larger solution.
-        # This equation has a solution if b ≥ 2√γ. An axis with a smaller b fits only noise, and counts with b = 2√γ.
+        # t is the larger solution of t² − bt + γ = 0.
         smallest_b = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
-        # √(b² − 4γ). The product of two roots cannot overflow, as b² can.
-        root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)
+        root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)  # √(b² − 4γ), without the overflow of b²
         t = (b + root) / 2
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
-        # Along the axes, new messages have less variance than the learned messages, which have λ. The difference is
-        # noise, and is counted in the other directions.
         sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
         axes_above_noise = int((b > smallest_b).sum())
     return spikes
@@ -86,13 +79,8 @@ def expect_t2_of_new_messages(
 ) -> float:
     """Return the mean of T² over messages that are not learned yet.
 
-    Along the axes, learned messages have `variance` (k,), and new messages have `variance_of_new_messages` (k,). T²
-    divides by the variance of the learned messages, so its mean is the sum of the ratios, times a factor. The factor is
-    needed because the covariances between the axes above the noise were fitted to the learned messages, too. It is the
-    factor of the mean of an inverse Wishart distribution. `weight` is the number of messages that the model counts for.
+    The last factor is that of the mean of an inverse Wishart distribution.
     """
-    # If a stream of n = `weight` messages has only noise of variance σ² in all d dimensions, the largest variance along
-    # a learned axis is σ²(1 + √(d/n))².
     largest_noise = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
     axes_above_noise = int((variance > largest_noise).sum())
     return float((variance_of_new_messages / variance).sum()) * weight / max(weight - axes_above_noise - 1, 1.0)

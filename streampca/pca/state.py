@@ -55,7 +55,7 @@ class State:
         d = len(self.mean)
         if self.known is None:  # every entry has always been known
             return np.full(d, float(self.count > 0))
-        return take_entries(self.known, d)  # if `known` has a share for each pair of entries, its diagonal
+        return take_entries(self.known, d)
 
     @property
     def seen_dimensions(self) -> int:
@@ -80,8 +80,7 @@ class State:
     def variance_outside(self) -> float:
         """The mean variance along the directions outside of the columns of C.
 
-        It is limited to the variance of the last column, which is the smallest of the columns. The covariance is taken
-        as CCᵀ, plus this variance in all other directions.
+        It is at most the variance of the last column.
         """
         directions_outside = self.seen_dimensions - self.rank
         if directions_outside <= 0 or not self.rank:
@@ -90,11 +89,7 @@ class State:
         return float(np.clip(mean, 0.0, self.variance[-1]))
 
     def split_covariance(self) -> tuple[Array, float]:
-        """Return rows R (r, d) and a variance s, so that RᵀR + sI is the covariance of the state.
-
-        The covariance is CCᵀ, plus the variance s in the directions outside of the columns of C. So the rows of R are
-        these columns, with s taken off their variances.
-        """
+        """Return rows R (r, d) and a variance s, so that RᵀR + sI is the covariance of the state."""
         s = self.variance_outside
         return add_variance(self.C, -s).T, s
 
@@ -102,7 +97,7 @@ class State:
     def C_pinv(self) -> Array:  # noqa: N802
         """The pseudo-inverse of the factor, C† = (CᵀC)⁻¹ Cᵀ, (r, d)."""
         length = np.sqrt(self.variance)
-        unit = self.C / length  # columns of length 1 have a well-conditioned product
+        unit = self.C / length
         return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
 
 

@@ -68,16 +68,13 @@ class BearerTokens:
             raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
 
     def _find_scopes(self, authorization: str) -> frozenset[str]:
-        """Return the scopes of the token in an Authorization header.
-
-        Raises `AccessError` if the header has no token, or a token that the file does not hold.
-        """
+        """Return the scopes of the token in an Authorization header. Raises `AccessError` if it has no known token."""
         self._reread_if_changed()
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         digest = hashlib.sha256(token.encode("latin-1")).digest()
         token_scopes = None
-        # The token is compared with all known ones, so that the time of an answer does not tell how close a guess is.
+        # Compare all digests, so that the time of an answer does not help to guess a token.
         for known_digest, scopes in self._scopes_by_digest.items():
             if hmac.compare_digest(known_digest, digest):
                 token_scopes = scopes
@@ -98,8 +95,7 @@ class BearerTokens:
     def _reread_if_changed(self) -> None:
         """Read the file again if it has changed, at most once a second.
 
-        If the file cannot be read, the known tokens stay valid, even a token that was removed from the file. After a
-        second the file is tried again, since `_version` is still the version that was read.
+        While the file cannot be read, the known tokens stay valid.
         """
         with self._lock:
             if self._clock() - self._checked_at < _CHECK_FILE_EVERY_S:

@@ -26,32 +26,27 @@ class KeepAliveConnection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """At the limit of connections, end an idle connection, and accept this new connection.
-
-        Close the new connection if it sends no request within `REQUEST_TIMEOUT_S`.
-        """
-        # uvicorn answers requests with 503 while `limit_concurrency` or more connections are open, this one included.
+        """Accept this connection. At the limit of connections, end an idle one first."""
         count = len(self.connections) + 1  # with this connection
-        if count >= (self.limit_concurrency or math.inf):  # None: no limit
+        # From this limit on, uvicorn answers requests with 503.
+        if count >= (self.limit_concurrency or math.inf):
             self._end_longest_idle()
         super().connection_made(transport)
         self.loop.call_later(REQUEST_TIMEOUT_S, self._close_without_request)
 
     def _end_longest_idle(self) -> None:
         """End the connection that has been idle for longest, if any is idle."""
-        # When a connection becomes idle, uvicorn schedules its end in `timeout_keep_alive_task`. So the connection that
-        # would end first has been idle for longest.
-        connections: list[Any] = list(self.connections)  # their type does not declare the task
+        connections: list[Any] = list(self.connections)
+        # When a connection becomes idle, uvicorn schedules its end: `timeout_keep_alive_task`.
         idle = [connection for connection in connections if getattr(connection, "timeout_keep_alive_task", None)]
         if idle:
             longest_idle = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
-            # Cancel its scheduled end. Otherwise, a second new connection would choose it again, before it has ended.
-            longest_idle._unset_keepalive_if_required()
-            longest_idle.transport.abort()  # `close` would wait until a TLS client has closed its side, too
+            longest_idle._unset_keepalive_if_required()  # it must not be chosen twice
+            longest_idle.transport.abort()  # `close` would wait for a TLS client
 
     def _close_without_request(self) -> None:
         """Close the connection unless its first request has come."""
-        if self.scope is None:  # h11's protocol sets it for each request
+        if self.scope is None:  # each request sets it
             self.timeout_keep_alive_handler()
 
 
@@ -62,12 +57,9 @@ class ShortConnection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """End the connection after `SHORT_CONNECTION_S`, so that clients that hang cannot keep it open.
-
-        If this is the connection number `limit_concurrency`, end it at once: uvicorn would answer it only with 503.
-        """
+        """End the connection after `SHORT_CONNECTION_S`; at the limit of connections, at once."""
         super().connection_made(transport)  # adds this connection to `connections`
-        if len(self.connections) >= (self.limit_concurrency or math.inf):  # None: no limit
+        if len(self.connections) >= (self.limit_concurrency or math.inf):
             transport.abort()
         else:
             self.loop.call_later(SHORT_CONNECTION_S, transport.abort)
@@ -78,7 +70,7 @@ def create_server(
 ) -> uvicorn.Server:
     """Create a server of an ASGI application, which `serve` runs.
 
-    `context` is the TLS context, or None without TLS. `options` are further options of `uvicorn.Config`.
+    `context` is None without TLS. `options` are further options of `uvicorn.Config`.
     """
     config = uvicorn.Config(
         app,
@@ -87,12 +79,12 @@ def create_server(
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # no answer depends on the client's address or scheme
+        proxy_headers=False,
         ws="none",
         limit_concurrency=max_connections,
         **options,
     )
-    config.load()  # if not called here, `serve` would call it, and it would set `ssl` to None, as no files are given
+    config.load()  # before `ssl` is set, which it would replace by None
     config.ssl = context
     return uvicorn.Server(config)
 

@@ -43,16 +43,13 @@ class KernelAlarm:
     def start(self) -> None:
         """Create the timer, which does not run before `renew` is called.
 
-        When the timer runs out, the C function `alarm` is called, and `_GRACE_S` seconds later the kernel sends
-        SIGALRM, which ends the process. The timer does not send SIGALRM itself, since it may have run out while the
-        process was stopped (a frozen container). The process then has `_GRACE_S` seconds to cancel the alarm. Raises
-        `OSError` if the kernel refuses a timer.
+        Raises `OSError` if the kernel refuses a timer.
         """
         if sys.platform != "linux":
             return
         self._c_library = ctypes.CDLL(None, use_errno=True)
         alarm = ctypes.cast(self._c_library["alarm"], ctypes.c_void_p)
-        # When the timer runs out, a thread of the C library calls alarm(_GRACE_S).
+        # When the timer runs out, alarm(_GRACE_S) is called.
         call_alarm = _SigEvent(kind=_SIGEV_THREAD, function=alarm, argument=_GRACE_S)
         self._timer = ctypes.c_void_p()
         result = self._c_library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(call_alarm), ctypes.byref(self._timer))
@@ -61,29 +58,25 @@ class KernelAlarm:
         self._let_alarm_end_process()
 
     def _let_alarm_end_process(self) -> None:
-        """Let SIGALRM, the signal of `alarm`, write the stacks of all threads and then end the process.
+        """Let SIGALRM write the stacks of all threads, and then end the process.
 
-        1. The C library's `_exit` becomes the handler of the signal. Without a handler, the first process of a
-           container would ignore the signal.
-        2. faulthandler's handler replaces `_exit` as the handler. faulthandler's handler writes the stacks, and then
-           calls the handler that it has replaced, as `_exit(14)`, since SIGALRM is signal 14.
+        Without a handler, the first process of a container would ignore the signal.
         """
         exit_at_once = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
-        self._c_signal = self._c_library.signal  # sets the handler of a signal, and returns the handler before
+        self._c_signal = self._c_library.signal
         self._c_signal.restype = ctypes.c_void_p
         self._handler_before = ctypes.c_void_p(self._c_signal(signal.SIGALRM, exit_at_once))
-        # With `chain`, faulthandler's handler calls the replaced handler `exit_at_once` at its end.
+        # With `chain`, faulthandler writes the stacks, and then calls `exit_at_once`.
         faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
 
     def renew(self, within_s: float) -> None:
         """Let the process end unless this method is called again within `within_s`."""
         if sys.platform != "linux":
             return
-        # Interval and time, each in seconds and nanoseconds. An interval of 0 means that the timer runs out only once.
-        interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)
-        old_time = None  # the kernel does not return the timer's old time
+        interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
+        old_time = None
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), old_time)
-        # Cancel the alarm that the timer has set if it ran out while the process was stopped.
+        # Cancel the alarm: the timer may have run out while the process was stopped.
         signal.alarm(0)
 
     def stop(self) -> None:
@@ -91,8 +84,7 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        # Cancel the alarm, which the timer has set by `alarm(_GRACE_S)` if it ran out before it was deleted.
-        signal.alarm(0)
+        signal.alarm(0)  # in case the timer has run out
         faulthandler.unregister(signal.SIGALRM)
-        # `_handler_before` is a pointer to a C function, which Python's `signal.signal` does not accept.
+        # Python's `signal.signal` does not accept a C function.
         self._c_signal(signal.SIGALRM, self._handler_before)

@@ -10,10 +10,9 @@ BACKLOG = 128  # connections that the kernel keeps until they are accepted
 
 
 def listen(host: str, port: int, port_setting: str) -> socket.socket:
-    """Return a socket that listens on the address.
+    """Return a socket that listens on the address. The host `::` means all addresses, of IPv4 as well.
 
-    The host `::` means all addresses of IPv6 and IPv4, or only those of IPv4 if the kernel has no IPv6. If the socket
-    cannot listen, raises `SettingsError`, which names the settings host and `port_setting`.
+    Raises `SettingsError`, which names `port_setting`.
     """
     has_ipv6_and_ipv4 = socket.has_dualstack_ipv6()
     if host == "::" and not has_ipv6_and_ipv4:
@@ -24,8 +23,7 @@ def listen(host: str, port: int, port_setting: str) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual_stack)
     except OSError as error:
         raise _explain_failure(error, f"{host}:{port}", port_setting) from None
-    # Accepted connections inherit this option. With Nagle's algorithm, the second answer on a kept-alive connection
-    # would wait 40 ms for an acknowledgement.
+    # Accepted connections inherit this option. Without it, answers wait 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
@@ -46,5 +44,5 @@ def _explain_failure(error: OSError, address: str, port_setting: str) -> Setting
 
 def format_address(listening: socket.socket) -> str:
     """Return the host and the port of a socket, as in a URL."""
-    host, port = listening.getsockname()[:2]  # an address of IPv6 has two more fields
+    host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -29,13 +29,10 @@ _MAX_REMEMBERED = 1000  # messages
 
 
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
-    """Log events of this level and above to `stream`, by default stderr.
-
-    On a terminal, events are text for people, else JSON. `_SILENCED_LOGGERS` log nothing, except with the level debug.
-    """
+    """Log events of this level and above to `stream`, by default stderr."""
     stream = stream or sys.stderr
     is_terminal = stream.isatty()
-    common: list[Processor] = [  # for every event, from structlog or the standard library
+    common: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -44,7 +41,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
         _add_logger_name,
     ]
     if is_terminal:
-        # Plain tracebacks show no local variables, which could hold a password.
+        # Other tracebacks show local variables, which may hold a password.
         plain = structlog.dev.plain_traceback
         for_people = structlog.dev.ConsoleRenderer(colors=True, sort_keys=False, exception_formatter=plain)
         renderers: list[Processor] = [for_people]
@@ -53,25 +50,22 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream)
     processors = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=processors))
-    # A repeated message of these loggers is logged at most once a minute.
     handler.addFilter(OncePerMinute("asyncio", "uvicorn.error", _TRACE_EXPORTER))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    # With CRITICAL, these loggers log nothing. With the level debug they log from INFO on, but never at DEBUG, where
-    # kafka-python logs everything that it sends, passwords included.
+    # Never DEBUG: kafka-python would log everything that it sends, passwords included.
     level_of_silenced = logging.INFO if level == "debug" else logging.CRITICAL
     for name in _SILENCED_LOGGERS:
         logging.getLogger(name).setLevel(level_of_silenced)
     if level == "debug":
-        # At DEBUG, asyncio logs which selector an event loop uses, which helps nobody.
         logging.getLogger("asyncio").setLevel(logging.INFO)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,  # a later call of configure must apply to every logger
+        cache_logger_on_first_use=False,  # so that `configure` can be called again
     )
 
 
@@ -98,14 +92,14 @@ class OncePerMinute(logging.Filter):
         if logged_at is not None and now - logged_at < _REPEAT_AFTER_S:
             return False
         if len(self._logged_at) >= _MAX_REMEMBERED:
-            self._logged_at.clear()  # all messages may be logged again; otherwise memory would grow
+            self._logged_at.clear()
         self._logged_at[message] = now
         return True
 
 
 def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Add the logger's name to events of other libraries, which log by the standard library."""
-    record = event.get("_record")  # structlog sets this LogRecord only for an event from the standard library's logging
+    record = event.get("_record")  # None for events of structlog
     if record is not None:
         event["logger"] = record.name
     return event
@@ -114,8 +108,7 @@ def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _to_json(event: EventDict, default: object = None, **_: object) -> str:
     """Return the event as a JSON object that begins with time, level and event.
 
-    A value of a type that JSON does not have becomes text. structlog calls this function like `json.dumps`, with the
-    arguments `default` and others, which are ignored.
+    structlog calls it like `json.dumps`, with arguments that are ignored.
     """
     first = {name: event[name] for name in ("timestamp", "level", "event") if name in event}
     return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -27,11 +27,10 @@ _MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 8 * 2**20, _M_TRIM_THRESHOLD: 64 * 2**20}
 def choose_openblas_kernels() -> None:
     """On an AMD processor with AVX-512, make OpenBLAS use its AVX-512 kernels, unless OPENBLAS_CORETYPE is set.
 
-    Call it before NumPy is imported. OpenBLAS does not know every AMD processor (Zen 5, as of 0.3.31) and then chooses
-    the kernels for Haswell, which are half as fast. For Intel's processors its own choice is good.
+    Call it before NumPy is imported. OpenBLAS 0.3.31 chooses slower kernels for Zen 5.
     """
     cpuinfo = _CPUINFO.read_text() if _CPUINFO.exists() else ""
-    first_processor, _, _ = cpuinfo.partition("\n\n")  # an empty line ends the entry of a processor
+    first_processor, _, _ = cpuinfo.partition("\n\n")
     if "AuthenticAMD" in first_processor and set(first_processor.split()) >= _AVX512:
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
 
@@ -41,10 +40,9 @@ def describe_openblas_kernels() -> str:
     from threadpoolctl import threadpool_info
 
     names = {library["architecture"] for library in threadpool_info() if library["internal_api"] == "openblas"}
-    # Without names, NumPy uses another library than OpenBLAS: the kernels in use are "not OpenBLAS's".
     in_use = " and ".join(sorted(names)) or "not OpenBLAS's"
     processor_flags = set(_CPUINFO.read_text().split()) if _CPUINFO.exists() else set()
-    has_avx512 = processor_flags >= _AVX512  # all of these flags
+    has_avx512 = processor_flags >= _AVX512
     are_slow = "Haswell" in names or "Zen" in names  # these kernels do not use AVX-512
     if has_avx512 and are_slow:
         return f"{in_use} on an AVX-512 processor: half as fast; set OPENBLAS_CORETYPE=SkylakeX"
@@ -52,20 +50,16 @@ def describe_openblas_kernels() -> str:
 
 
 def count_usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many cores the process may use, by its affinity and by the limit of its container, rounded up.
-
-    The container's limit is in files of the folder `cgroup`: in each period (µs) the process may compute for a quota
-    (µs). A quota of two periods means two cores.
-    """
+    """Return how many cores the process may use, by its affinity and by the limit of its container."""
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     for files in (_CGROUP_V2_LIMIT, _CGROUP_V1_LIMIT):
-        # The files of the other version do not exist. In version 2, "max" is the quota if there is no limit.
+        # Without a limit, the quota is "max" in version 2, −1 in version 1.
         with contextlib.suppress(OSError, ValueError):
             text = " ".join((cgroup / name).read_text() for name in files)
             quota, period = text.split()
-            has_limit = int(quota) > 0  # in version 1, -1 is the quota if there is no limit
+            has_limit = int(quota) > 0
             if has_limit:
                 count = min(count, math.ceil(int(quota) / int(period)))
     return count
@@ -80,16 +74,13 @@ def keep_freed_memory() -> None:
 
 
 def open_standard_streams() -> None:
-    """Open each standard stream that is closed.
-
-    Otherwise, the next file or socket would get the number of a stream, and libraries would print into it.
-    """
-    # The system gives a new file the lowest free number. If a stream is closed, this is the number of the stream.
+    """Open each standard stream that is closed. Otherwise, libraries would print into a file with its number."""
+    # A new file gets the lowest free number.
     descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= _STDERR:
         descriptor = os.open(os.devnull, os.O_RDWR)
-    os.close(descriptor)  # the last one is not a standard stream
-    # Python has set a stream to None that was closed when the process began. sys.stdin may stay None: nothing reads it.
+    os.close(descriptor)
+    # None: the stream was closed when Python began.
     sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
 
@@ -97,12 +88,12 @@ def open_standard_streams() -> None:
 def end_process(code: int) -> NoReturn:
     """Run the exit functions, and then end the process at once. If stdout cannot be flushed, a code of 0 becomes 1.
 
-    Python is not finalised: a Kafka client's thread that runs Python code during finalisation would crash the process.
+    Python is not finalised, since a thread of a Kafka client could crash it.
     """
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
-    except OSError as error:  # the disk is full
+    except OSError as error:
         if code == 0:
             print("streampca:", error, file=sys.stderr)  # noqa: T201
             code = 1

@@ -1,4 +1,4 @@
-"""The metrics registry of all roles, and the metrics of requests to an object store."""
+"""The metrics registry of all roles, and the metrics of requests to the store."""
 
 import platform
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ class LabelledRegistry(CollectorRegistry):
     def __init__(self, role: str, **labels: str) -> None:
         """`labels` are added to every sample. `role` becomes a label of only the metric streampca_build_info.
 
-        Alerts find processes by the label `role`, and not by Prometheus's label `job`, whose values users choose.
+        Alerts find processes by the label `role`: users choose the label `job`.
         """
         super().__init__()
         self._constant_labels = labels
@@ -34,7 +34,7 @@ class LabelledRegistry(CollectorRegistry):
             for sample in family.samples:
                 labels = {**self._constant_labels, **sample.labels}
                 samples.append(sample._replace(labels=labels))
-            family.samples = samples  # collectors make new families for each call, so no other call sees the change
+            family.samples = samples  # each call gets new families
             yield family
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
@@ -59,19 +59,19 @@ _DURATION_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 2
 
 
 class StoreMetrics:
-    """Counts and durations of requests to an object store. If the store is a folder, there are no such metrics."""
+    """Counts and durations of requests to a bucket, or to the store of a plug-in. A folder has no such metrics."""
 
     def __init__(self) -> None:
         # registry=None: `register` adds the metrics later to the registry of the process.
         self._requests = Counter(
             "streampca_store_requests_total",
-            "Requests to the object store, by operation and outcome (ok, missing or error).",
+            "Requests to the bucket or the plug-in's store, by operation and outcome (ok, missing or error).",
             ["operation", "outcome"],
             registry=None,
         )
         self._durations = Histogram(
             "streampca_store_request_duration_seconds",
-            "Duration of the requests to the object store, by operation.",
+            "Duration of the requests to the bucket or the plug-in's store, by operation.",
             ["operation"],
             registry=None,
             buckets=_DURATION_BUCKETS_S,

@@ -32,11 +32,9 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 def end_on_signals() -> None:
-    """End the process at once at SIGTERM and SIGINT.
+    """End the process at once at SIGTERM and SIGINT, with the exit code that a shell reports for the signal.
 
-    The exit code is 128 plus the number of the signal, as a shell reports it. The handlers do not raise an exception,
-    since it could be lost: while Numba compiles, at the start, Python code runs in callbacks from C and in finalizers,
-    where Python ignores exceptions.
+    An exception could be lost: Python ignores exceptions in finalizers and in callbacks from C.
     """
     for number in _SIGNALS:
         signal.signal(number, lambda signal_number, frame: os._exit(128 + signal_number))
@@ -85,7 +83,7 @@ class PreparedProcess(NamedTuple):
     def run_loop(self, loop: Callable[[], object], stop: Callable[[str], object]) -> None:
         """Run the loop of the process. At SIGTERM and SIGINT, `stop` is called with the name of the signal."""
         stop_on_signals(stop)
-        gc.freeze()  # the garbage collector does not scan what is imported and compiled by now
+        gc.freeze()  # do not scan what is imported and compiled by now
         loop()
 
 
@@ -93,15 +91,14 @@ class PreparedProcess(NamedTuple):
 def prepare_process() -> Iterator[PreparedProcess]:
     """Set up threads, memory, metrics and traces of the process.
 
-    If an error has ended a thread, it is raised when the block ends. BLAS gets one thread, so that each run gives the
-    same bits, and no threads compete for small blocks. Signals end the process at once, until
-    `PreparedProcess.run_loop` installs handlers that stop its loop.
+    If an error has ended a thread, it is raised when the block ends.
     """
-    end_on_signals()  # at once: before the loop runs, there is nothing to save
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)  # shorter than by default: threads that wait for the GIL get it sooner
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS)  # fewer collections than by default: nearly no object is in a cycle
+    end_on_signals()  # until `run_loop` replaces the handlers
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
+    # One thread of BLAS, so that each run gives the same bits.
     with ThreadFailures() as threads, threadpool_limits(1):
         yield PreparedProcess(_start_tracing(), threads)
         threads.raise_first_error()

@@ -26,8 +26,7 @@ class _ServerCertificate:
             self._files.append(client_authority)
         try:
             self._versions = read_file_versions(self._files)
-            # The server listens with `listening_context`, which never changes. Its callback gives each new connection
-            # `_current_context`, which is replaced when the files change.
+            # The callback of `listening_context` gives each connection `_current_context`.
             self.listening_context = self._read_context()
             self._current_context = self._read_context()
         except OSError as error:  # ssl.SSLError is a subclass
@@ -52,16 +51,14 @@ class _ServerCertificate:
                 self._versions = versions
                 log.info("certificate read again", file=str(self._certificate))
         except OSError as error:
-            # Certificate and key do not fit while they are replaced one after the other. This connection gets the old
-            # certificate, and the next connection tries again.
+            # Perhaps only one file is replaced yet. The next connection tries again.
             log.error("certificate not read again", file=str(self._certificate), error=str(error))
         connection.context = self._current_context
 
 
 def create_tls_context(folder: Path | None) -> ssl.SSLContext | None:
-    """Return a TLS context that gives each new connection the certificate in the folder; without a folder, None.
+    """Return a TLS context with the certificate in the folder, tls.crt and tls.key; without a folder, None.
 
-    The folder holds tls.crt and tls.key, named as in a Secret of Kubernetes. If it holds client-ca.crt at the start,
-    clients must have a certificate that this authority has signed. Raises `SettingsError`.
+    If the folder holds client-ca.crt, clients need a certificate of this authority. Raises `SettingsError`.
     """
     return None if folder is None else _ServerCertificate(folder).listening_context

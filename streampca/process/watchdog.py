@@ -37,14 +37,11 @@ class _Watch:
         self.due_s: dict[threading.Thread, float] = {}  # value of `ran_s` by which a thread has to tick again
 
     def run(self, ended: threading.Event, alarm: KernelAlarm) -> None:
-        """Until `ended` is set, renew the alarm, and end the process if a thread is overdue.
-
-        The alarm ends the process if this method does not run, because some code holds the interpreter's lock.
-        """
+        """Until `ended` is set, renew the alarm, and end the process if a thread is overdue."""
         alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            # Not read from a clock: after a stop (a frozen container), a clock would make every thread overdue.
+            # By a clock, every thread would be overdue after the process was stopped.
             self.ran_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
@@ -62,14 +59,10 @@ _watch: _Watch | None = None  # None: `tick` does nothing
 
 @contextmanager
 def watch_threads() -> Iterator[None]:
-    """While the block runs, end the process if a thread that has called `tick` does not call it again in time.
-
-    The stacks of all threads are written to stderr before the process ends.
-    """
+    """While the block runs, end the process if a thread that has called `tick` does not call it again in time."""
     global _watch
     watch = _Watch()
     ended = threading.Event()
-    # The alarm ends the process if even the watchdog's thread cannot run: some code holds the interpreter's lock.
     alarm = KernelAlarm()
     alarm.start()
     thread = threading.Thread(target=watch.run, args=(ended, alarm), name="watchdog", daemon=True)
@@ -85,13 +78,12 @@ def watch_threads() -> Iterator[None]:
 
 
 def tick(within_s: float | None = None) -> None:
-    """Set this thread's deadline: the watchdog ends the process unless the thread ends, or ticks again, in time.
+    """Let the watchdog end the process unless this thread ticks again within `within_s`, by default `HANG_S`.
 
-    The thread has `within_s` seconds, by default `HANG_S`. Outside of `watch_threads`, do nothing.
+    Outside of `watch_threads`, do nothing.
     """
     watch = _watch  # read once: another thread may leave `watch_threads` meanwhile
     if watch is not None:
-        # `ran_s` is the watchdog's clock. It stops while the process is frozen, so this time does not count.
         watch.due_s[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
 
 
@@ -103,10 +95,7 @@ def forget() -> None:
 
 
 def wait_for_result(future: Future[T]) -> T:
-    """Wait for a future without limit, and return its result or raise its error.
-
-    This thread ticks meanwhile, so that the watchdog does not end the process.
-    """
+    """Wait for a future without limit, ticking meanwhile. Return its result or raise its error."""
     while not future.done():
         tick()
         with suppress(TimeoutError):

@@ -68,15 +68,15 @@ class Settings(BaseModel):
     def _find_broken_rules(cls, settings: object, *, ignore_absent: bool = False) -> list[str]:
         """Return the sentences of the rules that these settings break.
 
-        With `ignore_absent`, settings may be absent; a rule about an absent setting is not broken.
+        With `ignore_absent`, a rule about an absent setting is not broken.
         """
         sentences: list[str] = []
         for base in reversed(cls.__mro__):
-            for is_broken, sentence in vars(base).get("RULES", ()):  # those that `base` itself defines
+            for is_broken, sentence in vars(base).get("RULES", ()):
                 try:
                     if is_broken(settings):
                         sentences.append(sentence.format(s=settings))
-                except AttributeError:  # the rule is about a setting that is absent
+                except AttributeError:
                     if not ignore_absent:
                         raise
         return sentences
@@ -99,9 +99,9 @@ class Settings(BaseModel):
         """
         reading = cls._read(config, options)
         effective = dict(reading.given)
-        # If all settings are valid, their validated values are listed. These include defaults that depend on others.
+        # Validated values include defaults that depend on other settings.
         if reading.settings is not None:
-            for name, value in reading.settings:  # pydantic yields the names and values of all settings
+            for name, value in reading.settings:
                 origin = effective[name].origin if name in effective else _DEFAULT
                 effective[name] = GivenValue(value, origin)
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
@@ -109,22 +109,20 @@ class Settings(BaseModel):
 
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
-        """Read and validate the settings, and find every mistake: wrong values, and broken rules between settings."""
-        # The settings of all commands: in a file that commands share, the name of another command's is not a mistake.
+        """Read and validate the settings, and find every mistake."""
+        # A file may also have settings of other commands.
         known_names = collect_fields(Settings)
         given, mistakes = find_given_values(cls.model_fields, known_names, options, find_config_file(config))
         values = {name: given_value.value for name, given_value in given.items()}
         try:
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # An error without a location ("loc") is about a rule between settings. Such errors are left out here, since
-            # pydantic checks no rule if any value is wrong. Instead, rules are checked below, on the valid settings.
+            # An error without a location ("loc") is a broken rule. All rules are checked below.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
         for details in wrong_values:
             mistakes.append(_describe_mistake(cls, given, details))
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
         valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
-        # A rule about a setting with a wrong value, which is absent in `valid_settings`, cannot be checked.
         mistakes += cls._find_broken_rules(valid_settings, ignore_absent=True)
         return _Reading(settings=None, given=given, mistakes=mistakes)
 

@@ -39,10 +39,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_iso_time_ms(text: str) -> int:
-    """Parse a time in ISO 8601 to milliseconds since 1970. Raises `ValueError` that says what to write instead.
+    """Parse a time in ISO 8601 with its zone to milliseconds since 1970.
 
-    A time without a zone is refused, since it would mean another moment on a machine in another zone. A zone with a
-    fraction of a second is refused as well: no such zone exists, and `fromisoformat` may read it as UTC.
+    Raises `ValueError` that says what to write instead.
     """
     try:
         time = datetime.fromisoformat(text)
@@ -50,7 +49,7 @@ def parse_iso_time_ms(text: str) -> int:
         raise ValueError(f"{text!r} is not a time such as 2026-01-31T12:00+02:00") from None
     if time.tzinfo is None:
         raise ValueError(f"the time {text!r} has no zone: write {time.isoformat()}Z if it is in UTC")
-    has_fraction_in_zone = re.search(r"[.,][0-9]+$", text)  # the zone is the end of the text
+    has_fraction_in_zone = re.search(r"[.,][0-9]+$", text)  # `fromisoformat` may read such a zone as UTC
     if has_fraction_in_zone:
         raise ValueError(f"the zone of {text!r} has a fraction of a second: write hours and minutes, such as +02:00")
     return (time - _EPOCH) // timedelta(milliseconds=1)
@@ -59,7 +58,7 @@ def parse_iso_time_ms(text: str) -> int:
 def _parse_start(start: str) -> str | int:
     """Return where reading begins: a word such as "earliest", or a time in milliseconds since 1970.
 
-    Raises `ValueError` if the text is neither a word nor a time in ISO 8601.
+    Raises `ValueError` for any other text.
     """
     return start if start.isalpha() else parse_iso_time_ms(start)
 
@@ -226,9 +225,9 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
 
     @property
     def transform_start_at(self) -> str | int | None:
-        """Where partitions begin for which the group has committed no offset; None if the setting is unset.
+        """Where partitions without a committed offset begin; None if the setting is unset.
 
-        This is a word, or a time in milliseconds since 1970.
+        A number is a time in milliseconds since 1970.
         """
         return None if self.transform_start is None else _parse_start(self.transform_start)
 

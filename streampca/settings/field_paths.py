@@ -64,11 +64,8 @@ class Condition(NamedTuple):
 
 
 def is_word(value: Any, word: str) -> bool:
-    """Return whether a value is this word: a text as it is, any other value as JSON writes it. null is not a word.
-
-    Bytes are decoded as UTF-8 first, since some writers of Avro and Parquet store texts as bytes.
-    """
-    if isinstance(value, bytes):
+    """Return whether a value is this word. A value that is not text is compared as JSON writes it."""
+    if isinstance(value, bytes):  # some writers of Avro and Parquet store texts as bytes
         value = value.decode(errors="replace")
     if isinstance(value, str):
         return value == word
@@ -86,17 +83,16 @@ def parse_paths(field: str) -> tuple[Path, ...]:
         "values[id=temp].v, and put a name with [ and = in backticks"
     )
     paths: list[Path] = []
-    parts: Path = ()  # of the current path
-    # A match is, for example, `values[id=temp].` or `hum,`: a name or a choice or both, and a separator.
-    for match in _split(_PART, f"{field},", error):  # with the comma, the last part also has a separator
+    parts: Path = ()
+    # A match is, for example, `values[id=temp].` or `hum,`.
+    for match in _split(_PART, f"{field},", error):  # the comma ends the last path
         new_parts = _make_parts(match)
-        if not new_parts:  # an empty name, as in a,,b, or a choice that is wrongly written
+        if not new_parts:
             raise error
         parts += new_parts
         if match["separator"] == ",":
             paths.append(parts)
             parts = ()
-    # With steps, a path with backticks equals the same path without them.
     distinct_paths = {get_steps(path) for path in paths}
     if len(distinct_paths) < len(paths):
         raise ValueError("it names a path twice")
@@ -104,15 +100,13 @@ def parse_paths(field: str) -> tuple[Path, ...]:
 
 
 def _make_parts(match: re.Match[str]) -> Path:
-    """Return the name and the choice in a match of `_PART`; () if it has neither, or is wrongly written.
+    """Return the name and the choice in a match of `_PART`; () if they are wrongly written.
 
-    On (), the caller raises an error. For example, `values[id=temp].` has the groups plain_name "values", key "id" and
-    plain_word "temp". The result is (Part("values"), Choice("id", "temp")). In backticks, the name and the word are in
-    quoted_name and quoted_word.
+    For example, `values[id=temp].` gives Part("values") and Choice("id", "temp").
     """
     plain_name = (match["plain_name"] or "").rstrip()
     quoted_name = match["quoted_name"] or ""
-    # values[id]=temp is probably a misspelt values[id=temp]. Only in backticks may a name have both signs.
+    # The text is probably a misspelt values[id=temp].
     looks_like_choice = "[" in plain_name and "=" in plain_name
     if looks_like_choice:
         return ()
@@ -134,11 +128,9 @@ def parse_conditions(where: str) -> tuple[Condition, ...]:
         return ()
     error = ValueError(f"where={where!r} is not a condition or several: write path=word or path!=word")
     conditions = []
-    # `_split` yields a match for each condition, and raises the error at text that does not match. A match ends with a
-    # comma, so the last condition gets one, too.
+    # A comma ends each condition, also the last one.
     for match in _split(_CONDITION, f"{where},", error):
         [path] = parse_paths(match["path"])
-        # A word is in quotes or plain. A plain word ends before the spaces in front of the comma.
         word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
         conditions.append(Condition(get_steps(path), is_equal=match["sign"] == "=", word=word))
     return tuple(conditions)
@@ -158,15 +150,14 @@ def _split(pattern: re.Pattern[str], text: str, error: ValueError) -> Iterator[r
 def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
     """Return a name for each path: the first of its possible names that no other path may have.
 
-    For example: a.x and b.y are named x and y; a.x and b.x keep these names. The word of a choice comes before the name
-    behind it, since it says more: values[id=temp].v is named temp.
+    For example, a.x and b.y are named x and y, but a.x and b.x keep these names.
     """
     possible_names_of_paths = [_list_possible_names(get_steps(path)) for path in paths]
-    path_counts = Counter(chain.from_iterable(possible_names_of_paths))  # name → how many paths may have it
+    path_counts = Counter(chain.from_iterable(possible_names_of_paths))
     names = []
     for possible_names in possible_names_of_paths:
         unique_names = [name for name in possible_names if path_counts[name] == 1]
-        whole_path = possible_names[-1]  # the path's name if each possible name is also one of another path
+        whole_path = possible_names[-1]
         names.append(unique_names[0] if unique_names else whole_path)
     return tuple(names)
 
@@ -174,13 +165,10 @@ def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
 def _list_possible_names(steps: Sequence[Step]) -> list[str]:
     """Return the names that a path may have, the best one first and the whole path last.
 
-    A path without choices may be named by its last steps: b or a.b for `a.b`. A choice, such as [id=temp], takes the
-    element of an array whose `id` is the word temp. A path with choices may be named by the words of its last choices,
-    once alone, and once followed by the steps after the last choice. So `wheels[side=left].sensors[id=temp].value` has
-    the names:
+    For example, the names for `a.b` are b and a.b, and for `wheels[side=left].sensors[id=temp].value`:
 
-        temp, temp.value                by one word
-        left.temp, left.temp.value      by two words
+        temp, temp.value
+        left.temp, left.temp.value
         wheels[side=left].sensors[id=temp].value
     """
     choice_indices = [index for index, step in enumerate(steps) if isinstance(step, Choice)]
@@ -193,7 +181,7 @@ def _list_possible_names(steps: Sequence[Step]) -> list[str]:
         last_words = words[-word_count:]
         names.append(".".join(last_words))
         names.append(".".join(last_words + steps_after_choices))
-    distinct_names = dict.fromkeys(names)  # without steps after the choices, each name occurs twice
+    distinct_names = dict.fromkeys(names)
     return [*distinct_names, spell_path(steps)]
 
 
@@ -205,9 +193,8 @@ def dimension_names(field: str, dimensions: int) -> list[str] | None:
 
 
 def spell_path(steps: Sequence[Step]) -> str:
-    """Return the text of a path into a value, such as `items[kind=x].weights`.
+    """Return the text of a path, such as `items[kind=x].weights`.
 
-    A step is the name of an entry, or the choice of the element of an array whose entry `key` has the value `word`.
     Names and words with special characters get backticks.
     """
     text = ""

@@ -32,16 +32,14 @@ def find_config_file(option: Path | None) -> Path | None:
 def find_given_values(
     names: Collection[str], known_names: Collection[str], options: Mapping[str, Any], config_file: Path | None
 ) -> tuple[dict[str, GivenValue], list[str]]:
-    """Return the given values of the settings `names`, and sentences about names of settings that do not exist.
+    """Return the given values of the settings `names`, and sentences about unknown names.
 
-    An option takes precedence over the environment, and the environment over the file. An option that is None and an
-    empty variable count as not given. All commands share environment and file, so these may also name settings of other
-    commands: `known_names` has the settings of all.
+    An option takes precedence over the environment, and the environment over the file. `known_names` has the settings
+    of all commands.
     """
     mistakes = []
     for variable, nearest in find_unknown_variables(known_names).items():
-        # A name that resembles a setting is probably misspelt. A misspelt `dead_letter_topic`, for example, would go
-        # unnoticed until it is needed.
+        # The name is probably misspelt.
         if nearest is not None:
             mistakes.append(f"{variable} is not a setting: did you mean {PREFIX}{nearest.upper()}?")
     table: dict[str, Any] = {}
@@ -63,8 +61,7 @@ def find_given_values(
 def find_unknown_variables(known_names: Collection[str]) -> dict[str, str | None]:
     """Return each variable STREAMPCA_… that is not a setting, with the setting that its name resembles, or None.
 
-    Some variables are left out: those that Kubernetes sets for Services, and those that streampca reads although they
-    are not settings.
+    Variables that Kubernetes sets for Services are left out.
     """
     unknown: dict[str, str | None] = {}
     for variable, value in sorted(os.environ.items()):

@@ -192,12 +192,11 @@ class FormatSettings(Settings):
     @field_validator("format")
     @classmethod
     def _check_format(cls, name: str) -> str:
-        """Refuse a name that is neither a built-in format, nor a NumPy type of a raw format, nor a plug-in's."""
+        """Refuse a name that is not a built-in format, a raw format of numbers, or a plug-in."""
         dtype = _find_numpy_type(name)
         is_raw = dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8
-        # The names of all NumPy types are reserved, even of those that are not a raw format, such as complex128.
+        # Raw formats are some types of NumPy. Plug-ins must not have the name of any type.
         is_reserved_name = name in BUILT_IN_FORMATS or dtype is not None
-        # None for a reserved name: if a package offers one, this raises.
         plug_in = load_format(name, is_built_in=is_reserved_name)
         is_plug_in = plug_in is not None
         if name not in BUILT_IN_FORMATS and not is_raw and not is_plug_in:
@@ -209,9 +208,9 @@ class FormatSettings(Settings):
 
     @property
     def format_name(self) -> str:
-        """The name of the format in checkpoints: `format`, with one name for all spellings of a NumPy type.
+        """The name of the format in checkpoints, which is the same for all spellings of a NumPy type.
 
-        For example, f8 and <f8 are float64. A checkpoint with another name is refused.
+        For example, f8 and <f8 are float64.
         """
         dtype = _find_numpy_type(self.format)
         if dtype is None:

@@ -9,21 +9,20 @@ PIN_NAME = r"[A-Za-z][A-Za-z0-9._-]{0,62}"
 
 
 def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
-    """Validate a value for pydantic: return a version, the name of a pin, or None for the newest version.
+    """Return a version, the name of a pin, or None for the newest version.
 
-    None and "latest" mean the newest version. In an environment variable or the query of a URL, the number of a version
-    is text. In a JSON body it must be a number. A body is validated with a context, every other value without one.
+    Only JSON bodies are validated with a context. In them, the number of a version must not be text.
     """
     text = value if isinstance(value, str) else ""
     if value is None or text == "latest":
         return None
-    if re.fullmatch(PIN_NAME, text):  # begins with a letter, so no number matches
+    if re.fullmatch(PIN_NAME, text):
         return text
     number = value
-    is_json = info.context is not None  # only bodies are validated with a context
+    is_json = info.context is not None
     if not is_json and re.fullmatch("[0-9]{1,19}", text):
         number = int(text)
-    is_integer = type(number) is int  # not isinstance, since a bool is not a version
+    is_integer = type(number) is int  # a bool is not a version
     if not is_integer or not 0 <= number < 2**63:
         raise ValueError("must be the number of a version, the name of a pin, or latest")
     return int(number)

@@ -10,10 +10,9 @@ Kind = Literal["format", "store"]
 
 
 def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
-    """Import what an installed package offers as a format or store of this name; return None if no package does.
+    """Import a format or store that an installed package offers; return None if no package does.
 
-    `is_built_in` says that streampca itself has a format or store of this name. Raises `ValueError` if a package offers
-    the same, if several packages do, or if what the package offers cannot be imported.
+    Raises `ValueError` if several packages or streampca itself offer the name, or if the import fails.
     """
     found = [entry_point for entry_point in _find_plug_ins(kind) if entry_point.name == name]
     if not found:
@@ -25,7 +24,7 @@ def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
         raise ValueError(f"{packages} both offer the {kind} {name}: uninstall one of them")
     try:
         return found[0].load()
-    except Exception as error:  # a package may raise anything when it is imported
+    except Exception as error:
         cause = " ".join(str(error).split())
         raise ValueError(
             f"the {kind} {name} of {packages} cannot be imported from {found[0].value}: {type(error).__name__}: {cause}"
@@ -35,8 +34,7 @@ def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
 def load_format(name: str, *, is_built_in: bool = False) -> Any:
     """Return the module of a format that an installed package offers; None if no package does.
 
-    Raises `ValueError` if the module lacks its reader or writer, such as `TextReader` and `TextWriter` for the format
-    text; if it cannot be imported; or if a package offers a format that streampca has itself (`is_built_in`).
+    Raises `ValueError` if the module lacks a class, such as `TextReader` for the format text.
     """
     module = load_plug_in("format", name, is_built_in=is_built_in)
     for role in ("Reader", "Writer"):

@@ -29,16 +29,14 @@ def is_bucket(location: str) -> bool:
 
 
 def validate_location(location: str) -> str:
-    """Return the location of a store: a bucket's URL without its last slash, or a folder or a plug-in's URL unchanged.
+    """Return the location of a store; a bucket's URL loses its last slash.
 
-    Raises `ValueError` if the URL is not valid. The error does not repeat the URL, which may hold a secret.
+    Raises `ValueError` if a URL is not valid. The error does not repeat the URL, which may hold a secret.
     """
     scheme = find_scheme(location)
     if scheme is None:
         return location
-    # The schemes http and https are reserved, since commands take such a URL for the address of a sidecar.
     is_reserved_scheme = scheme in CREDENTIALS or scheme in _SIDECAR_SCHEMES
-    # None if no installed package offers the scheme. Raises if a package offers a reserved one.
     plug_in = load_plug_in("store", scheme, is_built_in=is_reserved_scheme)
     if plug_in is not None:
         return location

@@ -51,10 +51,7 @@ _TELEMETRY_OPTIONS: Any = {
 
 
 def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
-    """Create the application, which polls the store for new models from its startup to its shutdown.
-
-    `store_metrics` counts the requests to the store.
-    """
+    """Create the application, which polls the store for new models from its startup to its shutdown."""
     models = Models(store, settings.topic)
     history = HistoryReader(models)
     served = ServedModels(models, on_load=history.add, max_age_s=settings.model_max_age_s)
@@ -80,17 +77,15 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
-        telemetry=_TELEMETRY_OPTIONS,  # FastAPI makes one span for each request if a tracer is installed
-        # This only documents the token in /openapi.json. The middleware checks it.
+        telemetry=_TELEMETRY_OPTIONS,
+        # The middleware checks the token; this only documents it.
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )
     app.state.model_cache = served.cache
-    app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)  # instead of FastAPI's own layers
+    app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)
     engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, label_path=settings.label)
     for endpoints_class in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints_class(engine).add_to(app)
-    # FastAPI documents only the schemas in the signatures of endpoints. The following schemas are in no signature: the
-    # endpoints parse the bodies of requests themselves, and errors are raised.
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, ErrorResponse, NotReadyResponse,
@@ -102,30 +97,25 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
 def _create_layers(
     router: ASGIApp, metrics: SidecarMetrics, tokens: BearerTokens | None, settings: ServeSettings
 ) -> ASGIApp:
-    """Return the router, wrapped in layers. The layer that is added last is the outermost: a request passes it first.
+    """Return the router, wrapped in layers that replace FastAPI's own.
 
-    FastAPI's own stack of layers is not used, since it would answer errors before `OuterMiddleware` can turn them into
-    our error format.
+    FastAPI's own layers would answer errors in another format.
     """
-    app: ASGIApp = AsyncExitStackMiddleware(router)  # the only layer of FastAPI that its routes need
+    app: ASGIApp = AsyncExitStackMiddleware(router)  # FastAPI's routes need this layer
     app = _restrict_hosts(app, settings)
-    app = OuterMiddleware(app, metrics, tokens)  # checks tokens, answers errors, measures requests
+    app = OuterMiddleware(app, metrics, tokens)
     return GZipMiddleware(app, **_GZIP_OPTIONS)
 
 
 def _restrict_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
-    """Return the application in a layer that refuses requests whose Host header is not allowed.
-
-    Without the setting `allowed_hosts`, a sidecar on a loopback address allows only local hosts, since pages of other
-    sites could read it by DNS rebinding. A sidecar on another address allows all hosts.
-    """
+    """Add a layer that refuses requests whose Host header is not allowed."""
     is_local = is_loopback(settings.host)
     if settings.allowed_hosts is not None:
         hosts = [name.strip() for name in settings.allowed_hosts.split(",")]
-    elif is_local:
+    elif is_local:  # protects from DNS rebinding
         hosts = ["localhost", "127.0.0.1", "[::1]", settings.host]
     else:
         return app
-    # These paths are answered for every Host header: orchestrators and Prometheus ask by the address of a pod.
+    # Orchestrators and Prometheus ask by the address of a pod.
     open_paths = PROBES if is_local else {*PROBES, "/metrics"}
     return AllowedHosts(app, allowed_hosts=hosts, open_paths=open_paths)

@@ -58,22 +58,21 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
 def _compute_contributions(
     published: PublishedModel, projected: Projected, count: int, limits: Limits
 ) -> dict[str, Any]:
-    """Return the `count` dimensions that contribute most to each vector's T² and SPE, and what they contribute.
+    """Return the `count` dimensions that contribute most to each vector's T² and SPE.
 
-    If the dimensions have names, these are returned, too. Raises `RequestError` if the answer would be too long.
+    Raises `RequestError` if the answer would be too long.
     """
     names = published.names
     n = len(projected.vectors)
     longest_name = max(len(name) for name in names) if names else 0
-    # For each vector and each rank up to `count`, the answer has 2 dimensions and 2 contributions (T² and SPE), which
-    # are 4 numbers, and the 2 names of the dimensions. 8 letters count as a number: 2·longest_name/8 = longest_name/4.
-    numbers_per_rank = 4 + longest_name // 4
+    letters_per_number = 8
+    numbers_per_rank = 4 + 2 * longest_name // letters_per_number  # 2 dimensions, 2 contributions and 2 names
     if numbers_per_rank * count * n > limits.numbers:
         allowed = limits.numbers // (numbers_per_rank * n)
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
     (t2_dimensions, spe_dimensions), contributions = projected.contributions(count)
     fields: dict[str, Any] = {}
-    for score_name, dimensions, values in (  # arrays (n, count)
+    for score_name, dimensions, values in (
         ("t2", t2_dimensions, contributions.t2),
         ("spe", spe_dimensions, contributions.spe),
     ):
@@ -86,11 +85,11 @@ def _compute_contributions(
 
 def _project_request(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:
     """Project the vectors or the records of a request. Raises `RequestError`."""
-    _require_one_row_field(request)  # exactly one of the fields vectors and records has rows
+    _require_one_row_field(request)
     if request.vectors is not None:
         field = "vectors"
         rows = request.vectors
-        column_names = None  # in errors, the columns have numbers
+        column_names = None
     elif published.names is None:
         raise invalid("this model has no names of dimensions, so it takes no records: send arrays, in their order")
     else:
@@ -103,17 +102,14 @@ def _project_request(published: PublishedModel, request: VectorsRequest, limits:
         published.model.dimensions,
         limits,
         impute=published.impute,
-        missing_values=published.missing_values,  # numbers that mean a missing entry, such as -999
+        missing_values=published.missing_values,
         names=column_names,
     )
     return published.project(vectors)
 
 
 def _require_one_row_field(request: VectorsRequest) -> None:
-    """Raise `RequestError` unless the request has its rows in exactly one field.
-
-    The fields are `vectors` and `records`; in a request to reconstruct, `coordinates` is a third.
-    """
+    """Raise `RequestError` unless the request has its rows in exactly one field."""
     allowed = ["vectors", "records"]
     if isinstance(request, ReconstructRequest):
         allowed.insert(0, "coordinates")
@@ -123,9 +119,9 @@ def _require_one_row_field(request: VectorsRequest) -> None:
 
 
 def _compute_scores(projected: Projected) -> dict[str, Any]:
-    """Return the scores and the p-values of projected vectors as fields of an answer.
+    """Return the scores and p-values of vectors; the p-values are None if the model has no past scores.
 
-    If the model has no past scores, the p-values are None. Raises `RequestError` if a score exceeds float64.
+    Raises `RequestError` if a score exceeds float64.
     """
     _check_finite("vectors", *projected.scores)
     p_values = projected.p_values
@@ -138,19 +134,16 @@ def _compute_scores(projected: Projected) -> dict[str, Any]:
 
 @np.errstate(all="ignore")  # an overflow makes a number infinite, which `_check_finite` refuses
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
-    """Return the vectors that belong to the coordinates in the request.
-
-    If the request has vectors, project them, and return their reconstructions with the squared error of each.
-    """
+    """Return the vectors that belong to coordinates, or the reconstructions of vectors."""
     model = published.model
-    if request.coordinates is None:  # the request has vectors or records
+    if request.coordinates is None:
         projected = _project_request(published, request, limits)
-        reconstructed = reconstruct_projected(projected)  # raises `RequestError` unless all its numbers are finite
-        squared_error = projected.residual  # squared distance of each vector from the subspace of the components
+        reconstructed = reconstruct_projected(projected)
+        squared_error = projected.residual
         _check_finite("vectors", squared_error)
         fields = {"vectors": reconstructed, "squared_error": squared_error}
         return _build_answer(published, fields, vector_count=len(projected.vectors))
-    _require_one_row_field(request)  # for vectors and records, `_project_request` does it
+    _require_one_row_field(request)
     coordinates = check_rows(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
@@ -174,18 +167,16 @@ def _check_finite(name: str, *results: Array) -> None:
     for result in results:
         is_finite = np.isfinite(result)
         if not is_finite.all():
-            row = int(np.argwhere(~is_finite)[0, 0])  # of the first number that is not finite
-            raise invalid(f"{name}[{row}] holds values too large: the result exceeds the range of float64")
+            first_row = int(np.argwhere(~is_finite)[0, 0])
+            raise invalid(f"{name}[{first_row}] holds values too large: the result exceeds the range of float64")
 
 
 def _build_answer(
     published: PublishedModel, fields: dict[str, Any], *, vector_count: int = 0, projected: Projected | None = None
 ) -> Answer:
-    """Return an answer with the version of the model, followed by these fields.
+    """Return an answer with the version of the model and these fields.
 
-    The arrays are brought into the form that the encoder of JSON takes: C order, and float64 for real numbers.
-    `vector_count` is how many vectors the metrics count. `projected` are the vectors that the page shows; None if the
-    page shows none of this request.
+    Arrays become contiguous, and their real numbers float64, since the JSON encoder takes nothing else.
     """
     encodable: dict[str, Any] = {"version": published.version}
     for name, value in fields.items():
@@ -197,11 +188,7 @@ def _build_answer(
 
 
 def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, Any]]) -> Answer:
-    """Return the fields of `ModelResponse`: everything about a model except its arrays of size d.
-
-    `drift` says how far the model has moved from each pinned model, by the pin's name. A pinned model is a version to
-    which a user has given a name.
-    """
+    """Return the fields of `ModelResponse`. The keys of `drift` are the names of pins."""
     model = published.model
     stats = published.stats
     positions = {partition_name(partition): position for partition, position in sorted(published.positions.items())}
@@ -223,11 +210,11 @@ def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, A
         "last_timestamp_ms": stats.last_timestamp_ms,
         "published_at": published.published_at,
         "settings": published.settings,
-        "components": model.n_components,  # their number; /v1/model/components has the axes
+        "components": model.n_components,
         "positions": positions,
         "drift": drift,
     }
-    return _build_answer(published, fields)  # adds the version before these fields
+    return _build_answer(published, fields)
 
 
 def describe_components(published: PublishedModel, limits: Limits) -> Answer:
@@ -246,7 +233,7 @@ def describe_components(published: PublishedModel, limits: Limits) -> Answer:
 
 
 def draw_example(published: PublishedModel, rng: np.random.Generator, limits: Limits) -> Answer:
-    """Draw a vector with the mean and the variances of the model. Return it with the model's names, mean and scale.
+    """Draw a vector with the mean and the variances of the model.
 
     Raises `RequestError` if the vector has too many numbers for JSON.
     """
@@ -254,10 +241,10 @@ def draw_example(published: PublishedModel, rng: np.random.Generator, limits: Li
     if model.dimensions > limits.numbers:
         raise RequestError(Problem.TOO_LONG_FOR_JSON, f"{model.dimensions} numbers are too many for an example in JSON")
     coordinates = rng.standard_normal(model.n_components) * np.sqrt(model.explained_variance)
-    noise = rng.standard_normal(model.dimensions) * np.sqrt(model.noise_variance)  # one variance for all directions
-    noise_outside = noise - noise @ model.components.T @ model.components  # only its part orthogonal to the components
+    noise = rng.standard_normal(model.dimensions) * np.sqrt(model.noise_variance)
+    noise_outside = noise - noise @ model.components.T @ model.components  # orthogonal to the components
     centred_vector = coordinates @ model.components + noise_outside
-    vector = model.uncentre(centred_vector)  # undoes the scale of a standardised model, and adds the mean
+    vector = model.uncentre(centred_vector)
     fields = {"vector": vector, "coordinates": coordinates, "mean": model.mean, "scale": model.scale}
     return _build_answer(published, fields | {"names": published.names})
 
@@ -270,9 +257,9 @@ def encode_components(published: PublishedModel) -> list[bytes | memoryview]:
 
 
 def compare_axes(one: Model, other: Model) -> dict[str, Any]:
-    """Return the angle between the components of the same number, and the principal angles between the subspaces.
+    """Return the angles in radians between the axes of two models, and between their subspaces.
 
-    All angles are in radians. At most 100 components are compared, and none if the models' dimensions differ.
+    If the models' dimensions differ, there are no angles.
     """
     can_be_compared = one.dimensions == other.dimensions
     n = min(one.n_components, other.n_components, _MAX_COMPARED_COMPONENTS) if can_be_compared else 0
@@ -280,7 +267,6 @@ def compare_axes(one: Model, other: Model) -> dict[str, Any]:
     other_axes = np.asarray(other.components[:n], np.float64)
     between = []
     for i in range(n):
-        (angle,) = principal_angles(one_axes[i : i + 1], other_axes[i : i + 1])  # two axes have only one angle
+        (angle,) = principal_angles(one_axes[i : i + 1], other_axes[i : i + 1])
         between.append(angle)
-    # Without axes (n = 0), `principal_angles` returns an empty array, even if the models' dimensions differ.
     return {"between": between, "principal": principal_angles(one_axes, other_axes)}

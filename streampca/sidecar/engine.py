@@ -38,7 +38,7 @@ NPZ = "application/x-npz"
 _QUICK_JSON_BYTES = 32 * 1024
 _QUICK_WORK = 2**24  # bytes of the body, times the components of the model
 
-_MAX_THREADS = 2
+_MAX_THREADS = 2  # parsing holds the interpreter's lock, so more threads would gain little
 _MAX_ROWS = 10_000  # in a request
 _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB
 _CHUNK_BYTES = 128 * 1024  # of a large answer; each connection may hold one chunk that its client has not read
@@ -65,20 +65,15 @@ class Engine:
         self.recent = RecentVectors()
         self._max_body_bytes = max_body_bytes
         self._label_finder = LabelFinder(label_path) if label_path else None
-        # A JSON body of n bytes holds at most n/2 numbers, and an answer may hold as many.
         self.limits = Limits(rows=_MAX_ROWS, numbers=min(_MAX_NUMBERS, max_body_bytes // 2))
-        # Each thread may hold a parsed body and its results. Parsing holds the interpreter's lock, so more threads
-        # would take more memory and gain little.
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, count_usable_cores()))
-        # Of several requests for a model that is not loaded, one loads it, and the others then find it in memory.
+        # Of requests for the same model, only the first loads it.
         self._loads = anyio.CapacityLimiter(1)
 
     async def find(self, version: int | str | None) -> PublishedModel:
-        """Return the model of this version number, or of the version with this name; None means the newest.
+        """Return the model of a version or of a pin; None means the newest.
 
-        Users name versions with `streampca pin`. If the model is not in memory, it is read from the store. Raises
-        `NoModelError` if there is no model yet, `UnknownVersionError` or `UnknownPinError` if there is no such version,
-        and `StoreError` or `DamagedFileError` if the model cannot be read.
+        Raises `NoModelError`, `UnknownVersionError`, `UnknownPinError`, `StoreError` or `DamagedFileError`.
         """
         try:
             return self.models.get_loaded(version)
@@ -100,9 +95,9 @@ class Engine:
         return self.models.explain_not_ready()
 
     def check_ready(self, request: Request) -> None:
-        """If requests should not be sent here, raise `RequestError` with the reasons.
+        """Raise `RequestError` with the reasons if requests should not be sent here.
 
-        If tokens are required and the request has none, the error names only the kinds of failure.
+        A client without the required token learns only the kinds of failure.
         """
         reason_by_kind = self.explain_not_ready()
         if not reason_by_kind:
@@ -122,25 +117,20 @@ class Engine:
         respond: Callable[[Parsed, Answer, RawRequest], Response],
         run_on_loop_if_quick: bool = False,
     ) -> Response:
-        """Read a request and return the response. Each protocol has three functions for it.
+        """Read a request and return the response, in a thread or on the event loop.
 
-        `parse` turns the body into a request, `compute` computes the answer with a model, and `respond` encodes it. All
-        three run in a thread. With `run_on_loop_if_quick`, they run on the event loop if the request needs little work.
         The metrics count the vectors of the request under `operation`.
         """
         raw = await read_request(request, self._max_body_bytes)
 
         def process(published: PublishedModel | None = None) -> Response:
-            """Parse the request, compute its answer with this model, and return the response.
-
-            If no model is given, use the model that the request names. Raises `NotLoadedError` if it is not in memory.
-            """
+            """Compute the answer with this model, or with the one that the request names."""
             parsed = parse(raw.decompress(self._max_body_bytes), self.limits)
             if published is None:
                 published = self.models.get_loaded(parsed.version)
             answer = compute(published, parsed, self.limits)
             if answer.projected is not None:
-                labels = self.find_labels(parsed)  # the page shows them beside the recent vectors
+                labels = self.find_labels(parsed)
                 self.recent.add(answer.projected.vectors, labels)
             self.metrics.vectors[operation].inc(answer.vector_count)
             return respond(parsed, answer, raw)
@@ -150,28 +140,22 @@ class Engine:
                 return process()
             return await self.run_in_thread(process)
         except NotLoadedError as error:
-            published = await self.find(error.version)  # loads the model
-        # The request is parsed a second time. Parsed numbers may take several times as much memory as the body, so they
-        # do not stay in memory while the model is loaded.
+            published = await self.find(error.version)
+        # The request is parsed again: parsed numbers would take much memory during the load.
         return await self.run_in_thread(partial(process, published))
 
     def find_labels(self, request: RowsRequest) -> list[str] | None:
-        """Return the label of each record of a request: the text at the path in the setting `label`.
-
-        Return None if the request has no records, or the setting is empty.
-        """
+        """Return the label of each record of a request; None if it has no records or no `label` is set."""
         if self._label_finder is None or not isinstance(request, VectorsRequest) or request.records is None:
             return None
         return [self._label_finder.find(record) for record in request.records]
 
     def _is_quick(self, raw: RawRequest) -> bool:
-        """Return whether a request to project takes little time, judged by its body and the newest model."""
-        # JSON takes long to parse. A binary body has no JSON, so its `json_length` is 0.
+        """Return whether projecting the vectors of a request takes little time."""
         if raw.is_compressed or raw.json_length > _QUICK_JSON_BYTES:
             return False
         newest = self.models.cache.current
-        # Without a model, the work is not known. A model that fills missing entries needs more time for each vector. In
-        # both cases, a body of any type is quick only if it is as short as quick JSON.
+        # Filling missing entries takes longer.
         if newest is None or newest.impute:
             return len(raw.body) <= _QUICK_JSON_BYTES
         projection_work = len(raw.body) * newest.model.n_components
@@ -201,7 +185,7 @@ class ChunkedResponse(StreamingResponse):
         # As an optimisation, no task waits for the client to disconnect, as it would in `StreamingResponse`.
         for chunk in self._chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await asyncio.sleep(0)  # other requests get their turn
+            await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
 

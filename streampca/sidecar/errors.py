@@ -110,7 +110,7 @@ def too_large(detail: str, limit: str) -> RequestError:
 
 
 def error_response(error: RequestError, scope: Scope, metrics: SidecarMetrics) -> Response:
-    """Return the answer to a request that failed. If the request has exceeded a limit, count that in the metrics."""
+    """Return the answer to a request that failed, and count a limit that it has exceeded."""
     if error.limit is not None:
         metrics.limits[error.limit].inc()
     problem = error.problem
@@ -119,15 +119,14 @@ def error_response(error: RequestError, scope: Scope, metrics: SidecarMetrics) -
         "title": problem.title,
         "status": problem.status,
         "detail": str(error),
-        "error": str(error),  # which clients of MLflow and of the Open Inference Protocol read instead of `detail`
+        "error": str(error),  # for clients of MLflow and of the Open Inference Protocol
     }
-    # These clients also expect plain JSON.
-    is_path_of_their_protocols = scope["path"].startswith(_PLAIN_JSON_PATHS)
+    expects_plain_json = scope["path"].startswith(_PLAIN_JSON_PATHS)
     return Response(
         content=orjson.dumps(fields | error.more_fields),
         status_code=problem.status,
         headers=dict(error.headers or {}),
-        media_type="application/json" if is_path_of_their_protocols else PROBLEM_JSON,
+        media_type="application/json" if expects_plain_json else PROBLEM_JSON,
     )
 
 
@@ -154,7 +153,7 @@ def to_request_error(error: Exception, scope: Scope) -> RequestError:
             return RequestError(
                 Problem.BUSY,
                 "too many large requests at once: try again",
-                limit="memory",  # counted in the metric streampca_limits_reached_total
+                limit="memory",
                 headers={"Retry-After": "1"},
             )
         case RequestValidationError():

@@ -65,33 +65,27 @@ class SidecarMetrics(Collector):
             "streampca_request_duration_seconds", "Duration of requests, by route and status code.", ["route", "code"],
             registry=self.registry, buckets=_DURATION_BUCKETS_S,
         )  # fmt: skip
-        # Called with a route and a status code. The cache is an optimisation: `labels` takes longer than `observe`.
+        # The cache is an optimisation: `labels` takes longer than `observe`.
         self.durations = cache(durations.labels)
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
     def text(self, accept: str, names: Sequence[str] = ()) -> tuple[bytes, str]:
-        """Return the text of the metrics with these names, and its content type. Without names, return all metrics.
-
-        `accept` is the Accept header of the scraper, which may ask for a newer format of the text.
-        """
+        """Return the text of the metrics with these names, or of all, and its content type."""
         encode, content_type = choose_encoder(accept)
         registry = self.registry.restricted_registry(names) if names else self.registry
         return encode(registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the model in use, its drift from pinned models, and the failed loads.
-
-        Until a model is published, only the failed loads have samples.
-        """
+        """Yield the metrics of the model in use. Without a model, they have no samples."""
         in_use = self._models.cache.current
         for name, text, attribute in _GAUGES:
-            value = attrgetter(attribute)(in_use) if in_use else None  # None: the metric has no sample
+            value = attrgetter(attribute)(in_use) if in_use else None
             yield GaugeMetricFamily(name, text, value)
         yield GaugeMetricFamily(
             "streampca_model_age_seconds",
             "Time since this sidecar found the model in use.",
-            self._models.compute_age_s(),  # None without a model: no sample
+            self._models.compute_age_s(),
         )
         yield _create_component_gauge(
             "streampca_model_explained_variance_ratio",
@@ -106,14 +100,14 @@ class SidecarMetrics(Collector):
         for field, text in _DRIFT_TEXTS.items():
             gauge = GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"])
             value_by_pin = {pin: drift[field] for pin, drift in self._models.drifts.items()}
-            yield _add_samples(gauge, value_by_pin)  # returns the gauge, with a sample for each pin
+            yield _add_samples(gauge, value_by_pin)
         outdated = GaugeMetricFamily(
             "streampca_drift_outdated", "1 if the pinned model no longer fits the stream, else 0.", labels=["pin"]
         )
         is_outdated_by_pin: dict[str, float] = {}
         for pin, drift in self._models.drifts.items():
-            causes = drift["outdated"]  # why the pinned model no longer fits the stream; empty if it fits
-            is_outdated_by_pin[pin] = 1.0 if causes else 0.0
+            reasons = drift["outdated"]
+            is_outdated_by_pin[pin] = 1.0 if reasons else 0.0
         yield _add_samples(outdated, is_outdated_by_pin)
         failures = CounterMetricFamily(
             "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, unreadable, store or bug.",

@@ -78,7 +78,7 @@ class OuterMiddleware:
         self._slots = asyncio.Semaphore(LARGE_REQUESTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, pass it on to the endpoints, turn an error into an answer, and measure the duration."""
+        """Check a request, pass it on to the endpoints, answer errors, and measure the duration."""
         if scope["type"] != "http":  # "lifespan": startup and shutdown
             return await self._app(scope, receive, send)
         if not scope["path"].startswith("/"):
@@ -88,35 +88,35 @@ class OuterMiddleware:
         answer = _Answer(send, headers.get(b"x-request-id", b""), self._slots)
         structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
         if scope["method"] == "HEAD":
-            scope = dict(scope, method="GET")  # routes know only GET; the server leaves the body of the answer out
+            scope = dict(scope, method="GET")  # the server leaves out the body of the answer
         try:
             if self._tokens:
                 _check_token(self._tokens, scope, headers)
             _refuse_cross_site(scope["path"], headers)
-            if has_large_body(headers):  # only a few large requests are in memory at once; each of them holds a slot
+            if has_large_body(headers):
                 await answer.take_slot(SLOT_TIMEOUT_S)
             await self._app(scope, receive, answer.send)
-        except _UnreadAnswerError:  # the client did not read its answer in time, so the server closes the connection
+        except _UnreadAnswerError:  # the server closes the connection
             self._metrics.limits["read_time"].inc()
         except Exception as error:
-            if answer.status is not None:  # it is too late to answer with an error
+            has_begun_to_answer = answer.status is not None
+            if has_begun_to_answer:
                 raise
             is_bug = await self._send_error(error, scope, receive, answer)
             if is_bug:
-                raise  # the server logs it with its traceback
+                raise  # the server logs its traceback
         finally:
             answer.release_slot()
             duration_s = time.perf_counter() - started_at
-            # The router has written the route into `scope`. If no answer has begun, the request counts with status 500.
-            self._metrics.durations(_name_route(scope), answer.status or 500).observe(duration_s)
+            status = answer.status or 500  # without an answer, the server sends 500
+            self._metrics.durations(_name_route(scope), status).observe(duration_s)
 
     async def _send_error(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> bool:
         """Answer a request with the error that it has raised. Return whether the error is a bug."""
         request_error = to_request_error(error, scope)
         is_bug = request_error.problem is Problem.INTERNAL
         if not is_bug:
-            # The error and its traceback refer to each other. Without this, the request, to which the traceback refers,
-            # would stay in memory until the next garbage collection.
+            # Otherwise, the traceback would keep the request in memory until a garbage collection.
             error.__traceback__ = None
         response = error_response(request_error, scope, self._metrics)
         await response(scope, receive, answer.send)
@@ -127,7 +127,7 @@ class _Answer:
     """Sends the answer to one request, and holds the request's slot if its body or its answer is large."""
 
     def __init__(self, send: Send, request_id: bytes, slots: asyncio.Semaphore) -> None:
-        """`request_id` is from the client. If it is empty or not valid, a random id replaces it."""
+        """A random id replaces the client's `request_id` if it is empty or not valid."""
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = secrets.token_hex(8).encode()
         self.request_id = request_id
@@ -138,9 +138,9 @@ class _Answer:
         self._headers = [*_SECURITY_HEADERS, (b"x-request-id", request_id)]
 
     async def take_slot(self, timeout_s: float) -> None:
-        """Take a slot, unless the request has one. Raises `MemoryError` if no slot becomes free within `timeout_s`.
+        """Take a slot, unless the request has one already.
 
-        A slot stands for the memory of one large request, so without a slot there is no memory.
+        Raises `MemoryError` if no slot becomes free within `timeout_s`.
         """
         if self._has_slot:
             return
@@ -161,8 +161,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             await self._begin(message)
         elif message.get("body") and not message.get("more_body"):
-            # The only part of a short answer. (The last part of a long answer, a `ChunkedResponse`, is empty.) The
-            # server buffers this part without waiting for the client, so as an optimisation no timeout is set.
+            # The server buffers a short answer without waiting for the client.
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -173,11 +172,9 @@ class _Answer:
     async def _begin(self, message: Message) -> None:
         """Add headers to the start of an answer, and take a slot if the answer is large.
 
-        A slot stands for the memory of one large request or answer. A large answer does not wait for a slot, since the
-        answer would be in memory while it waits. Raises `MemoryError` if no slot is free.
+        Raises `MemoryError` if no slot is free: while waiting, the answer would take memory.
         """
         headers = list(message.get("headers", ()))
-        # Every large answer declares its length, also if it is sent in chunks.
         size = int(dict(headers).get(b"content-length", b"0"))
         if size > SMALL_BYTES:
             await self.take_slot(timeout_s=0)
@@ -186,16 +183,15 @@ class _Answer:
 
 
 def _name_route(scope: Scope) -> str:
-    """Return the path of a request's route for the metrics, such as "/v1/models/{version}".
+    """Return the path of a request's route, or "other" if it has none.
 
-    Unknown paths, and files of the pages, have no route, so they are all "other". With their paths as labels, clients
-    could create any number of time series.
+    Clients could create any number of time series with unknown paths.
     """
     return getattr(scope.get("route"), "path", "other")
 
 
 def _split_absolute_target(scope: Scope) -> Scope:
-    """Return the scope of a request whose target is a whole URL, as proxies send it, with the path and host of the URL.
+    """Return the scope of a request whose target is a whole URL, as proxies send it.
 
     The host of the URL replaces the Host header (RFC 9112, section 3.2.2).
     """
@@ -206,10 +202,9 @@ def _split_absolute_target(scope: Scope) -> Scope:
 
 
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-    """Raise an error unless the request, whose ASGI scope is given, has the token that its path requires.
+    """Raise an error unless the request has the token that its path requires.
 
-    A probe needs no token. In the `request.state` of a probe, `ANONYMOUS` becomes true if the probe has no token, or an
-    unknown one. The answer to the probe then leaves out details.
+    Probes need none, but without a valid one their answers leave out details.
     """
     path = scope["path"]
     authorization = headers.get(b"authorization", b"").decode("latin-1")
@@ -223,7 +218,7 @@ def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, byt
 
 def _find_required_permission(path: str) -> TokenScope | None:
     """Return the scope that a token must have for this path; None if the path needs no token."""
-    if path.startswith("/metrics"):  # not ==, since the route also matches "/metrics\n"
+    if path.startswith("/metrics"):  # the route also matches "/metrics\n"
         return "metrics"
     if _is_page_file(path) or path in _OPEN_PATHS:
         return None
@@ -233,8 +228,7 @@ def _find_required_permission(path: str) -> TokenScope | None:
 def _refuse_cross_site(path: str, headers: Mapping[bytes, bytes]) -> None:
     """Raise `RequestError` if a browser sends the request for a page of another site.
 
-    The browser hides the answer from that page, but the page could keep the sidecar busy, and measure how long answers
-    take. Files of our pages and probes are answered all the same, since they reveal nothing.
+    Such a page could keep the sidecar busy, and measure how long answers take.
     """
     is_cross_site = headers.get(b"sec-fetch-site") == b"cross-site"
     if is_cross_site and not _is_page_file(path) and path not in PROBES:
@@ -242,5 +236,5 @@ def _refuse_cross_site(path: str, headers: Mapping[bytes, bytes]) -> None:
 
 
 def _is_page_file(path: str) -> bool:
-    """Return whether this is a path of a page or of one of its files, which contain nothing of the store."""
+    """Return whether this is the path of a page or of one of its files."""
     return path in ("/", "/docs") or path.startswith("/page/")

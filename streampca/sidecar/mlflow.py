@@ -16,7 +16,7 @@ from streampca.sidecar.engine import JSON, Endpoints, answer_response
 from streampca.sidecar.errors import RequestError, invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import describe_errors, describe_request
-from streampca.sidecar.parsing import Limits, check_names, parse_json_object, shape_rows, validate
+from streampca.sidecar.parsing import Limits, check_names, parse_json_object, refuse_query, shape_rows, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
@@ -74,19 +74,14 @@ class Invocation(ProjectRequest):
 
 
 def parse(raw: RawRequest, limits: Limits) -> Invocation:
-    """Parse a body, whose rows are in exactly one of the fields `_TABLE_FIELDS`, such as "instances".
-
-    Raises `RequestError`.
-    """
+    """Parse a body, which has one table of rows. Raises `RequestError`."""
     raw.require_json()
-    for name in ProjectQuery.model_fields:
-        if name in raw.query:  # such as ?version=3: if it were ignored, the newest version would be used
-            raise invalid(f"{name} is not read from the query: write it into params")
+    options = [name for name in ProjectQuery.model_fields if name in raw.query]
+    refuse_query(options, instead="write it into params")
     content = parse_json_object(raw.body, limits)
     tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
     if len(tables) != 1:
         raise invalid(f"the body must have one of {', '.join(_TABLE_FIELDS)}")
-    # The rows are lists or objects. The columns are the names of the values in lists; None if the table has no names.
     rows, columns = _read_table(tables[0])
     has_records = isinstance(rows, list) and len(rows) > 0 and isinstance(rows[0], dict)
     row_field = "records" if has_records else "vectors"
@@ -98,24 +93,23 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
 
 
 def _read_table(table: Any) -> tuple[Any, Any]:
-    """Return the rows of a table, and the names of its columns; None if it has no names. Raises `RequestError`."""
-    is_split = isinstance(table, dict)  # {"columns": …, "data": rows}, from the field `dataframe_split`
+    """Return the rows of a table, and the names of its columns or None. Raises `RequestError`."""
+    is_split = isinstance(table, dict)  # {"columns": …, "data": rows}
     if not is_split:
-        return table, None  # the table in any of the other fields is a list of rows
+        return table, None
     if "data" not in table:
         raise invalid("dataframe_split must have data")
     return table["data"], table.get("columns")
 
 
 def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -> compute.Answer:
-    """Return the coordinates of vectors. Named columns may be in another order than the model's dimensions.
+    """Return the coordinates of vectors, whose named columns may be in any order.
 
-    Raises `RequestError` if the names of the columns are not the names of the dimensions, or if the rows have more or
-    fewer values than columns.
+    Raises `RequestError` if columns have other names, or rows have another width.
     """
     names = published.names
     columns = invocation.columns or []
-    # pandas numbers columns without names. Such columns are in the model's order.
+    # pandas numbers columns that have no names.
     has_column_names = len(columns) > 0 and all(isinstance(column, str) for column in columns)
     if names and has_column_names and invocation.vectors is not None:
         if sorted(columns) != sorted(names):
@@ -127,7 +121,7 @@ def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -
 def _other_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestError:
     """Return the error of columns whose names are not the names of the dimensions.
 
-    Long lists of names are cut off, so the error also tells a name that is only in one of them, or twice in `columns`.
+    The error tells one missing or surplus name, since long lists are cut off.
     """
     missing = list((Counter(names) - Counter(columns)).elements())
     surplus = list((Counter(columns) - Counter(names)).elements())
@@ -142,12 +136,10 @@ def _other_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestE
 def _order_columns(vectors: Array, columns: Sequence[str], names: Sequence[str]) -> Array:
     """Return the vectors (n, d) with their columns in the order of `names`.
 
-    `columns` are the same names in the order that the columns of `vectors` have now. Raises `RequestError` if the rows
-    have more or fewer values than columns.
+    Raises `RequestError` if rows have another width than `columns`.
     """
-    # Bytes from base64 get rows and columns here. An array with two axes stays as it is, so its width is checked below.
     vectors = shape_rows(vectors, "vectors", len(columns))
-    if len(vectors) == 0:  # without rows, the array may have no columns
+    if len(vectors) == 0:  # an array without rows may have no columns
         return vectors
     width = vectors.shape[1]
     if width != len(columns):

@@ -31,9 +31,9 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def describe_content(schema: type[BaseModel], media_type: str, *binary_types: str) -> dict[str, Any]:
-    """Describe a body: either text of this media type and schema, or bytes of one of the binary media types.
+    """Describe a body: text of this media type and schema, or bytes of a binary type.
 
-    The schema is only referred to by its name; `add_schemas` adds it to the document.
+    The schema is referred to by its name; `add_schemas` adds it to the document.
     """
     content: dict[str, Any] = {media_type: {"schema": {"$ref": _SCHEMAS + schema.__name__}}}
     for binary_type in binary_types:
@@ -44,7 +44,7 @@ def describe_content(schema: type[BaseModel], media_type: str, *binary_types: st
 def describe_request(
     schema: type[BaseModel], *binary_types: str, query: type[BaseModel] | None = None
 ) -> dict[str, Any]:
-    """Describe the body of a request, and its query if it has one, for FastAPI's option `openapi_extra`."""
+    """Describe the body and the query of a request, for FastAPI's option `openapi_extra`."""
     parameters = query.model_json_schema()["properties"] if query else {}
     return {
         "requestBody": {"required": True, **describe_content(schema, "application/json", *binary_types)},
@@ -67,16 +67,15 @@ def describe_errors(media_type: str = PROBLEM_JSON) -> Responses:
 
 
 def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
-    """Extend `app.openapi`, which generates the document: add schemas that FastAPI does not know, and the examples."""
-    generate_without_schemas = app.openapi  # FastAPI's own method
-    # The first result, a reference to each schema, is not needed.
+    """Extend `app.openapi`, which generates the document, by schemas and examples."""
+    generate_without_schemas = app.openapi
     _, definitions = models_json_schema(
         [(schema, "validation") for schema in schemas], ref_template=_SCHEMAS + "{model}"
     )
     added_schemas = definitions["$defs"]
 
     def generate_extended() -> dict[str, Any]:
-        """Generate FastAPI's document, and add the schemas, and a summary and the examples of each operation."""
+        """Generate FastAPI's document, and extend it."""
         document = generate_without_schemas()
         document["components"]["schemas"] |= added_schemas
         examples = json.loads(EXAMPLES.read_bytes())
@@ -89,7 +88,7 @@ def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
 
 
 def _add_summary_and_examples(operation: dict[str, Any], example: Mapping[str, Any]) -> None:
-    """Add a summary, which is the first sentence of the description, and the examples of request and answer, if any."""
+    """Add a summary, the first sentence of the description, and the examples, if there are any."""
     first_line = operation["description"].splitlines()[0]
     first_sentence = first_line.split(". ")[0]
     operation["summary"] = first_sentence.rstrip(".")

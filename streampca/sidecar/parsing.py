@@ -37,12 +37,7 @@ class Limits(NamedTuple):
 
 
 def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
-    """Parse the body and the query parameters into a request of `schema`. Raises `RequestError`.
-
-    A body is JSON, or binary: only rows of numbers. `query` is the schema of the query parameters.
-    """
-    # RAW_TYPES are this media type with the parameter dtype=float32 or dtype=float64. Without a parameter, the type of
-    # the numbers is not known.
+    """Parse the body and the query parameters into a request of `schema`. Raises `RequestError`."""
     if raw.media_type == OCTET_STREAM:
         example = next(iter(RAW_TYPES))
         raise RequestError(
@@ -50,24 +45,20 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    stated_field = parameters.pop("of", None)  # field of the rows in the body: "vectors", "coordinates" or None
-    if raw.media_type in BINARY_TYPES:  # a .npy file, or one of RAW_TYPES: numbers without a header
+    stated_field = parameters.pop("of", None)
+    if raw.media_type in BINARY_TYPES:
         row_field = _find_row_field(schema, stated_field)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
     raw.require_json(also_supported=BINARY_TYPES)
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
     if stated_field is not None:
-        _refuse_other_rows(content, stated_field)  # ?of=vectors must not come with coordinates in the JSON
-    return validate(schema, parameters | content, strict=True)  # strict: JSON must not write a number as a text
+        _refuse_other_rows(content, stated_field)
+    return validate(schema, parameters | content, strict=True)  # JSON must not write a number as a text
 
 
 def _refuse_other_rows(content: Mapping[str, Any], stated_field: str) -> None:
-    """Raise `RequestError` if a JSON body holds other rows than the query parameter `of` has stated.
-
-    `stated_field` is the value of `of`: "vectors" or "coordinates". Records are another form of vectors. The error asks
-    to leave out the parameter `of`, or to send the rows that `of` states.
-    """
+    """Raise `RequestError` if a JSON body holds other rows than the query parameter `of` states."""
     other_fields = ["vectors", "records"] if stated_field == "coordinates" else ["coordinates"]
     for field in other_fields:
         if content.get(field) is not None:
@@ -77,10 +68,9 @@ def _refuse_other_rows(content: Mapping[str, Any], stated_field: str) -> None:
 
 
 def _find_row_field(schema: type[BaseModel], stated_field: str | None) -> str:
-    """Return the name of the field to which the rows of a binary body belong: "vectors" or "coordinates".
+    """Return the field of the rows of a binary body: "vectors" or "coordinates".
 
-    Only a request to reconstruct may have coordinates. Its query parameter `of`, whose value is `stated_field`, must
-    state the field; None: the query does not state it. Raises `RequestError`.
+    `stated_field` is the query parameter `of`. Raises `RequestError`.
     """
     if "coordinates" not in schema.model_fields:
         return "vectors"
@@ -90,14 +80,12 @@ def _find_row_field(schema: type[BaseModel], stated_field: str | None) -> str:
 
 
 def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Return the fields of a JSON body as a dict, without validating them. Of a repeated field, the last value counts.
+    """Return the fields of a JSON body, not validated. Of a repeated field, the last value counts.
 
-    Raises `RequestError`, also for a body whose Python objects would need too much memory.
+    Raises `RequestError`, also if the parsed body would need too much memory.
     """
     if len(body) > SMALL_BYTES:
         max_containers = limits.rows + _MAX_CONTAINERS_BESIDE_ROWS
-        # Memory is counted in numbers: a list, an object or a field of an object needs as much memory as
-        # `_NUMBERS_PER_CONTAINER` numbers. This is the memory of the largest allowed body.
         max_memory_in_numbers = limits.numbers + _NUMBERS_PER_CONTAINER * max_containers
         if _estimate_memory_in_numbers(body) > max_memory_in_numbers:
             raise too_large(
@@ -106,7 +94,7 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
             )
     try:
         content = loads(body)
-    except VectorError as error:  # its text begins with "not JSON: "
+    except VectorError as error:  # its text begins with "not JSON"
         raise RequestError(Problem.MALFORMED_BODY, f"the body is {error}") from None
     if not isinstance(content, dict):
         raise invalid(f"the body must be a JSON object, not {type_name(content)}")
@@ -116,8 +104,7 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
 def _estimate_memory_in_numbers(json_text: bytes) -> int:
     """Estimate the memory of the Python objects of a JSON text, without parsing it.
 
-    The unit is the memory of a number, some 40 bytes. Numbers are counted by their commas. An array, an object or a
-    field, counted by its opening bracket, brace or colon, needs up to three times as much memory as a number.
+    The unit is the memory of a number, some 40 bytes.
     """
     letters = np.frombuffer(json_text, np.uint8)
     numbers = np.count_nonzero(letters == ord(","))
@@ -126,24 +113,31 @@ def _estimate_memory_in_numbers(json_text: bytes) -> int:
 
 
 def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> None:
-    """Raise `RequestError` for the first name that is not allowed. `kind` says what the names are, such as "field".
+    """Raise `RequestError` for the first name that is not allowed.
 
-    Pydantic would also find it, but would make an error object for each of a million unknown names.
+    Pydantic would make an error object for each of a million unknown names.
     """
     for name in content:
         if name not in allowed:
             raise invalid(f"unknown {kind} {name[:80]!r}; known: {', '.join(allowed)}")
 
 
+def refuse_query(names: Iterable[str], instead: str) -> None:
+    """Raise `RequestError` for the first of these query parameters, which a protocol does not read.
+
+    The error asks to do `instead`.
+    """
+    for name in names:
+        raise invalid(f"{name[:80]} is not read from the query: {instead}")
+
+
 def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False) -> Schema:
     """Return the content as an object of the schema. Raises `RequestError`.
 
-    With `strict`, the content is from JSON, and its types must be right. Without `strict`, a text such as "3" is
-    accepted as a number.
+    With `strict`, as for JSON, texts are not numbers.
     """
-    # The field `version` has a validator that reads the context: in JSON, the text "3" is not the number of a version.
     context = {"is_json": True} if strict else None
-    # Without `strict`, pass None and not False: with False, even a field that is declared as strict would accept texts.
+    # False would let even strict fields of a schema accept texts.
     strict_or_as_declared = True if strict else None
     try:
         return schema.model_validate(content, strict=strict_or_as_declared, context=context)
@@ -152,29 +146,26 @@ def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool =
 
 
 def validate_rows(value: Any, info: ValidationInfo) -> Array:
-    """Validate rows for pydantic: make an array of lists of numbers, and return an array as it is."""
+    """Make an array of lists of numbers for pydantic, and return an array as it is."""
     if isinstance(value, np.ndarray):
         return value
     return pack_rows(value, info.field_name or "rows")
 
 
 def pack_rows(value: Any, name: str) -> Array:
-    """Return lists of numbers as an array (n, width).
+    """Return rows of numbers as an array (n, width). Raises `RequestError`.
 
-    All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing.
-    Instead of a list, a row may be a text with a JSON array, or with numbers in base64. If the rows are in base64, the
-    result is an array (n,) with the bytes of each row, since the type of the numbers is not known yet. Raises
-    `RequestError`.
+    Rows in base64 become an array (n,) of bytes: the type of their numbers is not known yet.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
     rows = []
     for i, row in enumerate(value):
         if isinstance(row, str):
-            row = _decode_row(row, f"{name}[{i}]")  # a list from a JSON array, or bytes from base64
+            row = _decode_row(row, f"{name}[{i}]")
         rows.append(row)
     first = rows[0] if rows else None
-    if isinstance(first, bytes):  # then all rows must be bytes; `_join_bytes` and `_pack_row` refuse a mix with lists
+    if isinstance(first, bytes):  # from base64; `_join_bytes` refuses other rows
         return _join_bytes(rows, name)
     width = len(first) if isinstance(first, list) else 0
     packer = NumberPacker(width, null_as_nan=True)
@@ -183,10 +174,7 @@ def pack_rows(value: Any, name: str) -> Array:
 
 
 def _join_bytes(rows: Sequence[Any], name: str) -> Array:
-    """Return rows of bytes as an array (n,), whose items are the bytes of a row. Raises `RequestError`.
-
-    Whether a row has numbers of 4 or of 8 bytes follows from the model, which is not known yet. `check_rows` finds it.
-    """
+    """Return rows of bytes as an array (n,), whose items are the bytes of a row. Raises `RequestError`."""
     row_bytes = len(rows[0])
     have_same_length = all(isinstance(row, bytes) and len(row) == row_bytes for row in rows)
     if not have_same_length:
@@ -200,15 +188,14 @@ def _decode_row(row: str, label: str) -> Any:
         decoded = decode_text(row)
     except VectorError as error:
         raise invalid(f"{label}: {error}") from None
-    return decoded or []  # an empty text is b"" in base64: a row without numbers, like an empty list
+    return decoded or []  # an empty text is a row without numbers
 
 
 def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, impute: bool) -> Array:
     """Return the numbers with these names in each record as an array (n, d). Raises `RequestError`.
 
-    With `impute`, a record may lack names, but not all of them.
+    With `impute`, a record may lack names, but not all of them. A null becomes NaN.
     """
-    # A null becomes NaN. If the model cannot fill the entry, `check_rows` will refuse the NaN and name its place.
     packer = NumberPacker(len(names), null_as_nan=True)
     labels = [repr(name) for name in names]
     packed = []
@@ -226,7 +213,7 @@ def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, imp
 def _read_record(record: Mapping[str, Any], names: Sequence[str], *, impute: bool) -> list[Any]:
     """Return the values of these names. With `impute`, the value of an absent name is None.
 
-    Without `impute`, or if the record has none of the names, an absent name raises `KeyError`.
+    Raises `KeyError` if a name is absent without `impute`, or if all names are absent.
     """
     may_lack_names = impute and any(name in record for name in names)
     if may_lack_names:
@@ -235,26 +222,24 @@ def _read_record(record: Mapping[str, Any], names: Sequence[str], *, impute: boo
 
 
 def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
-    """Return the numbers of a row as bytes. Raises `RequestError`; its text names the row by the label."""
+    """Return the numbers of a row as bytes. Raises `RequestError`, whose text begins with the label."""
     if not isinstance(row, list):
         is_number = type(row) in (int, float)
         hint = "; write a single vector as [[…]]" if is_number else ""
         raise invalid(f"{label} must be an array of numbers, not {type_name(row)}{hint}")
-    entry_label = label + "[{}]"  # the packer replaces {} by the index of the entry
+    entry_label = label + "[{}]"  # the packer replaces {} by the index
     try:
         return packer.pack(row, entry=entry_label)
     except VectorError as error:
         if error.reason == "wrong_length":
-            # For example: "vectors[3] has 3 numbers, not 4 as the rows before it: all need the model's dimensions".
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
         raise invalid(str(error)) from None
 
 
 def _parse_binary(raw: RawRequest, name: str) -> Array:
-    """Return the rows of a binary body: an array (n, width) from a .npy file, or a flat array from raw numbers.
+    """Return the rows of a binary body: an array (n, width), or (n·width,) from raw numbers.
 
-    The width of raw numbers, which have no header, follows from the model, which is not known yet. `name` is the field
-    of the request that errors name. Raises `RequestError`.
+    Raises `RequestError`.
     """
     if raw.media_type in RAW_TYPES:
         dtype = np.dtype(RAW_TYPES[raw.media_type])
@@ -280,10 +265,9 @@ def check_rows(
     missing_values: MissingValues = NO_MISSING_VALUES,
     names: Sequence[str] | None = None,
 ) -> Array:
-    """Return the rows (n, width) as float32 or float64. Raises `RequestError` if a limit is exceeded or a row is wrong.
+    """Return the rows (n, width) as float32 or float64, with NaN for missing values.
 
-    Missing values become NaN. All numbers must be finite. With `impute`, entries may be missing (NaN), but not all
-    entries of a row. Errors name the columns by `names`.
+    With `impute`, entries may be missing, but not a whole row. Raises `RequestError`.
     """
     rows = shape_rows(rows, name, width)
     if len(rows) > limits.rows:
@@ -296,23 +280,18 @@ def check_rows(
         return np.empty((0, width))
     if rows.shape[1] != width:
         raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
-    is_float32 = rows.dtype.newbyteorder("=") == np.float32  # of either byte order
+    is_float32 = rows.dtype.newbyteorder("=") == np.float32  # in any byte order
     as_given: Array = rows.astype(np.float32 if is_float32 else np.float64, copy=False)
-    with_nan = missing_values.to_nan(as_given)  # a number that stands for a missing entry becomes NaN
+    with_nan = missing_values.to_nan(as_given)
     if not np.isfinite(with_nan).all():
         _refuse_wrong_rows(with_nan, as_given, name, names, impute=impute)
     return with_nan
 
 
 def shape_rows(rows: Array, name: str, width: int) -> Array:
-    """Return the rows of an array that was parsed before the model was known, as an array with two axes.
+    """Return rows as an array with two axes. Raises `RequestError`.
 
-    - Rows from base64 are an array (n,) of NumPy's type void (V). Each item has the bytes of one row: `width` floats of
-      4 or 8 bytes.
-    - Numbers without a header are an array (n·width,).
-    - Other rows have two axes already, and stay as they are.
-
-    Raises `RequestError` if the rows would not be whole.
+    Before, rows from base64 are items of NumPy's type void, and raw numbers have one axis.
     """
     is_from_base64 = rows.dtype.kind == "V"
     if is_from_base64:
@@ -330,13 +309,12 @@ def shape_rows(rows: Array, name: str, width: int) -> Array:
 def _refuse_wrong_rows(
     with_nan: Array, as_given: Array, name: str, names: Sequence[str] | None, *, impute: bool
 ) -> None:
-    """Raise `RequestError` for the first entry that is not allowed, or else for a row without a number.
+    """Raise `RequestError` for the first wrong entry, or for a row without a number.
 
-    Infinite entries are not allowed, and missing entries only with `impute`. `as_given` (n, d) are the rows of the
-    request. `with_nan` are the same rows, with NaN in place of each number of the setting `missing_values`.
+    Missing entries are NaN in `with_nan`, and as the client sent them in `as_given`.
     """
     is_missing = np.isnan(with_nan)
-    wrong_entry = first_not_finite(with_nan, impute=impute)  # with `impute`, NaN is allowed
+    wrong_entry = first_not_finite(with_nan, impute=impute)
     if wrong_entry is not None:
         i, j = wrong_entry
         entry = as_given[i, j]

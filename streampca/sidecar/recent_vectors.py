@@ -50,24 +50,22 @@ class RecentVectors:
         self._lock = threading.Lock()
 
     def add(self, vectors: Array, labels: Sequence[str] | None = None) -> None:
-        """Add the vectors (n, d) of a request, and their n labels; None: they have none.
+        """Add the vectors (n, d) of a request, and drop the oldest requests above the limit.
 
-        Then drop the oldest request, again and again, while at least `_compute_limit(d)` vectors are left without this
-        request. If the earlier vectors have another d, drop all of them.
+        If the earlier vectors have another d, drop all of them.
         """
         n, d = vectors.shape
         limit = _compute_limit(d)
         labels = [NO_LABEL] * n if labels is None else labels
         if n > limit:
             labels = labels[n - limit :]
-            vectors = vectors[n - limit :].copy()  # without the copy, the whole array would stay in memory
+            vectors = vectors[n - limit :].copy()  # a view would keep the whole array in memory
         with self._lock:
             if self._requests and self._requests[0].vectors.shape[1] != d:
                 self._requests.clear()
                 self._count = 0
             self._requests.append(_Request(vectors=vectors, labels=labels, time_s=time.time()))
             self._count += len(vectors)
-            # If even a single vector is too long, the limit is 0, and all requests are dropped.
             while self._requests:
                 count_without_oldest = self._count - len(self._requests[0].vectors)
                 if count_without_oldest < limit:
@@ -76,9 +74,8 @@ class RecentVectors:
                 self._count = count_without_oldest
 
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
-        """Return what the page displays of the vectors: coordinates along components x and y, distances and p-values.
+        """Return the coordinates of the vectors along components x and y, counted from 1, the oldest first.
 
-        Components are counted from 1. The oldest vector comes first, and vectors whose results overflow are left out.
         Raises `RequestError` if the model does not have one of the components.
         """
         model = published.model
@@ -101,15 +98,15 @@ class RecentVectors:
         }
 
     def _snapshot(self, dimensions: int) -> _Snapshot:
-        """Return the kept vectors, the oldest first. If their d is not `dimensions`, return an empty snapshot."""
+        """Return the kept vectors, the oldest first; none if they have other dimensions."""
         with self._lock:
-            requests = list(self._requests)  # all have the same d: `add` drops the earlier ones when d changes
+            requests = list(self._requests)
         if not requests or requests[0].vectors.shape[1] != dimensions:
             return _Snapshot(vectors=np.empty((0, dimensions)), labels=np.empty(0, object), times_s=np.empty(0))
         vectors = np.concatenate([request.vectors for request in requests])
         counts = [len(request.vectors) for request in requests]
-        times_s = np.repeat([request.time_s for request in requests], counts)  # one for each vector
-        # Requests are kept or dropped as a whole, so there may be more vectors than are wanted.
+        times_s = np.repeat([request.time_s for request in requests], counts)
+        # There may be too many vectors, since requests are dropped as a whole.
         limit = _compute_limit(dimensions)
         labels = np.array([label for request in requests for label in request.labels], object)
         return _Snapshot(vectors=vectors[-limit:], labels=labels[-limit:], times_s=times_s[-limit:])
@@ -118,22 +115,17 @@ class RecentVectors:
 def _describe_most_unusual(
     projected: Projected, labels: NDArray[Any], times_s: F64, names: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """Describe the m vectors with the highest scores, each with the c dimensions that contribute most to its SPE.
-
-    The SPE of a vector is its residual: the squared distance from the subspace of the components. The share of a
-    dimension is contribution / SPE.
-    """
+    """Describe the vectors with the highest scores by the dimensions that contribute most to SPE."""
     score = projected.scores.score
     p = projected.p
-    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]  # (m,): indices of vectors
-    # The dimensions that contribute most to T² are not used.
-    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)  # (m, c)
-    spe_contributions = contributions.spe  # (m, c)
+    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]
+    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
+    spe_contributions = contributions.spe
     described = []
     for rank, i in enumerate(most_unusual):
         dimensions = spe_dimensions[rank].tolist()
         spe = float(projected.residual[i])  # the residual of a vector is its SPE
-        divisor = spe or 1.0  # if the SPE is 0, all contributions are 0, and so are the shares
+        divisor = spe or 1.0  # if the SPE is 0, all contributions are 0
         described.append(
             {
                 "at": float(times_s[i]),

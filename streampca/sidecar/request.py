@@ -48,10 +48,9 @@ class RawRequest:
 
     @property
     def json_length(self) -> int:
-        """Number of bytes of JSON at the beginning of the body, by the header Inference-Header-Content-Length.
+        """Number of bytes of JSON at the beginning of the body; 0 if its media type is binary.
 
-        Without the header, the whole body is JSON, unless its media type is binary. Raises `RequestError` if the header
-        is wrong.
+        Raises `RequestError` if the header with the length is wrong.
         """
         if self.media_type in BINARY_TYPES:
             return 0
@@ -66,7 +65,7 @@ class RawRequest:
         return int(length)
 
     def require_json(self, also_supported: Iterable[str] = ()) -> None:
-        """Raise `RequestError` unless the media type is JSON. The text of the error also names `also_supported`."""
+        """Raise `RequestError` unless the media type is JSON. Its text also names `also_supported`."""
         if self.media_type not in _JSON_TYPES and not self.media_type.endswith("+json"):
             supported = ", ".join(["application/json", *also_supported])
             raise RequestError(
@@ -74,15 +73,15 @@ class RawRequest:
             )
 
     def decompress(self, max_bytes: int) -> "RawRequest":
-        """Return the request with its body decompressed. A body that is not compressed stays as it is.
+        """Return the request with its body decompressed.
 
-        Raises `RequestError` if the body is damaged, or if it has more than `max_bytes` once it is decompressed.
+        Raises `RequestError` if the body is damaged, or has more than `max_bytes` once it is decompressed.
         """
         if not self.is_compressed:
             return self
         decoder = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_OR_ZLIB)
         try:
-            plain = decoder.decompress(self.body, max_bytes + 1)  # one byte more shows that the body is too long
+            plain = decoder.decompress(self.body, max_bytes + 1)  # a byte more shows that the body is too long
         except zlib.error as error:
             raise RequestError(
                 Problem.MALFORMED_BODY, f"the body is not what its Content-Encoding says: {error}"
@@ -99,7 +98,7 @@ class RawRequest:
 
 
 async def read_request(request: Request, max_bytes: int) -> RawRequest:
-    """Read the whole body. Raises `RequestError` as soon as it exceeds `max_bytes`, or if it comes too slowly."""
+    """Read the whole body. Raises `RequestError` if it exceeds `max_bytes` or comes too slowly."""
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity").lower()
     if encoding not in (b"identity", *_COMPRESSED):
@@ -111,7 +110,7 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         raise _too_long(max_bytes)
     content_type = headers.get(b"content-type", b"").decode("latin-1").lower()
     media_type = content_type.replace(" ", "").replace('"', "")
-    if media_type not in RAW_TYPES:  # a raw type keeps its parameter, as in application/octet-stream;dtype=float32
+    if media_type not in RAW_TYPES:  # raw types keep `dtype`
         media_type, _, _ = media_type.partition(";")
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -120,18 +119,17 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         raise RequestError(
             Problem.SLOW_BODY,
             f"the body did not arrive within {BODY_TIMEOUT_S:g} s: send fewer rows at once",
-            limit="body_time",  # the name of this limit in the metrics
+            limit="body_time",
             headers={"Connection": "close"},
         ) from None
     # As an optimisation, an empty query is not parsed.
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
-    # The values of a repeated parameter become one list with commas.
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
     return RawRequest(body, media_type=media_type, query=query, headers=headers)
 
 
 def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether the body is declared to be long, or may be long since it is compressed or declares no length."""
+    """Return whether the body is declared to be long, or may be long."""
     is_compressed = headers.get(b"content-encoding", b"").lower() in _COMPRESSED
     return is_compressed or b"transfer-encoding" in headers or _parse_content_length(headers) > SMALL_BYTES
 
@@ -139,13 +137,13 @@ def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
 def _parse_content_length(headers: Mapping[bytes, bytes]) -> int:
     """Return the length of the body by the header Content-Length, or 0 without the header."""
     digits = headers.get(b"content-length", b"0")  # the server refuses a header that is not digits
-    return int(digits[:20])  # Python does not convert thousands of digits; 20 are enough to exceed every limit
+    return int(digits[:20])  # Python refuses to convert thousands of digits
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     """Return the body. Raises `RequestError` as soon as it exceeds `max_bytes`.
 
-    As an optimisation, `Request.stream` is not used: its generator takes longer than reading a short body.
+    As an optimisation, it does not use the generator `Request.stream`.
     """
     chunks = []
     length = 0

@@ -32,28 +32,23 @@ class ServedModels:
         models: Models,
         clock: Callable[[], float] = time.monotonic,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
-        max_age_s: float | None = None,  # None: no limit
+        max_age_s: float | None = None,
     ) -> None:
-        """`on_load` is called with each model that was read, in the thread that read it.
-
-        If the newest model becomes older than `max_age_s`, the sidecar is not ready, unless workers report that the
-        model has every record.
-        """
+        """`on_load` is called with each model that was read, in the thread that read it."""
         self.cache = ModelCache(models, clock, on_load, after_poll=self._refresh)
         self._age = ModelAge(ProcessStatuses(models.store, models.topic), clock, max_age_s or math.inf)
-        self.pins: dict[str, int] = {}  # name → version
-        self.drifts: dict[str, dict[str, Any]] = {}  # name of the pin → the fields of `schemas.DriftResponse`
-        self.gone_pins: dict[str, int] = {}  # those of `pins` whose version was deleted
-        # The newest model when `drifts` was computed; None before, and while it is computed.
-        self.compared_model: PublishedModel | None = None
+        self.pins: dict[str, int] = {}
+        self.drifts: dict[str, dict[str, Any]] = {}  # pin → fields of `schemas.DriftResponse`
+        self.gone_pins: dict[str, int] = {}  # pins whose version was deleted
+        self.compared_model: PublishedModel | None = None  # the newest model when `drifts` was computed
         self._clock = clock
-        self._pin_names: list[str] = []  # in the listing of the store when the pins were last read
-        self._next_read_of_pins_at = 0.0  # when the pins are read again even if their names are the same
+        self._pin_names: list[str] = []  # at the last reading of the pins
+        self._next_read_of_pins_at = 0.0
 
     def get_loaded(self, version: int | str | None) -> PublishedModel:
-        """Return the model of this version number, or of the version pinned by this name; None means the newest.
+        """Return the model of a version or of a pin; None means the newest.
 
-        Raises `NotLoadedError` if the model is not in memory, and `UnknownPinError` if no version has the name.
+        Raises `NotLoadedError` if it is not in memory, and `UnknownPinError` for an unknown pin.
         """
         if isinstance(version, str):
             version = look_up_pin(version, self.pins)
@@ -78,17 +73,17 @@ class ServedModels:
         return reasons
 
     def list_unreadable(self) -> list[str]:
-        """Return a sentence about each version that cannot be read, and about each pin whose version was deleted."""
-        unreadable = dict(self.cache.loader.unreadable)  # copied, since a thread changes it
+        """Return a sentence about each version that cannot be read, and each pin whose version is gone."""
+        unreadable = dict(self.cache.loader.unreadable)  # another thread changes the original
         sentences = [f"version {version} cannot be read: {file.cause}" for version, file in unreadable.items()]
         for name, version in self.gone_pins.items():
             sentences.append(f"{name} pins version {version}, which is gone")
         return sentences
 
     def _refresh(self, models: Models) -> None:
-        """After a poll, refresh the pinned models and the age of the newest model.
+        """Refresh the pinned models and the age of the newest model after a poll.
 
-        Questions to `models` read the listing that the poll has just fetched, and cause no request of their own.
+        Reads of `models` use the listing of that poll.
         """
         newest = self.cache.current
         if newest is not None:
@@ -96,61 +91,53 @@ class ServedModels:
             self._age.refresh(newest, age_s=self._clock() - self.cache.current_since)
 
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
-        """If pins or the newest model may have changed, read the pins, and compute the drifts again if needed.
-
-        A drift is how far the newest model has moved from a pinned model. `compared_model` is the newest model whose
-        drifts are known.
-        """
+        """Read the pins, and compute the drifts, if they may have changed."""
         pins = Pins(models.store, models.topic)
-        names = pins.names()  # from the listing of the store, without reading a file for each pin
+        names = pins.names()  # without reading files
         if not self._must_read_pins(names, newest):
             return
         earlier_pins = self.pins
-        self.pins = pins.all() if names else {}  # `all` reads a file for each pin
-        self.cache.pinned = frozenset(self.pins.values())  # the cache keeps these versions in memory
+        self.pins = pins.all() if names else {}  # reads a file for each pin
+        self.cache.pinned = frozenset(self.pins.values())
         if self._must_compute_drifts(earlier_pins, newest):
-            self.compared_model = None  # if reading a pinned model raises, the next poll computes the drifts again
+            self.compared_model = None  # after an error, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
             self.compared_model = newest
         self._pin_names = names
-        # The version of a pin may change without a change of the listing, so read the pins again after some seconds.
+        # A pin may move without a change of the listing.
         self._next_read_of_pins_at = self._clock() + _READ_PINS_EVERY_S
 
     def _must_read_pins(self, names: list[str], newest: PublishedModel) -> bool:
-        """Return whether the pins must be read again. A pin is a name that users give to a version of the model.
+        """Return whether the pins must be read again.
 
-        `names` are those in the listing of the store, which does not show the version of a pin. So the pins are read
-        also if their names have not changed: for each newer model, and every few seconds.
+        The listing shows no versions of pins, so they are also read every few seconds.
         """
         if names != self._pin_names:
             return True
-        # `compared_model` is the newest model at the last reading of the pins; None if the store failed then.
+        # `compared_model` is None after an error of the store.
         is_newer_model = newest is not self.compared_model
         return len(names) > 0 and (is_newer_model or self._clock() >= self._next_read_of_pins_at)
 
     def _must_compute_drifts(self, earlier_pins: dict[str, int], newest: PublishedModel) -> bool:
         """Return whether the drifts must be computed again, after the pins were read."""
         is_newer_model = newest is not self.compared_model
-        lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model that could not be read may be readable now
+        lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model may have become readable
         return is_newer_model or self.pins != earlier_pins or lacks_drift
 
     def _compute_drifts(self, newest: PublishedModel) -> dict[str, dict[str, Any]]:
         """Return how far the newest model has moved from each pinned model, by the pin's name.
 
-        Pinned models that cannot be read, or that have another number of dimensions, are left out. Pins whose version
-        was deleted are logged once.
+        Pinned models that cannot be read or have other dimensions are left out.
         """
         drifts: dict[str, dict[str, Any]] = {}
         gone: dict[str, int] = {}
         for name, version in self.pins.items():
-            pinned = self.cache.get_if_readable(version)  # None if the file cannot be read, or was deleted
-            # `unreadable` has the versions whose files are there, but cannot be read.
+            pinned = self.cache.get_if_readable(version)
             is_deleted = pinned is None and version not in self.cache.loader.unreadable
             if is_deleted:
                 gone[name] = version
             if pinned is not None and pinned.model.dimensions == newest.model.dimensions:
                 drift = measure_drift(pinned.model, newest.model)
-                # `outdated`: why the pinned model no longer fits the stream; empty if it fits.
                 drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.causes}
         if gone and gone != self.gone_pins:
             log.warning("pinned models are gone", pins=gone)

@@ -28,16 +28,15 @@ _FILES_PER_CONNECTION = 2  # a connection that is answered needs one; the rest i
 def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Then running requests get 5 s to finish.
 
-    Raises `SettingsError` if the process cannot listen on the address, `StoreError` if the store cannot be read, and
-    the error of a thread that has died. A busy store does not end the start.
+    Raises `SettingsError` if the address cannot be used, and `StoreError` if the store cannot be read.
     """
     with suppress(StoreBusyError):
         Models(store, settings.topic).versions()  # raises if the store cannot be read
-    with prepare_process() as process:  # it installs the tracer, which FastAPI looks for when the app is created
+    with prepare_process() as process:  # installs the tracer, which the app needs
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)
         tls_context = create_tls_context(settings.tls_folder)
-        max_files = _limit_files()  # how many files and connections the process may have open
+        max_files = _limit_files()
         server = create_server(
             app,
             tls_context,
@@ -52,19 +51,18 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         def stop(*_: object) -> None:
             server.should_exit = True
 
-        process.threads.notify = stop  # `notify` is called when an error has ended a thread
+        process.threads.notify = stop
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # When a signal has ended `serve`, uvicorn raises the same signal again. `run_loop` makes `stop` the handler, so
-        # the second signal has no effect. By default, it would end the process before "sidecar stopped" is logged.
+        # After a signal, uvicorn raises the same signal again: `stop` ignores it.
         process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
 
 def _warn_if_empty(store: Store, topic: str) -> None:
-    """Log a warning if the store does not exist yet or has no files of the topic: the settings may be wrong."""
-    with suppress(StoreBusyError):  # a busy store does not end the start: it only gives no warning
+    """Log a warning if the store does not exist or has no files of the topic."""
+    with suppress(StoreBusyError):  # a busy store does not end the start
         missing_location = store.missing()
         if missing_location:
             log.warning("store does not exist yet", path=missing_location)
@@ -75,11 +73,8 @@ def _warn_if_empty(store: Store, topic: str) -> None:
 
 
 def _limit_files() -> int:
-    """Lower the limit of open files and connections to at most `_MAX_FILES`, and return the limit.
-
-    The limit bounds the memory that connections can take.
-    """
+    """Lower the limit of open files and connections, to bound their memory, and return it."""
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = min(soft_limit, _MAX_FILES)  # a soft limit of files is never −1 (no limit): Linux bounds it by fs.nr_open
+    limit = min(soft_limit, _MAX_FILES)  # on Linux, it is never −1 (no limit)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     return limit

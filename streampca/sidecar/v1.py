@@ -50,7 +50,7 @@ class V1Endpoints(Endpoints):
     """The endpoints of the protocol, and those for operations."""
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the endpoints to the application. What is passed to FastAPI with them is for `/openapi.json`."""
+        """Add the endpoints to the application, with their descriptions for `/openapi.json`."""
         errors = describe_errors()
         for path, vectors_endpoint, request, query, response in (
             ("/v1/project", self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
@@ -60,8 +60,7 @@ class V1Endpoints(Endpoints):
             ),
             ("/v1/score", self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
         ):  # fmt: skip
-            # `PlainRoute` calls the endpoint without FastAPI's work on parameters and answers, which takes longer than
-            # a small projection. `app.post` has no argument for the class of the route.
+            # `app.post` has no argument for the class of the route.
             app.router.add_api_route(
                 path, vectors_endpoint, methods=["POST"], route_class_override=PlainRoute, tags=["vectors"],
                 response_model=response, responses=errors | describe_binary_answer(NPZ),
@@ -88,7 +87,7 @@ class V1Endpoints(Endpoints):
             parse=partial(parse, schema=schemas.ProjectRequest, query=schemas.ProjectQuery),
             compute=compute.project,
             respond=respond,
-            run_on_loop_if_quick=True,  # not in a thread, since waking a thread takes as long as a quick request
+            run_on_loop_if_quick=True,  # waking a thread takes as long as a quick request
         )
 
     async def reconstruct(self, request: Request) -> Response:
@@ -114,14 +113,10 @@ class V1Endpoints(Endpoints):
     def _compute_score(
         self, published: PublishedModel, request: schemas.ScoreRequest, limits: Limits
     ) -> compute.Answer:
-        """Return the scores of vectors. If contributions are asked for, also return the label of each record.
-
-        Contributions are for people who look into single records, which they recognise by the labels. A label is the
-        text at the path in the setting `label`.
-        """
+        """Return the scores of vectors, and the labels of records if contributions are asked for."""
         answer = compute.score(published, request, limits)
         labels = self._engine.find_labels(request) if request.contributions else None
-        if labels is None:  # also if the vectors are not records, or the setting is empty
+        if labels is None:
             return answer
         return answer._replace(fields=answer.fields | {"labels": labels})
 
@@ -129,9 +124,9 @@ class V1Endpoints(Endpoints):
         """A model's dimensions, variances, losses and position in the stream."""
         published = await self._engine.find(version)
         models = self._engine.models
-        is_compared = published is models.compared_model  # only the newest model is compared with the pinned ones
+        is_compared = published is models.compared_model  # only the newest model is compared with pinned ones
         drift_by_pin = models.drifts if is_compared else {}
-        # The answer changes when a pin is added, moved or removed, so the ETag has all of them.
+        # The answer changes when a pin is added, moved or removed.
         pins = "".join(f"-{name}-{drift['version']}" for name, drift in drift_by_pin.items())
         etag = f'"{published.version}-{published.published_at:.3f}{pins}"'
         if etag in request.headers.get("if-none-match", ""):

@@ -55,52 +55,42 @@ class Source(Protocol):
     """
 
     def topic_id(self) -> str:
-        """Ask a broker for the id that the cluster gave the topic when it was created.
+        """Ask a broker for the id of the topic; empty if the brokers give topics no ids (Kafka before 2.8).
 
-        The id is empty if the brokers give topics no ids (Kafka before 2.8).
-        Raises `SourceError` if the topic does not exist, `TimeoutError` if no broker answers in time.
+        Raises `TimeoutError` if no broker answers.
         """
 
     def partitions(self) -> frozenset[int]:
         """Return all partitions of the topic, as last reported by a broker; never waits."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Return the next events, of each partition at most one with records; [] if nothing happens in `timeout_s`.
-
-        The first call joins the group.
-        """
+        """Wait at most `timeout_s` for the next events, and return them. The first call joins the group."""
 
     def status(self) -> SourceStatus:
-        """Return whether brokers answer and whether the group counts us in, as last known; never waits."""
+        """Return whether brokers answer, and whether we are a member of the group; never waits."""
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         """Read these partitions from these positions; None stands for the earliest record.
 
-        `last` holds the last record that was read before the position, for each partition where it is known. If the
-        log does not hold this record any more, `poll` returns `OutOfRange`.
+        `last` holds the known last records before the positions. If the log has lost one, `poll` returns `OutOfRange`.
         """
 
     def pause(self, partitions: frozenset[int]) -> None:
         """Return no records of these partitions until `seek` is called for them."""
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
-        """Commit offsets to the group, for lag tools and `committed`, with `metadata` of at most 4096 bytes.
-
-        A failure is only logged.
-        """
+        """Commit offsets to the group, with `metadata` of at most 4096 bytes. A failure is only logged."""
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         """Ask for the group's committed offsets of these partitions; a partition without one is left out.
 
-        May be called before the first poll, and for partitions that are not assigned.
-        Raises `TimeoutError` if no broker answers within some seconds, `SourceError` if waiting cannot fix the error.
+        The partitions need not be assigned. Raises `TimeoutError` if no broker answers.
         """
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         """Ask for the offset of each partition's first record with this timestamp or a later one.
 
-        For a partition without such a record, and if `time_ms` is None, return the end of its committed records.
-        Raises `TimeoutError` if no broker answers within some seconds, `SourceError` if waiting cannot fix the error.
+        Without such a record, or if `time_ms` is None, it is the end of the committed records. Raises `TimeoutError`.
         """
 
     def close(self) -> None:
@@ -114,18 +104,16 @@ class DeadLetters:
     """
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """In a subclass, send one rejected record. The base class has no dead-letter topic: nobody calls its `send`.
+        """Send one rejected record, and do not wait for the answer.
 
-        `reason` is a short name for the kind of error, `message` describes it. A subclass raises `SourceError` if it
-        cannot keep the record until the brokers have acknowledged it.
+        `reason` is a short name for the kind of error, `message` describes it. Raises `SourceError`.
         """
         raise NotImplementedError("there is no dead-letter topic")
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the brokers have acknowledged all records sent so far.
 
-        Raises `TimeoutError` after `timeout_s` (the records are kept, and sent when the brokers are back), and
-        `SourceError` if a record is refused and would be refused again.
+        After a `TimeoutError`, the records are still kept. Raises `SourceError` if a record is refused.
         """
 
     def close(self) -> None:
@@ -140,10 +128,7 @@ class RecordRefusedError(TransactionFailedError):
     """A record of the transaction was refused, and would be refused again: it must be changed, or left out."""
 
     def __init__(self, message: str, code: int, size: int = 0) -> None:
-        """`code` is the code of the error in Kafka's protocol.
-
-        If the record is too large, `size` is its size in bytes, as `record_size` counts it; else `size` is 0.
-        """
+        """`code` is the error's code in Kafka's protocol; `size`, in bytes, is 0 unless the record is too large."""
         super().__init__(message)
         self.code = code
         self.size = size
@@ -180,22 +165,19 @@ class Transactions(Protocol):
         """Ask a broker for the number of partitions of a topic. Raises `TimeoutError`."""
 
     def topic_configs(self) -> Mapping[str, str]:
-        """Return the options of the topic for outputs, at most some minutes old; empty if no broker ever told them."""
+        """Return the options of the topic for outputs, at most some minutes old; empty if they are unknown."""
 
     def recover(self) -> None:
-        """End the transaction that has failed, or that an earlier process with the same transactional id has left open.
+        """End the transaction that has failed, or that an earlier process with the same transactional id has left.
 
-        Must also be called before the first transaction. Raises `TimeoutError` while the brokers do not answer.
+        Call it also before the first transaction. Raises `TimeoutError` if no broker answers.
         """
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
         """Add records to the open transaction. If there is none, begin one."""
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
-        """Commit the records that were sent, and these next offsets with metadata of at most 4096 bytes.
-
-        The offsets are of partitions that the source was assigned by its last event.
-        """
+        """Commit the records that were sent, and these next offsets with metadata of at most 4096 bytes."""
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one; never raises."""

@@ -39,18 +39,14 @@ class BrokerErrors:
         self._protocol = settings.security_protocol
 
     def explain(self, code: int | None, text: str, *, all_have_keys: bool = True) -> SourceError:
-        """Return the error for a code of Kafka's protocol, with a remedy. `text` is what the client says.
-
-        If the code is None or has no explanation here, the error has only the text. `all_have_keys` is False if a
-        record without a key was among the refused records.
-        """
+        """Return the error for a code of Kafka's protocol, with a remedy. `text` is what the client says."""
         if code in UNKNOWN_TOPIC_CODES:
             remedy = "create it (streampca create-topics), or correct the name"
             return TopicError(f"there is no topic {self._topic} {self._where}; {remedy}")
         if code in TOO_LARGE_CODES:
             remedy = f"raise max.message.bytes of {self._topic}"
             return SourceError(f"a record is too large for topic {self._topic} {self._where}; {remedy}")
-        if code == NO_KEY and not all_have_keys:  # this code means a missing key or a wrong timestamp
+        if code == NO_KEY and not all_have_keys:  # with all keys, a timestamp is wrong
             return SourceError(
                 f"a record without a key is refused by topic {self._topic} {self._where} ({text}); if the topic is "
                 "compacted, set its cleanup.policy=delete or give records keys; if not, compare the clocks"
@@ -76,8 +72,6 @@ class BrokerErrors:
             cause = "session_timeout_s is above transaction.max.timeout.ms of the brokers (15 minutes by default)"
             return SourceError(f"the broker {self._where} refuses the transaction: {cause}; lower it, or raise theirs")
         if code == FENCED_MEMBER:
-            # The message names two causes. The second: the connection of this worker's own request to join was cut, and
-            # the request has arrived after the worker's next request.
             return SourceError(
                 f"the group of topic {self._topic} {self._where} has given this worker's place to another member "
                 "with its group_instance_id; give each worker a group_instance_id of its own, or, if each has one, "
@@ -92,11 +86,11 @@ class BrokerErrors:
         return SourceError(f"topic {self._topic} cannot be created: {text}")
 
     def authorization_error(self, text: str) -> SourceError:
-        """Return the error of a user without the right to do what `text` describes."""
+        """Return the error of a user without the right that `text` describes."""
         return TopicError(f"the broker {self._where} does not allow this user: {text}; grant it the right")
 
     def not_acknowledged_error(self, waited_s: float) -> SourceError:
-        """Return the error if brokers answer, but do not acknowledge the records in the client's full queue."""
+        """Return the error if brokers answer, but do not acknowledge records."""
         return SourceError(
             f"topic {self._topic} {self._where}: brokers answer, but have not acknowledged earlier records within "
             f"{waited_s:.0f} s; check that each partition has a leader, that enough of its replicas are in sync "
@@ -104,14 +98,14 @@ class BrokerErrors:
         )
 
     def unreachable_error(self, cause: str) -> SourceError:
-        """Return the error if a broker that is needed cannot be reached. `cause` says why, and may name the broker."""
+        """Return the error if a single broker cannot be reached."""
         to_check = self._suggest_check(cause)
         return NoBrokerError(
             f"topic {self._topic} {self._where}: a broker cannot be reached ({cause}); check {to_check}"
         )
 
     def no_broker_error(self, cause: str) -> SourceError:
-        """Return the error if no broker answers. `cause` is the last error of a connection, "" if there was none."""
+        """Return the error if no broker answers. `cause` is the last error of a connection, or empty."""
         error_type = CertificateError if "certificate" in cause.lower() else NoBrokerError
         because = f" ({cause})" if cause else ""
         return error_type(f"{NO_ANSWER} {self._where}{because}; check {self._suggest_check(cause)}")
@@ -119,8 +113,8 @@ class BrokerErrors:
     def _suggest_check(self, cause: str) -> str:
         """Return what to check if a connection fails with this cause."""
         names_our_servers = any(server.strip() in cause for server in self._servers.split(","))
-        names_an_address = re.search(r":\d+\b", cause) is not None  # an address ends with a port
-        if names_an_address and not names_our_servers:  # so a broker has advertised the address
+        names_an_address = re.search(r":\d+\b", cause) is not None
+        if names_an_address and not names_our_servers:  # a broker has advertised the address
             return "advertised.listeners of this broker: the address must be one that this machine can reach"
         if "SSL" in self._protocol:
             return f"bootstrap_servers, security_protocol ({self._protocol} now), ssl_cafile and ssl_certfile"

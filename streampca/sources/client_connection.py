@@ -36,18 +36,13 @@ class ClientConnection(ABC):
         self._settings = settings
         self._servers = settings.bootstrap_servers
         self._topic = topic
-        # The topic, as a broker has described it last; without id and partitions before the first answer.
         self._last_description = TopicDescription(id="", in_sync={})
         self._away_since: float | None = None  # by time.monotonic; None while a broker answers
-        # Cause of the outage as last logged; None if no outage is logged. Digits are left out, so that causes that
-        # differ only in a duration count as equal.
-        self._logged_cause: str | None = None
+        self._logged_cause: str | None = None  # without digits; None if no outage is logged
         self._logged_at = 0.0  # by time.monotonic
-        # The files that this process reads only at its start.
         files_read_once = [settings.config_file]
         if not self.reads_certificates_again:
             files_read_once += [settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile]
-        # Compared during an outage: if one of these files was replaced, the process must be started again to read it.
         self._versions_at_start = {path: read_file_version(path) for path in files_read_once if path}
 
     @property
@@ -56,22 +51,20 @@ class ClientConnection(ABC):
         """Whether a broker answers."""
 
     def partitions(self) -> frozenset[int]:
-        """Return the topic's partitions, as they were at most some ten seconds ago; never waits."""
+        """Return the topic's partitions, as last reported by a broker; never waits."""
         return frozenset(self._last_description.partitions)
 
     @abstractmethod
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
         """Ask one broker for the topic.
 
-        Raises `TopicError` if the topic does not exist, another `SourceError` if waiting cannot fix the error, and
-        `TimeoutError` if the broker does not answer in time.
+        Raises `TopicError` if the topic does not exist, another `SourceError` if no retry helps, and `TimeoutError`.
         """
 
     def describe(self, timeout_s: float = 2.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """Ask the brokers for the topic, again and again until one of them answers.
+        """Ask for the topic until a broker answers; while the topic is missing, ask again for `missing_s`.
 
-        Raises `SourceError` if the topic is still missing after `missing_s`, and `TimeoutError` if no broker answers
-        within `timeout_s`.
+        Raises `TimeoutError` after `timeout_s`.
         """
         started_at = time.monotonic()
         waited_s = 0.0
@@ -89,25 +82,20 @@ class ClientConnection(ABC):
         raise TimeoutError(str(self._explain_timeout()))
 
     def require_topic(self, timeout_s: float = 6.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """Ask the brokers for the topic; while it is missing, ask again, since a broker may not know a new topic yet.
-
-        Raises `SourceError` if the topic is still missing after `missing_s`. If no broker answers within `timeout_s`,
-        raises `NoBrokerError`, with the cause and a remedy.
-        """
+        """Ask for the topic, as `describe` does; if no broker answers, raise `NoBrokerError`."""
         try:
             return self.describe(timeout_s, missing_s)
         except TimeoutError:
             raise self._explain_timeout() from None
 
     def _explain_timeout(self) -> SourceError:
-        """Return the error if a topic was asked for and no answer came in time."""
+        """Return the error if no broker has answered."""
         return self.broker_errors.no_broker_error(self.last_failure)
 
     def watch(self) -> None:
         """Log when an outage begins, has a new cause, or ends. The caller's loop calls this in each turn.
 
-        During an outage, raises `SourceError` if a file of certificates or settings was replaced that only a new
-        process reads.
+        Raises `SourceError` if only a restart can end the outage.
         """
         now = time.monotonic()
         if self.connected:
@@ -119,17 +107,16 @@ class ClientConnection(ABC):
             self._refuse_replaced_files()
 
     def _end_outage(self, now: float) -> None:
-        """A broker answers: forget the outage, after logging the end of an outage whose beginning was logged."""
+        """Forget an outage; if its beginning was logged, log its end."""
         if self._logged_cause is not None and self._away_since is not None:
             log.info("broker is back", bootstrap_servers=self._servers, away_s=round(now - self._away_since, 1))
-            # Not cleared at each call: while this broker answers, a connection to another broker may just have failed.
             self.last_failure = ""
         self._away_since = None
         self._logged_cause = None
 
     def _log_outage(self, now: float) -> None:
         """Log the cause of an outage, unless it was logged already."""
-        cause = _NUMBERS.sub("", self.last_failure)  # a duration in it differs each time
+        cause = _NUMBERS.sub("", self.last_failure)  # its durations differ each time
         is_new_outage = self._logged_cause is None
         is_new_cause = cause != self._logged_cause and now - self._logged_at > _NEXT_CAUSE_AFTER_S
         if is_new_outage or is_new_cause:
@@ -138,13 +125,13 @@ class ClientConnection(ABC):
             self._logged_at = now
 
     def _refuse_replaced_files(self) -> None:
-        """Raise `SourceError` if a file was replaced that this process has read only once, at its start.
+        """Raise `SourceError` if a file was replaced that only a new process reads.
 
-        Called during an outage: the new file may end it, for example if a certificate has expired.
+        The new file may end the outage, for example if it is a certificate.
         """
         for path, version_at_start in self._versions_at_start.items():
             version = read_file_version(path)
-            is_missing = version is None  # perhaps the file is being replaced: the next call sees the new one
+            is_missing = version is None  # perhaps the file is being replaced
             if not is_missing and version != version_at_start:
                 raise SourceError(
                     f"{NO_ANSWER} at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "
@@ -153,7 +140,7 @@ class ClientConnection(ABC):
 
 
 def check_certificates(settings: KafkaSettings) -> None:
-    """Raise `SettingsError` if the certificates cannot be used. The clients would only say that no broker answers."""
+    """Raise `SettingsError` if the certificates cannot be used. The clients would only report a failed connection."""
     if "SSL" not in settings.security_protocol:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -176,5 +163,5 @@ def check_certificates(settings: KafkaSettings) -> None:
 
 
 def key_password(settings: KafkaSettings) -> str:
-    """Return the password of the private key; "" if there is none, since None would make OpenSSL ask for it."""
+    """Return the password of the private key; "" if there is none. For None, OpenSSL would ask the user."""
     return settings.ssl_password.get_secret_value() if settings.ssl_password else ""

@@ -32,10 +32,9 @@ class ClientProducer(DeadLetters, ABC):
         *,
         is_idempotent: bool,
     ) -> None:
-        """If the client's queue is full, a record waits for room in it, for at most `full_queue_timeout_s`.
+        """An idempotent producer never writes a record twice, but may fail after a long outage.
 
-        An idempotent producer never writes a record twice, but it may fail if brokers were away for long. A producer
-        that is not idempotent waits for brokers without limit, and may write a record twice.
+        Any other producer waits for brokers without limit, and may write a record twice.
         """
         self._settings = settings
         self._topic = topic
@@ -45,7 +44,7 @@ class ClientProducer(DeadLetters, ABC):
 
     @abstractmethod
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait for acknowledgements, and return how many records have none yet. It may return before `timeout_s`.
+        """Wait at most `timeout_s` for acknowledgements, and return how many records have none yet.
 
         Raises `SourceError` if a record is refused.
         """
@@ -58,26 +57,21 @@ class ClientProducer(DeadLetters, ABC):
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
-        """Send a record, and do not wait for an answer. Raises `SourceError`.
-
-        If `partition` is None, the key decides to which partition it goes.
-        """
+        """Send a record, and do not wait for an answer; without a partition, the key decides. Raises `SourceError`."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self.produce(record.value, partition=None, key=record.key, headers=headers)
 
     def _find_own_time_to_send(self, code: int | None, headers: Sequence[Header]) -> int | None:
-        """Return the timestamp with which to send a refused record once more, in milliseconds since 1970.
+        """If a dead letter is refused for the time of sending, return the time of its rejected record.
 
-        A dead letter has the time of sending. If a broker refuses this time, the letter is sent with the time of its
-        rejected record. `code` is the code of the refusal. Return None if the record is refused for another reason, is
-        not a dead letter, or if the time of its rejected record is unknown.
+        Return None if the letter should not be sent again.
         """
-        if code not in INVALID_RECORD_CODES:  # the timestamp is not the reason
+        if code not in INVALID_RECORD_CODES:
             return None
         time_ms = read_own_time(headers)
-        if time_ms < 0:  # it is unknown, or the record is not a dead letter
+        if time_ms < 0:  # unknown
             return None
         if not self._is_wrong_clock_logged:
             log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
@@ -89,27 +83,24 @@ class ClientProducer(DeadLetters, ABC):
         return self._connection.partitions()
 
     def raise_refused(self) -> None:
-        """Raise `SourceError` if a record is known to be refused; never waits."""
+        """Raise `SourceError` if a record was refused; never waits."""
         self._wait_for_acknowledgements(0)
 
     def flush(self, timeout_s: float) -> None:
         """Wait until brokers have acknowledged all records.
 
-        Raises `TimeoutError` after `timeout_s`. Raises `SourceError` if a record is refused, or if waiting is useless:
-        the topic was deleted, the login is refused, or only a new process can end an outage.
+        Raises `TimeoutError`, or `SourceError` if a record is refused or longer waiting is useless.
         """
         deadline = time.monotonic() + timeout_s
         is_time_over = False
         while not is_time_over:
             left_s = max(deadline - time.monotonic(), 0)
-            is_time_over = left_s == 0  # then this last turn does not wait, and only takes the answers that have come
+            is_time_over = left_s == 0
             wait_s = min(_WATCH_EVERY_S, left_s)
-            unacknowledged_count = self._wait_for_acknowledgements(wait_s)  # raises `SourceError` for a refused record
-            self._connection.watch()  # logs an outage; raises `SourceError` if only a new process can end it
+            unacknowledged_count = self._wait_for_acknowledgements(wait_s)
+            self._connection.watch()
             if unacknowledged_count == 0:
                 return
-        # No answer has come in time. If the topic was deleted or the login is refused, none will ever come.
         with contextlib.suppress(TimeoutError):
-            self._connection.describe()  # raises `SourceError` in these cases
-        # `streampca produce`, the only caller whose records are not dead letters, replaces this message.
+            self._connection.describe()  # raises `SourceError` if the topic was deleted or the login is refused
         raise TimeoutError(f"{unacknowledged_count} dead letters are not acknowledged yet")

@@ -47,7 +47,7 @@ class ClientSource(Source, ABC):
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
         """Return new records by partition; none if a rebalance has begun. Raises `SourceError`.
 
-        A rebalance that begins adds its events to `_rebalances`.
+        The events of a rebalance are added to `_rebalances`.
         """
 
     @abstractmethod
@@ -76,32 +76,25 @@ class ClientSource(Source, ABC):
 
     @abstractmethod
     def _is_member(self) -> bool:
-        """Return whether the group counts this consumer as a member, and no rebalance is in progress; never waits."""
+        """Return whether this consumer is a member of the group, and no rebalance is in progress; never waits."""
 
     @abstractmethod
     def _leave(self) -> None:
         """Leave the group, and close the client."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Return the next event of a rebalance. If there is none, return the new records of all partitions.
-
-        They come after an `OutOfRange` for each partition that cannot be read on from its position.
-        """
+        """Return the next event of a rebalance; without a rebalance, all new records and `OutOfRange` events."""
         fetched = {} if self._rebalances else self._fetch(timeout_s)
         self._connection.watch()
-        if self._rebalances:  # from before, or `_fetch` has added them
+        if self._rebalances:
             return [self._take_rebalance()]
         records_events = self._make_records_events(fetched)
-        if not records_events:  # perhaps the open transaction of another producer blocks a partition
+        if not records_events:  # an open transaction may block a partition
             is_connected = self._connection.connected
             self._standstills.update(self._positions.by_partition, time.time(), is_connected=is_connected)
         return [*self._check_out_of_range(), *records_events]
 
     def status(self) -> SourceStatus:
-        """Return whether brokers answer, whether the group counts this consumer as a member, and the last failure.
-
-        `blocked_since` tells since when an open transaction of another producer has blocked a partition.
-        """
         return SourceStatus(
             connected=self._connection.connected,
             member=self._is_member(),
@@ -116,10 +109,6 @@ class ClientSource(Source, ABC):
         return self._connection.partitions() | self._assigned
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
-        """Read assigned partitions from these positions; None stands for the earliest record.
-
-        `last` holds the last record before each position, where it is known.
-        """
         unassigned = positions.keys() - self._assigned
         if unassigned:
             raise ValueError(f"partition {min(unassigned)} is not assigned")
@@ -147,35 +136,28 @@ class ClientSource(Source, ABC):
             self._leave()
 
     def _add_rebalance(self, event_type: type[Assigned | Revoked | Lost], partitions: Collection[Any]) -> None:
-        """Let a later poll return an event of these partitions, which are objects of the client."""
+        """Let a later poll return an event of these partitions."""
         if partitions:
             self._rebalances.append(event_type(frozenset(tp.partition for tp in partitions)))
 
     def _make_records_events(self, fetched: Mapping[int, Sequence[Record]]) -> list[Records]:
-        """Return an event for each partition that has new records, or whose next offset or end has moved.
-
-        The next offset and the end may move without a new record, for example past the records of an aborted
-        transaction.
-        """
+        """Return an event for each partition that has new records, or whose next offset or end has moved."""
         records_events = []
-        # A copy, since `take_records` removes a partition from `by_partition` if its log was cut.
-        for partition in list(self._positions.by_partition):
+        for partition in list(self._positions.by_partition):  # `take_records` may remove a partition
             fetched_records = fetched.get(partition, ())
-            reached = self._fetched_to(partition)  # the next offset that the client will fetch, and the end
+            reached = self._fetched_to(partition)
             event = self._positions.take_records(partition, fetched_records, reached)
             if event is not None:
                 records_events.append(event)
         return records_events
 
     def _take_rebalance(self) -> Event:
-        """Return the next event of a rebalance. No partition is read after it until the caller seeks."""
+        """Return the next event of a rebalance, and read no partition until the caller seeks."""
         event = self._rebalances.pop(0)
-        self._connection.last_failure = ""  # a failure before this event does not explain a later outage
+        self._connection.last_failure = ""
         self._positions = ReadPositions()
         if isinstance(event, Assigned):
-            self._assigned = event.partitions  # not added to earlier ones: a rebalance revokes all partitions first
-            # `_prepare_assigned` lets the client fetch nothing until `seek`. It returns this member's id and the
-            # generation of the group, with which a transaction commits offsets.
+            self._assigned = event.partitions  # a rebalance has revoked all earlier ones
             self.membership = self._prepare_assigned(event.partitions)
         else:
             self._assigned = frozenset()
@@ -186,14 +168,7 @@ class ClientSource(Source, ABC):
         return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
-        """For each position from which the client could not read, seek to it once more, or return `OutOfRange`.
-
-        1. The position is the earliest record, which was deleted meanwhile: seek to the record that is earliest now.
-        2. The log holds the position, and the last record before it was not compared with the log yet: seek to the
-           position once more. The client then fetches this record again, and it is compared. The position may have been
-           out of range only for a moment, until a replica had caught up, or because retention has deleted the record.
-        3. In all other cases, return `OutOfRange`. If the log holds the position, `diverged` says that it was cut.
-        """
+        """For each position out of range, seek once more, or return `OutOfRange`."""
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
             log_offsets = self._log_offsets(partition)
@@ -201,20 +176,16 @@ class ClientSource(Source, ABC):
                 continue  # a later poll asks again
             earliest, end = log_offsets
             is_position_in_log = earliest <= position <= end
-            # The last record before the position, as it was read; None if it is compared already, or is not known.
             uncompared = self._positions.uncompared_records.get(partition)
-            if position == EARLIEST:
-                # The client asks for the earliest offset, then fetches there. In between, the record was deleted.
+            if position == EARLIEST:  # retention has deleted the record
                 self.seek({partition: None})
             elif is_position_in_log and uncompared is not None:
                 is_record_in_log = uncompared.offset >= earliest
-                # If retention has deleted the record, there is nothing to compare with: NO_RECORDS.
                 last = {partition: uncompared} if is_record_in_log else NO_RECORDS
-                self.seek({partition: position}, last=last)
+                self.seek({partition: position}, last=last)  # to compare the record with the log
             else:
                 self._positions.stop(partition)
-                # If the position is in the log, the record before it is not the record that was read, or the latter is
-                # unknown. Both count as a cut: after a cut, reading on would skip the records that were added since.
+                # If the log holds the position, the log was cut and has grown again.
                 diverged = position - 1 if is_position_in_log else None
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
@@ -241,5 +212,5 @@ def choose_intervals(settings: ConsumerSettings) -> MemberIntervals:
 
 
 def log_failed_commit(error: object) -> None:
-    """Log that lag tools will show older offsets than those that are saved, because a commit has failed."""
+    """Log that a commit has failed."""
     log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))

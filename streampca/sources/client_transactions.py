@@ -73,10 +73,9 @@ class ClientTransactions(Transactions, ABC):
         timeout_s: float,
         source: Any = None,
     ) -> None:
-        """The transactions write to `topics`; the first one is the topic of outputs.
+        """The first of the `topics` is the topic of outputs. Brokers abort a transaction after `timeout_s`.
 
-        If a transaction stays open for `timeout_s`, brokers abort it. Without a source, no offsets are committed.
-        Raises `SourceError` if a topic does not exist, or no broker answers.
+        Raises `SourceError`.
         """
         self._settings = settings
         self._output_topic = topics[0]
@@ -84,18 +83,18 @@ class ClientTransactions(Transactions, ABC):
         self._timeout_s = timeout_s
         self._source = source
         self._is_transaction_open = False
-        self._producer: Any = None  # None before the first one, and after one was given up
-        self._configs: Mapping[str, str] = {}  # options of the output topic
+        self._producer: Any = None  # None while no producer is open
+        self._configs: Mapping[str, str] = {}  # of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
-        self._failures: list[Failure] = []  # of records of the current transaction, as the client has reported them
-        self._next_batch_bytes = self.batch_bytes  # largest batch of the next producer that is started
-        self._has_smaller_batches = False  # whether a batch was too large, so that the next producers send smaller ones
+        self._failures: list[Failure] = []  # of the current transaction
+        self._next_batch_bytes = self.batch_bytes
+        self._has_smaller_batches = False
         for topic in topics:
-            self._count_partitions(topic)  # raises if the topic does not exist
+            self._count_partitions(topic)  # raises if the topic is missing
 
     @abstractmethod
     def _start_producer(self) -> None:
-        """Set `_producer`, then let it end the transactions of earlier producers with the same transactional id."""
+        """Set `_producer`, and let it end the transactions of earlier producers with its transactional id."""
 
     @abstractmethod
     def _send(self, producer: Any, records: Iterable[OutgoingFields]) -> None:
@@ -103,10 +102,9 @@ class ClientTransactions(Transactions, ABC):
 
     @abstractmethod
     def _commit(self, producer: Any, offsets: Mapping[int, Committed], membership: Any) -> None:
-        """Commit the transaction with the offsets of a group member.
+        """Commit the transaction with the offsets of a group member; without a group, `offsets` is empty.
 
-        If a record was not delivered, call `_give_up_and_raise`. `membership` is what the group tells this member about
-        itself. Transactions without a source have no group: then `offsets` is empty, and `membership` is None.
+        If a record was not delivered, call `_give_up_and_raise`.
         """
 
     @abstractmethod
@@ -132,15 +130,15 @@ class ClientTransactions(Transactions, ABC):
         if time.monotonic() >= self._reread_configs_at:
             with contextlib.suppress(SourceError), self._open_admin(self._output_topic) as admin:
                 configs = admin.topic_configs()
-                if configs:  # {}: brokers do not tell them now, so the last ones are kept
+                if configs:  # otherwise the options are unknown
                     self._configs = configs
             self._reread_configs_at = time.monotonic() + _REREAD_CONFIGS_AFTER_S
         return self._configs
 
     def recover(self) -> None:
-        """If no producer is open, start one, which ends the transaction that an earlier producer has left open.
+        """Start a producer, unless one is open. It ends the transaction that an earlier producer has left open.
 
-        Raises `TimeoutError` if a later call may succeed, otherwise `SourceError`.
+        Raises `TimeoutError` if a later call may succeed.
         """
         if self._producer is not None:
             return
@@ -151,7 +149,7 @@ class ClientTransactions(Transactions, ABC):
         except self.client_error as error:
             self._drop_producer()
             failure = self._make_transaction_failure(error)
-            final_error = self._find_final_error(failure)  # None if a later start may succeed
+            final_error = self._find_final_error(failure)
             if final_error is not None:
                 raise final_error from None
             _, text = self._code_and_text(error)
@@ -161,15 +159,11 @@ class ClientTransactions(Transactions, ABC):
         self._send(self._begin_unless_open(), records)
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
-        """Commit the records that were sent, and these offsets of the source's group.
-
-        Raises `TransactionFailedError` if the transaction must be tried again, or `SourceError` if no retry helps.
-        """
+        """Commit the records that were sent, and these offsets of the source's group."""
         producer = self._begin_unless_open()  # a transaction without records commits the offsets, too
         membership = None
         if self._source is not None:
-            # Read once: if the group removes this member, another thread sets `membership` to None.
-            membership = self._source.membership
+            membership = self._source.membership  # read once: another thread may set it to None
             if membership is None:
                 self._drop_producer()
                 raise TransactionFailedError("the group has given this member up")
@@ -180,7 +174,6 @@ class ClientTransactions(Transactions, ABC):
         self._is_transaction_open = False
 
     def abort(self) -> None:
-        """Abort the open transaction, if there is one; never raises."""
         if self._producer is None or not self._is_transaction_open:
             return
         self._is_transaction_open = False
@@ -203,8 +196,7 @@ class ClientTransactions(Transactions, ABC):
     def _begin_unless_open(self) -> Any:
         """Begin a transaction unless one is open, and return its producer.
 
-        Raises `TransactionFailedError` if no producer is open or the client fails, and `SourceError` if the client
-        would fail again.
+        Raises `TransactionFailedError`, or `SourceError` if no retry helps.
         """
         if self._producer is None:
             raise TransactionFailedError("the last transaction has failed")
@@ -212,22 +204,19 @@ class ClientTransactions(Transactions, ABC):
             try:
                 self._producer.begin_transaction()
             except self.client_error as error:
-                self._give_up_and_raise(self._make_transaction_failure(error))  # always raises
+                self._give_up_and_raise(self._make_transaction_failure(error))
             self._is_transaction_open = True
-            self._failures = []  # failures of the records of this transaction
+            self._failures = []
         return self._producer
 
     def _make_transaction_failure(self, error: Exception) -> Failure:
-        """Return the failure of a whole transaction. Since no single topic has failed, it names the output topic."""
+        """Return the failure of a whole transaction."""
         return Failure(error, self._output_topic)
 
     def _give_up_and_raise(self, failure: Failure) -> NoReturn:
-        """Give the producer up, and raise the first final error: the next transaction would meet it, too.
-
-        Without a final error, raises `TransactionFailedError`, and the caller tries again. The failures of records,
-        which the client has reported before, come first: `failure` is perhaps only a consequence.
-        """
+        """Give the producer up, and raise its first final error, or `TransactionFailedError` if a retry may help."""
         self._drop_producer()
+        # An earlier failure may be the cause of this one.
         for possible_cause in [*self._failures, failure]:
             final_error = self._find_final_error(possible_cause)
             if final_error is not None:
@@ -236,17 +225,9 @@ class ClientTransactions(Transactions, ABC):
         raise TransactionFailedError(text) from None
 
     def _find_final_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise; None if a next transaction with the same records may succeed.
-
-        - The record is too large: see `_find_too_large_error`.
-        - The record lacks the key that a compacted topic needs: a `SourceError`, since no retry helps.
-        - The record is invalid for another reason, most likely its timestamp: a `RecordRefusedError`, after which the
-          caller sends the record with another timestamp.
-        - Any transaction would be refused: a `SourceError`.
-        """
+        """Return the error to raise for a failure; None if a retry may help."""
         code, text = self._code_and_text(failure.error)
-        # One record without a key lets its whole request fail, and `failure` may be of another record of this request.
-        # So we look for a key in all records that failed in the topic.
+        # One record without a key makes brokers refuse all records of its request.
         failures_in_topic = [other for other in [*self._failures, failure] if other.topic == failure.topic]
         all_have_keys = all(other.has_key for other in failures_in_topic)
         error = BrokerErrors(self._settings, failure.topic).explain(code, text, all_have_keys=all_have_keys)
@@ -255,7 +236,7 @@ class ClientTransactions(Transactions, ABC):
         if code in TOO_LARGE_CODES:
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:
-            # The code NO_KEY does not prove that a key is missing: brokers send it for wrong timestamps, too.
+            # Brokers send NO_KEY for wrong timestamps, too.
             lacks_needed_key = code == NO_KEY and not all_have_keys and self._is_compacted(failure.topic)
             return error if lacks_needed_key else RecordRefusedError(str(error), code)
         return error if code in _ANY_TRANSACTION_REFUSED_CODES else None
@@ -265,10 +246,8 @@ class ClientTransactions(Transactions, ABC):
     ) -> SourceError | RecordRefusedError | None:
         """Return the error to raise for a record that was refused as too large.
 
-        Brokers refuse a whole batch, and the client then reports each of its records. If this record was perhaps not
-        alone in its batch, return None, and let the next producer send smaller batches.
+        If perhaps only its batch was too large, return None, and let the next producer send smaller batches.
         """
-        # The producer fills a batch up to `batch_bytes`, and a larger record gets a batch of its own.
         is_larger_than_batches = failure.size > self.batch_bytes
         was_alone_in_batch = is_larger_than_batches or self.batch_bytes == EACH_RECORD_ALONE
         if not was_alone_in_batch:
@@ -278,8 +257,8 @@ class ClientTransactions(Transactions, ABC):
         is_output = failure.topic == self._output_topic
         is_size_known = failure.size > 0
         if is_output and is_size_known:
-            return RecordRefusedError(str(error), code, failure.size)  # the caller can reject the record
-        return error  # a dead letter, or an output of unknown size: the caller cannot reject it
+            return RecordRefusedError(str(error), code, failure.size)
+        return error
 
     def _is_compacted(self, topic: str) -> bool:
         """Return whether a topic is compacted; False if no broker tells."""
@@ -288,10 +267,7 @@ class ClientTransactions(Transactions, ABC):
         return False
 
     def _drop_producer(self) -> None:
-        """Close the producer, if there is one, without sending what is left.
-
-        Brokers abort its open transaction when the next producer starts.
-        """
+        """Close the producer, if there is one. Brokers abort its transaction when the next producer starts."""
         if self._producer is not None:
             self._close_producer(self._producer)
         self._producer = None

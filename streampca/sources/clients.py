@@ -41,29 +41,26 @@ class ReplayProducer:
     """
 
     def __init__(self, topic: str, transactions: ClientTransactions) -> None:
-        """Give brokers more time than a member does, and end the open transaction of any other replay.
-
-        `topic` is the topic to which the rejected records are sent again.
-        """
-        transactions.begin_s = _REPLAY_TIMEOUT_S / 2  # a member, too, has half as long to begin as to commit
+        """End the open transaction of any other replay. `topic` is where the rejected records are sent again."""
+        transactions.begin_s = _REPLAY_TIMEOUT_S / 2
         transactions.commit_s = _REPLAY_TIMEOUT_S
-        transactions.recover()  # starts a producer; then the brokers end the transaction of another replay
+        transactions.recover()
         self._transactions = transactions
         self._timestamps = TimestampReplacer(topic, transactions)
-        self.replaced_timestamps = 0  # of records that were sent with the time of sending in place of their own time
+        self.replaced_timestamps = 0
         self.partition_count = transactions.partitions(topic)
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
         """Send records in one transaction, and return when it is committed.
 
-        If a timestamp is refused, the transaction is repeated with more timestamps replaced by the time of sending.
+        If a timestamp is refused, the next try replaces more timestamps.
         """
         records = list(records)
         while True:
             sendable, replaced = self._timestamps.replace(records)
             try:
                 self._transactions.send(sendable)
-                self._transactions.commit({})  # without offsets, since a replay has no group
+                self._transactions.commit({})  # a replay has no offsets
                 break
             except RecordRefusedError as error:
                 self._timestamps.begin_next_try(error)  # raises if another try does not help
@@ -84,10 +81,7 @@ def describe_client(settings: KafkaSettings) -> str:
 
 
 def _client_classes(settings: KafkaSettings) -> _ClientClasses:
-    """Import and return the classes for the client in use.
-
-    Our modules for the other client are not imported: importing those for kafka-python would patch that client.
-    """
+    """Import and return the classes for the client in use. Importing those for kafka-python patches that client."""
     if settings.client == "confluent":
         from streampca.sources.confluent.admin import ConfluentAdmin
         from streampca.sources.confluent.source import ConfluentSource
@@ -126,9 +120,9 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
 
 
 def require_letters_kept(settings: KafkaSettings, topic: str) -> bool:
-    """Raise `SourceError` if a dead-letter topic is compacted, which would delete letters with equal keys.
+    """Raise `SourceError` if a dead-letter topic is compacted.
 
-    Otherwise, return whether brokers have told its options: without the right DescribeConfigs, they do not.
+    Return False if this is unknown, because the user lacks the right DescribeConfigs.
     """
     with closing(create_admin(settings, topic)) as admin:
         configs = admin.topic_configs()
@@ -147,28 +141,26 @@ def create_client(settings: ConsumerSettings) -> Source:
 
 
 def would_brokers_accept_save(settings: ConsumerSettings, waits_for: str) -> bool:
-    """Return whether brokers would accept a save now. If so, a save that does not end is the fault of this process.
+    """Return whether each partition of the topic that a save waits for has enough replicas in sync.
 
-    Brokers accept a save if they answer a new client, and each partition of the topic has a leader and enough replicas
-    in sync. If `waits_for` says that the save waits for "dead letters", the dead-letter topic is asked for instead.
+    False if no broker answers.
     """
     topic = settings.topic
     if waits_for == "dead letters" and settings.dead_letter_topic:
         topic = settings.dead_letter_topic
     with suppress(StreampcaError), closing(create_admin(settings, topic)) as admin:
-        replicas_in_sync = admin.require_topic().in_sync.values()  # of each partition; 0 if it has no leader
+        replicas_in_sync = admin.require_topic().in_sync.values()
         needed = int(admin.topic_configs().get("min.insync.replicas", 1))
         return min(replicas_in_sync) >= needed
-    return False  # a request has failed
+    return False
 
 
 def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     """Open a reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
         log_bounds = admin.log_bounds()
-    fields = dict(settings) | {"topic": topic, "group_instance_id": None}  # an instance id would need a group
-    # The settings of a member would join its group. But `group` is a property, "" in `ConsumerSettings` itself, so an
-    # object of this very class reads without a group. `model_construct` does not check the fields again.
+    fields = dict(settings) | {"topic": topic, "group_instance_id": None}
+    # `ConsumerSettings` itself has no group; only its subclasses have one.
     settings_without_group = ConsumerSettings.model_construct(**fields)
     return TopicReader(create_client(settings_without_group), topic, log_bounds)
 
@@ -184,18 +176,18 @@ def create_producer(settings: ProduceSettings) -> ClientProducer:
 
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
-    """Create the writer of dead letters. Without a dead-letter topic, nobody uses it. Raises `SourceError`."""
+    """Create the writer of dead letters. Raises `SourceError`."""
     if settings.dead_letter_topic is None:
         return DeadLetters()
     return _client_classes(settings).producer(settings, settings.dead_letter_topic, is_idempotent=False)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
-    """Create transactions that commit the offsets of `source`, a client with the same settings. Raises `SourceError`.
+    """Create transactions that commit the offsets of `source`. Raises `SourceError`.
 
-    They write to `topics`. The first one is the topic of outputs.
+    The first of the `topics` is the topic of outputs.
     """
-    # A static member has the same transactional id after a restart, so it ends the transaction that it has left open.
+    # After a restart, a static member ends the transaction that it has left open.
     member_id = settings.group_instance_id or uuid.uuid4().hex
     return _client_classes(settings).transactions(
         settings,

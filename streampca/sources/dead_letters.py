@@ -33,10 +33,7 @@ Each partition's records come in order, and the same ones at every call.
 
 
 def dead_letter_headers(topic: str, partition: int, record: Record, reason: str, message: str) -> Headers:
-    """Return the headers of a dead letter: the record's own, then where it comes from and why it was rejected.
-
-    The record's timestamp is a header, because the letter itself has the time of sending.
-    """
+    """Return the headers of a dead letter: the record's own, then where it comes from and why it was rejected."""
     # In the order of `_ERROR_HEADERS`:
     values = (topic, str(partition), str(record.offset), reason, message, str(record.timestamp))
     headers = list(record.headers)
@@ -58,7 +55,7 @@ class Origin(NamedTuple):
 
 
 def read_origin(headers: Sequence[Header]) -> Origin | None:
-    """Return the origin of a dead letter from its headers; None if they are not the headers of a dead letter."""
+    """Return the origin of a dead letter from its headers; None for any other record."""
     count = len(_ERROR_HEADERS)
     own_headers = headers[:-count]
     error_headers = headers[-count:]
@@ -81,9 +78,9 @@ def read_origin(headers: Sequence[Header]) -> Origin | None:
 
 
 def read_own_time(headers: Sequence[Header]) -> int:
-    """Return the timestamp of a rejected record, in milliseconds since 1970, from the headers of its dead letter.
+    """Return the timestamp of a rejected record, from the headers of its dead letter, in milliseconds since 1970.
 
-    Return -1 if it is unknown, or if these are not the headers of a dead letter.
+    Return -1 if it is unknown.
     """
     origin = read_origin(headers)
     return -1 if origin is None else origin.timestamp
@@ -109,10 +106,7 @@ class DeadLetter(NamedTuple):
     def to_replay(self, dead_letter_topic: str) -> Outgoing:
         """Return the rejected record as a replay sends it.
 
-        `self.record` is the dead letter, which has the key and the value of the rejected record. The rejected record's
-        own headers, its timestamp and its partition were read from the letter's headers: they are in `self.origin`. Two
-        headers are added: how often the record was replayed, and where its dead letter lies. They replace the headers
-        that an earlier replay has added.
+        Two headers say how often the record was replayed, and where its dead letter lies.
         """
         origin = self.origin
         earlier_replays = 0
@@ -122,7 +116,7 @@ class DeadLetter(NamedTuple):
                 earlier_replays = int(value) if value and value.isdigit() else 0
             elif name != _LETTER_HEADER:
                 other_headers.append((name, value))
-        place = f"{dead_letter_topic}/{self.partition}/{self.offset}"  # of the dead letter
+        place = f"{dead_letter_topic}/{self.partition}/{self.offset}"
         return Outgoing(
             topic=origin.topic,
             partition=origin.partition,
@@ -141,33 +135,25 @@ class DeadLetterTopic:
     """All dead letters of a topic, as it is now."""
 
     def __init__(self, read: ReadTopic) -> None:
-        """Read the topic once, to find which letters were replayed. Raises `SourceError`.
-
-        A replay adds a record to the topic, the replay note: it lists the offsets of letters that were replayed, in the
-        partition of the note.
-        """
+        """Read the topic once, to find which letters were replayed. Raises `SourceError`."""
         self._read = read
         self.other_records = 0  # neither dead letters nor replay notes
         self._replayed: set[tuple[int, int]] = set()  # partition and offset of each replayed letter
         for partition, record in read():
             offsets = read_replay_note(record)
-            if offsets is not None:  # the record is a replay note
+            if offsets is not None:
                 self._replayed.update((partition, offset) for offset in offsets)
             elif read_origin(record.headers) is None:
                 self.other_records += 1
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield all letters with their status. The letters of one partition come in order.
-
-        A letter is REPLAYED if a replay note lists it, as found when this object was created. It is REPEATED if an
-        earlier letter is of the same rejected record, otherwise WAITING.
-        """
-        earlier_hashes: set[bytes] = set()  # of the rejected records of all letters so far
+        """Yield all letters with their status. The letters of one partition come in order."""
+        earlier_hashes: set[bytes] = set()
         for partition, record in self._read():
             origin = read_origin(record.headers)
-            if origin is None:  # not a dead letter
+            if origin is None:
                 continue
-            # Key and value are hashed, too: a topic that was created again has other records at its offsets.
+            # A topic that was created again has other records at the same offsets.
             content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
             content_hash = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
             if (partition, record.offset) in self._replayed:
@@ -181,15 +167,12 @@ class DeadLetterTopic:
 
 
 def make_replay_note(offsets: Iterable[int]) -> tuple[bytes, Headers]:
-    """Return the value and the headers of a replay note: the letters at these offsets were sent again."""
+    """Return the value and the headers of a replay note for the letters at these offsets."""
     return json.dumps(list(offsets)).encode(), [(_NOTE_HEADER, b"offsets")]
 
 
 def read_replay_note(record: Record) -> list[int] | None:
-    """Return the offsets in a replay note; None if the record is not a replay note.
-
-    A replay writes such a record to the dead-letter topic, with the offsets of the letters that it has sent again.
-    """
+    """Return the offsets in a replay note; None for any other record."""
     if [name for name, _ in record.headers] != [_NOTE_HEADER]:
         return None
     try:

@@ -94,16 +94,15 @@ Event = Assigned | Revoked | Lost | Records | OutOfRange
 
 
 def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
-    """Decode the records of one event. While the schema registry is away, return `Undecoded`.
+    """Decode the records of one event; if the vectors need much memory, only the first ones.
 
-    If the vectors need much memory, decoding stops early, and `next` is the offset of the first record that is left.
-    Raises `SourceError` if the registry refuses access. Any thread may call this function.
+    Return `Undecoded` while the schema registry is away. Raises `SourceError` if it refuses access.
     """
     records = event.records
-    offset_after_records = event.next  # `event.end` is the end of the partition
+    offset_after_records = event.next
     try:
         batch = codec.decode_batch(records, end=offset_after_records, stop_after_bytes=LARGE_BATCH_BYTES)
-    except TimeoutError as error:  # the registry is away
+    except TimeoutError as error:
         return Undecoded(
             partition=event.partition,
             position=records[0].offset,

@@ -29,77 +29,59 @@ log = structlog.get_logger()
 
 
 class OAuthTokens:
-    """The tokens of one login, for all its clients and threads."""
+    """The tokens of one login, for all its clients and threads. All times are in seconds since 1970."""
 
     def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
-        """`request` returns a new token, and its expiry in seconds since 1970."""
+        """`request` returns a new token, and its expiry."""
         self._request = request
         self._lock = threading.Lock()
-        # All times are in seconds since 1970.
-        self._token = ""  # the newest token; "" before the first
-        self._expiry = 0.0  # of the newest token
-        self._request_at = 0.0  # when to request the next token
+        self._token = ""
+        self._expiry = 0.0
+        self._request_at = 0.0
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
-        self._failed_at = 0.0  # when a request has last failed
-        # The end of each replaced token: its expiry, or the time of its replacement if that was later. For some seconds
-        # after the end, a client may still use the token, and a broker may refuse it.
+        self._failed_at = 0.0
         self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether a broker may have refused a login only because the client used an expired token.
-
-        Then a login with a later token may succeed. A client uses its token until it asks for the next one, so the
-        token may be expired if
-        - the newest token is expired,
-        - a request for a token has failed within the last 20 s: a client that asked got none,
-        - a replaced token has expired within the last 20 s: a client may not have asked since.
-
-        If the newest token is expired and the token server refuses the login, no later token will come.
-        """
+        """Whether a client may have logged in with an expired token, so that a later login may succeed."""
         now = time.time()
         is_newest_expired = bool(self._token) and now >= self._expiry
         is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
-        if is_newest_expired and is_login_refused:
+        if is_newest_expired and is_login_refused:  # no later token will come
             return False
         has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
         may_use_replaced_token = any(0 <= now - end < _KEPT_BY_CLIENTS_S for end in self._ends_of_replaced_tokens)
         return is_newest_expired or has_just_failed or may_use_replaced_token
 
     def current(self) -> tuple[str, float]:
-        """Return a token and its expiry, in seconds since 1970. If it is time, request a new token first.
+        """Return a usable token and its expiry.
 
-        If the request fails, the token that is there is returned as long as it can be used. Otherwise raises
-        `SourceError` if the login is refused, and `NoBrokerError` if a later request may succeed.
+        Raises `SourceError` if the login is refused, and `NoBrokerError` if a later request may succeed.
         """
         with self._lock:
             if time.time() >= self._request_at:
-                self._renew(time.time())  # if the request fails, sets `_failure` and raises nothing
+                self._renew(time.time())
             if self._failure is not None:
                 left_s = self._expiry - time.time()
                 if left_s <= 0:
                     raise self._failure
-                if left_s < _TOO_SHORT_TO_USE_S:  # a broker whose clock is ahead would take the token for expired
+                if left_s < _TOO_SHORT_TO_USE_S:  # a broker's clock may be ahead
                     raise NoBrokerError(str(self._failure))
             return self._token, self._expiry
 
     def _renew(self, now: float) -> None:
-        """Request a token at the time `now`, and decide when to request the next one.
-
-        If the request fails, its error is kept in `_failure`, and the old token stays.
-        """
+        """Request a token. If this fails, keep the old token and note the error in `_failure`."""
         try:
             token, expiry = self._request()
         except SourceError as error:
-            if self._token and self._failure is None:  # the first failure after a success
+            if self._token and self._failure is None:
                 log.warning("no new token, waiting", error=str(error))
             self._failure = error
             self._failed_at = now
             self._request_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # The old token ends when it expires or, if it has expired already, now. For `_KEPT_BY_CLIENTS_S` after this
-            # end, `may_be_expired` is true.
             self._ends_of_replaced_tokens.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry
@@ -110,8 +92,7 @@ class OAuthTokens:
 def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
     """Return the tokens of the login in the settings; None if the login needs no tokens.
 
-    All clients of this process with the same login share one `OAuthTokens`. Raises `NoBrokerError` or `SourceError` if
-    there is no token.
+    Raises `NoBrokerError` or `SourceError` if there is no token.
     """
     secret = settings.sasl_password
     if settings.sasl_mechanism == "AWS_MSK_IAM":
@@ -121,21 +102,20 @@ def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
         tokens = _share_tokens(_request_token, *login)
     else:
         return None
-    tokens.current()  # requests a token, unless there is one; raises if it gets none
+    tokens.current()  # raises if there is no token
     return tokens
 
 
 @functools.cache
 def _share_tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
-    """Return the tokens of a login. The cache makes all clients with this login share them."""
+    """Return the tokens that all clients with this login share."""
     return OAuthTokens(functools.partial(request, *login))
 
 
 def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
     """Request a token for client credentials (RFC 6749, section 4.4), and return it with its expiry.
 
-    Parameters in the query of the URL are sent in the body, as a token endpoint expects them. Raises `SourceError` if
-    the token endpoint refuses the login, and its subclass `NoBrokerError` if a later request may succeed.
+    Raises `NoBrokerError` if a later request may succeed, else `SourceError`.
     """
     import httpx
 
@@ -148,10 +128,9 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
         raise NoBrokerError(
             f"no token endpoint answers at {endpoint} ({one_line(error)}); check sasl_token_url"
         ) from None
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # raised if the answer holds no token
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # the answer holds no token
         issued = answer.json()
         return str(issued["access_token"]), asked_at + float(issued["expires_in"])
-    # Here the answer holds no token: it is an error, perhaps with a reason in its JSON.
     reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
     status = f"{answer.status_code} {reason[1]}" if reason else str(answer.status_code)
     text = f"the token endpoint {endpoint} gives no token ({status})"
@@ -163,7 +142,7 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
 def _sign_for_msk(region: str) -> tuple[str, float]:
     """Sign a token with the credentials that AWS's own chain finds, and return it with its expiry.
 
-    Raises `NoBrokerError`, after which the caller tries again: credentials may be found later.
+    Raises `NoBrokerError`.
     """
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 

@@ -1,4 +1,7 @@
-"""The size that a broker compares with a topic's `max.message.bytes`: that of a batch with this record alone."""
+"""The size that a broker compares with a topic's `max.message.bytes`: that of a batch with this record alone.
+
+A length has 1 to 5 bytes, since Kafka writes small numbers in fewer bytes.
+"""
 
 from streampca.formats.layout import varint
 from streampca.sources.base import Headers
@@ -9,25 +12,20 @@ _FIXED_FIELDS = 3  # bytes of a record: attributes, and the differences to the b
 
 
 def record_size(value: bytes | None, key: bytes | None, headers: Headers) -> int:
-    """Return how many bytes a batch has that holds only this record, without compression.
-
-    The header in which `record_times` keeps the own time of a record is left out. So the size of a record stays the
-    same when this header is added.
-    """
+    """Return the size in bytes of an uncompressed batch of this record, without the header `OWN_TIME_HEADER`."""
     counted_headers = [(name, content) for name, content in headers if name != OWN_TIME_HEADER]
-    # Kafka writes a length in 1 to 5 bytes: a small number takes fewer. `_field_size` counts a field with its length.
     record_bytes = _FIXED_FIELDS + _field_size(key) + _field_size(value) + _length_size(len(counted_headers))
     for name, content in counted_headers:
         record_bytes += _field_size(name.encode()) + _field_size(content)
-    return _BATCH_HEADER + _length_size(record_bytes) + record_bytes  # the record's length is written before the record
+    return _BATCH_HEADER + _length_size(record_bytes) + record_bytes
 
 
 def _field_size(data: bytes | None) -> int:
-    """Return how many bytes a field has, with the length before it. None has only a length, −1, in one byte."""
+    """Return how many bytes a field has, with the length before it. None is written as the length −1."""
     return 1 if data is None else _length_size(len(data)) + len(data)
 
 
 def _length_size(length: int) -> int:
-    """Return in how many bytes Kafka writes a length: as a signed number of variable size, in zigzag encoding."""
-    zigzag = 2 * length  # of a number that is not negative
+    """Return in how many bytes Kafka writes a length: as a varint in zigzag encoding."""
+    zigzag = 2 * length
     return len(varint(zigzag))

@@ -42,21 +42,19 @@ class KeptTimes(NamedTuple):
 _ALL_TIMES = KeptTimes(before_ms=_NO_LIMIT_MS, after_ms=_NO_LIMIT_MS)
 _LAST_HOUR = KeptTimes(before_ms=3_600_000, after_ms=0)
 _NO_TIMES = KeptTimes(before_ms=-1, after_ms=0)  # from 1 ms after now to now: no timestamp lies between them
-# One entry for each try but the last: which timestamps the try keeps, if the topic keeps them, too. The last try keeps
-# all timestamps, whatever the topic keeps.
+# Which timestamps each try keeps, if the topic keeps them, too. A last try after these keeps all timestamps.
 _KEPT_IN_TRY = (_ALL_TIMES, _LAST_HOUR, _NO_TIMES)
 
 
 def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     """Return which timestamps a topic with these options keeps. An option that is missing sets no limit."""
-    if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps, and refuses none
+    if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps
         return _ALL_TIMES
-    # A limit of -1 means no limit. `isdecimal` leaves it out, so that `_NO_LIMIT_MS` takes its place: 2**63 - 1, with
-    # which Kafka itself says that there is no limit.
+    # `isdecimal` leaves out -1, which means no limit.
     numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
     before = numbers.get("message.timestamp.before.max.ms", _NO_LIMIT_MS)
     after = numbers.get("message.timestamp.after.max.ms", _NO_LIMIT_MS)
-    # Kafka before 4 has one limit for both directions. From 3.6 on, it counts only where the other limits are not set.
+    # Before Kafka 4, this limit counts where no other is set.
     difference = numbers.get("message.timestamp.difference.max.ms", _NO_LIMIT_MS)
     if before == _NO_LIMIT_MS:
         before = difference
@@ -65,8 +63,6 @@ def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
         retention = numbers.get("retention.ms", _NO_LIMIT_MS)
-        # A timestamp is also not kept if brokers would delete the record soon, so that no record is deleted at once:
-        # soon = min(5 minutes, half of the retention).
         soon = min(_DELETED_SOON_MS, retention // 2)
         before = min(before, retention - soon)
     return KeptTimes(before_ms=before, after_ms=after)
@@ -80,38 +76,29 @@ class TimestampReplacer:
     """
 
     def __init__(self, topic: str, transactions: Transactions, clock: Callable[[], float] = time.time) -> None:
-        """`transactions` tells the options of the topic; `clock` returns seconds since 1970."""
+        """`transactions` are asked for the options of the topic; `clock` returns seconds since 1970."""
         self._topic = topic
         self._transactions = transactions
         self._clock = clock
         self._failed_tries = 0  # of the current transaction
-        self._is_replacement_logged = False  # the first replacement is logged
+        self._is_replacement_logged = False
 
     def replace(
         self, records: Sequence[OutgoingFields], timestamps: NDArray[np.int64] | None = None
     ) -> tuple[Sequence[OutgoingFields], int]:
         """Return the records to send in this try of a transaction, and how many of their timestamps were replaced.
 
-        The time of sending replaces more timestamps in each try:
-        - First try: timestamps that the topic does not keep, by its options.
-        - Second try: also timestamps outside the last hour.
-        - Third try: all timestamps.
-        - Last try: none, since the time of sending was refused: this machine's clock is wrong. Each dead letter, which
-          had the time of sending until now, gets the timestamp of its rejected record.
-
-        `timestamps` is an optimisation: an array with the timestamps of all records, which may also hold timestamps of
-        records that are not sent. If none of them must be replaced, the records are not looked at.
+        `timestamps`, an optimisation, holds at least the timestamps of these records.
         """
         is_last_try = self._failed_tries == len(_KEPT_IN_TRY)
         if is_last_try:
             return [_restore_own_time(record) for record in records], 0
         now_ms = int(self._clock() * 1000)
         kept_by_topic = read_kept_times(self._transactions.topic_configs())
-        kept_in_try = _KEPT_IN_TRY[self._failed_tries]  # how far from now a timestamp may be to be kept in this try
+        kept_in_try = _KEPT_IN_TRY[self._failed_tries]
         earliest_ms = now_ms - min(kept_by_topic.before_ms, kept_in_try.before_ms)
         latest_ms = now_ms + min(kept_by_topic.after_ms, kept_in_try.after_ms)
         if timestamps is not None:
-            # `initial` is for an empty array.
             is_none_too_early = earliest_ms <= timestamps.min(initial=now_ms)
             is_none_too_late = timestamps.max(initial=now_ms) <= latest_ms
             if is_none_too_early and is_none_too_late:
@@ -121,7 +108,7 @@ class TimestampReplacer:
         for record in records:
             kept = _keep_or_replace_time(record, earliest_ms, latest_ms)
             sendable.append(kept)
-            if kept is not record:  # its timestamp was replaced
+            if kept is not record:
                 *_, timestamp_ms = record
                 replaced_ms.append(timestamp_ms)
         if replaced_ms:
@@ -129,7 +116,7 @@ class TimestampReplacer:
         return sendable, len(replaced_ms)
 
     def _log_first(self, replaced_ms: Sequence[int]) -> None:
-        """Log the first time that timestamps are replaced; `replaced_ms` are their own times."""
+        """Log the first replacement; `replaced_ms` are the records' own times."""
         if not self._is_replacement_logged:
             first_ms = min(replaced_ms)
             last_ms = max(replaced_ms)
@@ -137,39 +124,36 @@ class TimestampReplacer:
             self._is_replacement_logged = True
 
     def forget_failed_tries(self) -> None:
-        """Begin with the first try again: replace only timestamps that the topic does not keep.
-
-        The caller calls this when a transaction is committed.
-        """
+        """Begin with the first try again, after a transaction was committed."""
         self._failed_tries = 0
 
     def begin_next_try(self, error: RecordRefusedError) -> None:
-        """Replace more timestamps in the next try, after a broker has refused a record with `error`.
+        """Replace more timestamps in the next try, after a broker has refused a record.
 
-        Raises `SourceError` if the record was not refused for its timestamp, or the last try has failed.
+        Raises `SourceError` if no further try helps.
         """
         self._failed_tries += 1
-        is_for_timestamp = error.code in INVALID_RECORD_CODES  # with these codes, brokers refuse timestamps
-        was_last_try = self._failed_tries > len(_KEPT_IN_TRY)  # after a try for each entry comes the last try
+        is_for_timestamp = error.code in INVALID_RECORD_CODES
+        was_last_try = self._failed_tries > len(_KEPT_IN_TRY)
         if not is_for_timestamp or was_last_try:
-            raise SourceError(str(error)) from None  # the caller is handling `error`, whose text is all there is to say
+            raise SourceError(str(error)) from None
 
 
 def _restore_own_time(record: OutgoingFields) -> OutgoingFields:
-    """Return a dead letter with the time of its rejected record. Any other record has its own time already."""
+    """Return a dead letter with the time of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    has_time_of_sending = timestamp_ms < 0  # a negative timestamp means the time of sending: only dead letters have it
+    has_time_of_sending = timestamp_ms < 0  # only dead letters have it
     own_time_ms = read_own_time(headers) if has_time_of_sending else timestamp_ms
     return topic, partition, value, key, headers, own_time_ms
 
 
 def _keep_or_replace_time(record: OutgoingFields, earliest_ms: int, latest_ms: int) -> OutgoingFields:
-    """If a record's timestamp is the time of sending, or lies between these times, return the record itself.
+    """Return the record itself if its timestamp lies between these times.
 
-    Otherwise, return a record with the time of sending as its timestamp, and its own time in a header.
+    Otherwise, return a record with the time of sending, and its own time in a header.
     """
     topic, partition, value, key, headers, timestamp_ms = record
-    has_time_of_sending = timestamp_ms < 0  # a negative timestamp means the time of sending
+    has_time_of_sending = timestamp_ms < 0
     if has_time_of_sending or earliest_ms <= timestamp_ms <= latest_ms:
         return record
     other_headers = [(name, content) for name, content in headers if name != OWN_TIME_HEADER]

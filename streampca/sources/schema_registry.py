@@ -37,13 +37,11 @@ def create_writer(
     *,
     registers: bool = True,
 ) -> Writer:
-    """Create the writer of a topic's values. If the format has schemas, register the values' schema as `<topic>-value`.
+    """Create the writer of a topic's values, and register their schema, if they have one.
 
-    If `registers` is False, only ask the registry whether it would accept the schema. The values of the writer then do
-    not name their schema, so they must not be sent. Raises `SettingsError` if a package is not installed,
-    `NoBrokerError` while the registry is away, and `SourceError` if it refuses the schema.
+    Without `registers`, only check it: the values must not be sent. Raises `NoBrokerError` and `SourceError`.
     """
-    frame = b""  # the bytes before each value, which hold the id of its schema; none without a registered schema
+    frame = b""
     schema = schema_of(format, layout)
     if schema is not None:
         subject = f"{topic}-value"
@@ -57,11 +55,10 @@ def create_writer(
                 if registers:
                     schema_id = registry.register(subject, schema)
                     frame = frame_of(schema_id)
-        except (_BadRequestError, KeyError) as error:  # the registry refuses the request; KeyError: "not found" (404)
+        except (_BadRequestError, KeyError) as error:
             raise SourceError(str(error)) from None
-        except TimeoutError as error:  # after its subclass `_BadRequestError`
+        except TimeoutError as error:
             raise NoBrokerError(str(error)) from None
-    # The fields of a value are inside nested objects, which `around` names from the outermost to the innermost.
     return writer_of(format, around=layout.around, frame=frame)
 
 
@@ -81,7 +78,7 @@ class SchemaRegistry:
         self._url = settings.schema_registry_url
         self._error_class = schema_registry.SchemaRegistryError
         self._schema_class = schema_registry.Schema
-        self._failing_since: dict[int | str, float] = {}  # id or GUID of a schema → time.monotonic of its first failure
+        self._failing_since: dict[int | str, float] = {}  # by id or GUID of the schema
         configuration: dict[str, Any] = {
             "url": self._url,
             "timeout": _TIMEOUT_S,
@@ -95,11 +92,9 @@ class SchemaRegistry:
             raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
     def get(self, schema_id: int | str) -> WriterSchema:
-        """Ask the registry for a schema, with the schemas that it refers to. `schema_id` is an id or a GUID.
+        """Ask for a schema by its id or GUID, with the schemas that it refers to.
 
-        Raises `KeyError` if the registry does not know the schema, or does not answer for it for five minutes while it
-        answers other requests. Raises `SourceError` if the registry refuses access, and `TimeoutError` if a later
-        request may succeed.
+        Raises `KeyError` for an unknown schema, `SourceError` if access is refused, and `TimeoutError`.
         """
         get_schema = self._client.get_schema if isinstance(schema_id, int) else self._client.get_schema_by_guid
         references: dict[str, str] = {}
@@ -108,19 +103,15 @@ class SchemaRegistry:
             self._add_references(schema, references)
         except (SourceError, TimeoutError) as error:
             raise self._find_error_to_raise(schema_id, error) from None
-        self._failing_since.pop(schema_id, None)  # the five minutes begin anew with the next failure
+        self._failing_since.pop(schema_id, None)
         return WriterSchema(kind=schema.schema_type, text=schema.schema_str, references=references)
 
     def _find_error_to_raise(self, schema_id: int | str, error: SourceError | TimeoutError) -> Exception:
-        """Return the error to raise after a request for a schema has failed with `error`.
+        """Return the error to raise after a request for a schema has failed.
 
-        - `SourceError`, which ends the process: the registry refuses access also to a request that needs no schema.
-        - `KeyError`, so that the schema counts as unknown: the registry answers other requests, but calls the request
-          for this schema a bad request, or has not answered it for five minutes.
-        - `TimeoutError`, so that the partition waits and the caller asks again: in all other cases, for example if the
-          registry refuses access only to this schema.
+        If only this schema fails for five minutes, it counts as unknown (`KeyError`).
         """
-        if isinstance(error, SourceError):  # access is refused
+        if isinstance(error, SourceError):  # access may be refused only to this schema
             return TimeoutError(str(error)) if self._answers() else error
         now = time.monotonic()
         failing_since = self._failing_since.setdefault(schema_id, now)
@@ -128,30 +119,25 @@ class SchemaRegistry:
         may_be_unknown = fails_for_long or isinstance(error, _BadRequestError)
         if may_be_unknown and self._answers():
             return KeyError(schema_id)
-        return error  # a `TimeoutError`; `_BadRequestError` is a subclass
+        return error
 
     def _answers(self) -> bool:
-        """Return whether the registry answers a request that needs no schema. A refused login is not an answer."""
+        """Return whether the registry answers a request that needs no schema."""
         try:
             self._client.get_schema_types()
-        except Exception:  # errors of the client, and of its HTTP library, whose classes change with its versions
+        except Exception:  # the client's HTTP library, and so its errors, change with its versions
             return False
         return True
 
     def register(self, subject: str, schema: WriterSchema) -> int:
         """Register a schema under the subject, unless it is registered there, and return its id.
 
-        Raises `SourceError` if the registry refuses access, `_BadRequestError` or `KeyError` if it refuses the request,
-        and `TimeoutError` if it does not answer.
+        Raises errors like `_call`.
         """
         return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 
     def accepts(self, subject: str, schema: WriterSchema) -> bool:
-        """Return whether a schema may be registered under a subject.
-
-        It may if the subject has no schema yet, or its newest schema is compatible. Raises `SourceError`,
-        `_BadRequestError` and `TimeoutError` like `_call`.
-        """
+        """Return whether a schema may be registered under a subject. Raises errors like `_call`, except `KeyError`."""
         try:
             schema_to_test = self._schema_class(schema.text, schema.kind)
             return bool(self._call(self._client.test_compatibility, subject, schema_to_test))
@@ -163,10 +149,7 @@ class SchemaRegistry:
         self._client.close()
 
     def _add_references(self, schema: Any, references: dict[str, str]) -> None:
-        """Ask the registry for the schemas that a schema refers to, and add their texts to `references`, by name.
-
-        The schemas that a referenced schema itself refers to are added before it.
-        """
+        """Ask for the schemas that a schema refers to, and add their texts by name, each after its own references."""
         for reference in schema.references or ():
             if reference.name not in references:
                 referenced = self._call(self._client.get_version, reference.subject, reference.version).schema
@@ -176,10 +159,9 @@ class SchemaRegistry:
     def _call(self, method: Any, *arguments: Any) -> Any:
         """Call a method of the client that sends a request, and translate its errors.
 
-        Raises `KeyError` if the registry does not find what is asked for, `SourceError` if it refuses access,
-        `_BadRequestError` if it refuses the request for another reason, and `TimeoutError` for all other errors.
+        Raises `KeyError` (not found), `SourceError` (no access), `_BadRequestError`, and else `TimeoutError`.
         """
-        watchdog.tick()  # a batch may need many requests: without ticks between them, the watchdog ends the process
+        watchdog.tick()
         try:
             return method(*arguments)
         except self._error_class as error:
@@ -193,5 +175,5 @@ class SchemaRegistry:
             is_refused = 400 <= status < 500 and status not in _TRY_LATER
             error_type = _BadRequestError if is_refused else TimeoutError
             raise error_type(f"the schema registry {self._url} does not answer as it should: {error}") from None
-        except Exception as error:  # the library's HTTP client, and so its exceptions, change with its versions
+        except Exception as error:  # the client's HTTP library, and so its errors, change with its versions
             raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None

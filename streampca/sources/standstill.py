@@ -25,17 +25,15 @@ class StandstillSearch:
     def __init__(self, committed_ends: Callable[[Collection[int]], Mapping[int, int]]) -> None:
         """`committed_ends` asks brokers where the committed records of partitions end. It may raise `TimeoutError`."""
         self._committed_ends = committed_ends
-        # For each partition that was not read to its end, its position, and since when the position has not changed.
-        self._standstills: dict[int, _Standstill] = {}
-        self._ask_brokers_at = 0.0  # seconds since 1970 at which to ask for committed ends again
-        # Seconds since 1970 from when on an open transaction has blocked a partition.
-        self.blocked_since: float | None = None
+        self._standstills: dict[int, _Standstill] = {}  # by partition
+        self._ask_brokers_at = 0.0
+        self.blocked_since: float | None = None  # since when an open transaction has blocked a partition
 
     def update(self, positions: Mapping[int, Reached], now: float, *, is_connected: bool) -> None:
         """Note which positions have not changed. If one stays for 20 seconds, ask whether a transaction blocks it."""
         standstills = {}
         for partition, reached in positions.items():
-            if 0 <= reached.next < reached.end:  # the position is known, and before the end
+            if 0 <= reached.next < reached.end:
                 standstill = self._standstills.get(partition)
                 if standstill is None or standstill.position != reached.next:
                     standstill = _Standstill(reached.next, since=now)
@@ -50,10 +48,7 @@ class StandstillSearch:
                 self.blocked_since = self._find_blocked_since(suspects)
 
     def _find_blocked_since(self, suspects: Mapping[int, _Standstill]) -> float | None:
-        """Return since when the first of these partitions is blocked by an open transaction; None if none is.
-
-        Readers see nothing from the first record of an open transaction on: committed records end there.
-        """
+        """Return since when an open transaction has blocked one of these partitions; None if none is blocked."""
         committed_ends = self._committed_ends(suspects.keys())
         blocked_since = [
             standstill.since

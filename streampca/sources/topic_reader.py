@@ -27,15 +27,12 @@ class _StalledError(NoBrokerError):
 class TopicReader:
     """Reads the committed records of a topic, from the earliest to the ends when the reader was opened.
 
-    If brokers refuse or do not answer, all methods raise `SourceError`.
+    While a transaction is open, it hides the committed records behind its own, and the reader waits for its end. If
+    brokers refuse or do not answer, all methods raise `SourceError`.
     """
 
     def __init__(self, source: Source, topic: str, log_bounds: Mapping[int, tuple[int, int]]) -> None:
-        """`source` has no group. `log_bounds` holds each partition's earliest offset and its high watermark.
-
-        If a transaction is open, committed records end before the high watermark. The reader waits until the
-        transaction ends: it may be a replay, which writes into a dead-letter topic which letters it has sent again.
-        """
+        """`source` has no group. `log_bounds` holds each partition's earliest offset and its high watermark."""
         self._source = source
         self._topic = topic
         self.log_bounds = log_bounds
@@ -47,7 +44,7 @@ class TopicReader:
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield all records with their partitions; the same ones at every call."""
         ends = {partition: end for partition, (_, end) in self.log_bounds.items()}
-        from_earliest: dict[int, int | None] = dict.fromkeys(ends)  # None: the earliest record
+        from_earliest: dict[int, int | None] = dict.fromkeys(ends)
         return self._read_to(ends, from_earliest)
 
     def read_between(self, partition: int, start: int, end: int) -> Iterator[Record]:
@@ -68,8 +65,7 @@ class TopicReader:
     def read_newest(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
         """Return about `count` of the newest records with their partitions, in the order of their timestamps.
 
-        Each partition gives the same number of records. `bounds` are the offsets that `find_bounds` has returned.
-        Records that an open transaction blocks are left out after some seconds.
+        Records that an open transaction blocks are left out.
         """
         per_partition = math.ceil(count / len(bounds))
         starts: dict[int, int | None] = {}
@@ -86,35 +82,29 @@ class TopicReader:
     def find_last(
         self, partitions: Collection[int], is_wanted: Callable[[Record], bool]
     ) -> Mapping[int, Sequence[Record]]:
-        """Return at most 100 of the last wanted records of each partition, in the order of their offsets.
+        """Return at most 100 of the last wanted records of each partition.
 
-        The last offsets of a partition may hold no wanted record: aborted records and markers of transactions have
-        offsets, too. So the reader steps back from the end until it has found a wanted record, or read the whole
-        partition. If all steps of `_STEPS`, together 546,100 offsets, hold no wanted record, the partition is left out.
-        While a transaction is open in one of the partitions, raises `NoBrokerError`, so that the caller tries again.
+        A partition is left out if the search did not get as far as a wanted record. Raises `NoBrokerError` while a
+        transaction is open.
         """
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
         committed_ends = self._source.offsets_at(partitions, None)
         for partition, end in committed_ends.items():
             high_watermark = self.log_bounds[partition][1]
-            if end < high_watermark:  # an open transaction hides the committed records behind its own
+            if end < high_watermark:
                 raise self._make_stalled_error(partition)
-        # The partitions that are still searched, each with the end of the offsets to search next. A partition leaves
-        # them when a wanted record was found, or when no earlier offsets are left.
         still_searched = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
-        for step in _STEPS:  # how many offsets to search next: first few, then more and more
+        for step in _STEPS:
             starts = {partition: max(end - step, earliest[partition]) for partition, end in still_searched.items()}
             for partition, record in self._read_to(still_searched, starts, _SHORT_RECORD_TIMEOUT_S):
                 if is_wanted(record):
                     found[partition].append(record)
-            # The next step of a partition ends where this step has started.
             still_searched = {
                 partition: start
                 for partition, start in starts.items()
                 if start > earliest[partition] and not found[partition]
             }
-        # A partition that is searched even after the last step has earlier records, which may be wanted.
         return {partition: records for partition, records in found.items() if partition not in still_searched}
 
     def _read_to(
@@ -128,13 +118,10 @@ class TopicReader:
     def _events(
         self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float
     ) -> Iterator[Records]:
-        """Yield the events with the records of partitions from `starts` on, until each has reached its end in `ends`.
+        """Yield events with records until each partition has reached its end; the last may hold records behind the end.
 
-        A start of None means the earliest record. The last event of a partition may hold records behind its end. Raises
-        `SourceError` if the record at a start was deleted, and its subclass `_StalledError` if no new record comes for
-        `record_timeout_s`.
+        Raises `SourceError`, or `_StalledError` after `record_timeout_s` without a record.
         """
-        # Nothing was ever written to a partition whose end is 0.
         unfinished = {partition for partition, end in ends.items() if end > 0}
         self._source.seek({partition: starts[partition] for partition in unfinished})
         deadline = time.monotonic() + record_timeout_s
@@ -145,7 +132,7 @@ class TopicReader:
                     raise SourceError(f"partition {event.partition} of {self._topic} begins at {event.earliest} now")
                 if isinstance(event, Records) and event.partition in unfinished:
                     yield event
-                    deadline = time.monotonic() + record_timeout_s  # after `yield`: the caller may have taken long
+                    deadline = time.monotonic() + record_timeout_s  # the caller may have taken long
                     if event.next >= ends[event.partition]:
                         unfinished.remove(event.partition)
             if unfinished and time.monotonic() > deadline:

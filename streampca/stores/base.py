@@ -41,16 +41,14 @@ class Store(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Write a file durably and atomically: a reader sees the old file or the new one, never a part of it.
 
-        If it raises, nothing has changed, except if the last step has failed, the flush of the folder: then the new
-        file may already be there, complete.
+        After an error, the store holds the old file or the complete new one.
         """
 
     def create(self, name: str, data: bytes) -> bool:
         """Write the file and return True if no file has this name. Otherwise change nothing and return False.
 
         It is as durable and atomic as `write`. If several processes create the same name at once, at most one gets
-        True. All others get False, even if the creator dies or gets no answer in time. If the file has more than 16
-        MiB, a bucket may let several processes create it.
+        True. A bucket guarantees this only for files of at most 16 MiB.
         """
 
     def read(self, name: str) -> bytes:
@@ -65,10 +63,9 @@ class Store(Protocol):
     def snapshot(self, folder: str) -> "Store":
         """Return a short-lived view of the store, with which `names` and `size` are cheap below `folder`.
 
-        A store whose requests are expensive returns a view with a list: it has listed all files below `folder` once,
-        and answers from this list. The view shows its own writes, but may not show what other processes write later.
+        The view shows its own writes, but may not show later writes of other processes.
         """
-        return self  # the default, without a list, for stores in which `names` and `size` are cheap anyway
+        return self  # enough if `names` and `size` are cheap without a view
 
     def delete(self, name: str) -> None:
         """Remove the file. If it does not exist, do nothing."""

@@ -27,7 +27,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self.skipped: set[tuple[int, int]] = set()  # partition and offset of checkpoints that could not be read
-        self.newest_known: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
+        self.newest_known: dict[int, int] = {}  # partition → highest offset of a checkpoint loaded or saved
         self.identity: StoreIdentity | None = None  # None until it was asked for
 
 
@@ -52,15 +52,17 @@ class Checkpoints:
     def ensure_identity(self) -> StoreIdentity:
         """Return the identity of the store; if it has none, create it.
 
-        From now on, a store with another identity or without one is not the same store. Raises `DamagedFileError` if
-        the identity's file is damaged, and `StoreError`.
+        Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
         """
         ours = identity.ensure(self._store)
         self._memory.identity = ours
         return ours
 
     def is_same_store(self) -> bool:
-        """Return whether the store still has the identity that `ensure_identity` has returned; True before that."""
+        """Return whether the store still has the identity that `ensure_identity` has returned.
+
+        Return True if it was never called.
+        """
         if self._memory.identity is None:
             return True
         try:
@@ -69,10 +71,9 @@ class Checkpoints:
             return False
 
     def find_identity(self) -> StoreIdentity:
-        """Return the identity of the store. If it has none yet, return a placeholder, whose id no store has.
+        """Return the identity of the store; if it has none yet, a placeholder, which differs from every identity.
 
-        Because of this id, a store without an identity differs from every store that a group has committed. Raises
-        `DamagedFileError` if the identity's file is damaged, and `StoreError`.
+        Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
         """
         return identity.find(self._store) or identity.create_placeholder(self._store)
 
@@ -100,44 +101,37 @@ class Checkpoints:
         return {partition: self._store.size(self._path(partition, offset)) for partition, offset in offsets.items()}
 
     def for_each(self, sizes: Mapping[int, int], function: Callable[[int], R]) -> ParallelRequests[R]:
-        """Call a function for each partition, side by side.
+        """Call a function for each partition, in parallel.
 
-        `sizes` are the bytes that each call reads or writes, by partition. They limit how many calls run at once.
+        `sizes` are the bytes that each call reads or writes, by partition.
         """
         return ParallelRequests(self.threads, function, sizes)
 
     def newest(self, partition: int) -> Checkpoint | None:
-        """Load the newest checkpoint that is undamaged. If there are no files, return None.
+        """Load the newest undamaged checkpoint; None if there are no files.
 
-        Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
-        Raises `StoreError` if a retry can help: a file cannot be read, or all that were listed are gone.
+        Raises `DamagedFileError` if all files are damaged, and `StoreError` if a retry can help.
         """
         failures: dict[int, Exception] = {}
         while True:
-            # The folder is listed again after each failure: the file may be gone because a newer one was saved.
+            # List again after each failure: a newer checkpoint may have been saved.
             untried = [offset for offset in self.offsets(partition) if offset not in failures]
             if not untried:
                 break
             offset = untried[-1]
             try:
                 checkpoint = self._load(partition, offset)
-            # `StoreError` is not caught: a file that cannot be read now, or that a newer release has written, is not
-            # damaged, and an older checkpoint must not replace it.
-            except (FileNotFoundError, DamagedFileError) as error:
+            except (FileNotFoundError, DamagedFileError) as error:  # not `StoreError`: the file may be undamaged
                 failures[offset] = error
                 continue
-            # Only failed checkpoints ahead of the loaded one were skipped. The loaded one may also be ahead of a failed
-            # one, if another worker has saved it after the failure.
             skipped = {failed: error for failed, error in failures.items() if failed > offset}
             self._note_skipped(partition, skipped)
-            # `newest_known` does not go back: a newer checkpoint may be damaged, or not listed yet. `save` looks for
-            # the newest known checkpoint, to notice that the store was replaced.
             newest_known = self._memory.newest_known.get(partition, offset)
             self._memory.newest_known[partition] = max(newest_known, offset)
             return checkpoint
         if failures:
             self._raise_unusable(partition, failures)
-        self._memory.newest_known.pop(partition, None)  # no checkpoint is left, so `save` must not look for one
+        self._memory.newest_known.pop(partition, None)
         return None
 
     def read_file(self, partition: int, offset: int) -> bytes:
@@ -145,26 +139,25 @@ class Checkpoints:
         return self._store.read(self._path(partition, offset))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then delete the oldest checkpoints of the partition until `keep` are left.
+        """Write a checkpoint, then delete the oldest of its partition until `keep` are left.
 
-        Raises `DamagedFileError` if the encoded checkpoint cannot be decoded: it must not replace a readable one.
-        Raises `StoreError` if the store holds a checkpoint ahead of this one, or if the store was replaced by another.
+        Raises `DamagedFileError` if it could not be read back. Raises `StoreError` if another worker is ahead, or if
+        the store was replaced.
         """
         partition = checkpoint.partition
-        data = _encode_readable(checkpoint)  # decodes the bytes once, before they are written
+        data = _encode_readable(checkpoint)
         position = checkpoint.fold.position
-        existing = self.offsets(partition)
-        self._refuse_ahead(partition, position, existing)  # raises if a stored checkpoint is ahead
-        self._refuse_replaced(partition, existing)  # raises if the newest known one is gone, and the store is another
+        existing_offsets = self.offsets(partition)
+        self._refuse_ahead(partition, position, existing_offsets)
+        self._refuse_replaced(partition, existing_offsets)
         folder = name_folder(self.topic, partition)
-        numbered.write(self._store, folder, position, data, existing=existing, keep=self._keep)
-        self._memory.newest_known[partition] = position  # for the next call of `_refuse_replaced`
+        numbered.write(self._store, folder, position, data, existing=existing_offsets, keep=self._keep)
+        self._memory.newest_known[partition] = position
 
     def replace(self, before: Checkpoint, after: Checkpoint) -> None:
         """Write `after`, and delete all other checkpoints of its partition. No worker of the group may be running.
 
-        `before` is the newest checkpoint. It is deleted last, after `after` was written: if this process is killed in
-        between, the checkpoint with the larger offset is the newest, and the replacement can be repeated.
+        `before`, the newest checkpoint, is deleted last, so that an interrupted call can be repeated.
         """
         data = _encode_readable(after)
         partition = before.partition
@@ -174,11 +167,10 @@ class Checkpoints:
         self._store.write(self._path(partition, after.fold.position), data)
         if before.fold.position != after.fold.position:
             self._store.delete(self._path(partition, before.fold.position))
-        # A later `save` looks for this checkpoint, to notice that the store was replaced.
         self._memory.newest_known[partition] = after.fold.position
 
     def _note_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
-        """Remember and log the checkpoints that are damaged. An older checkpoint is used instead."""
+        """Remember and log the checkpoints that are damaged."""
         for offset, error in failures.items():
             if isinstance(error, FileNotFoundError):
                 continue  # it was deleted after it was listed
@@ -202,13 +194,9 @@ class Checkpoints:
             f"`streampca reset`, or do without what was learned: `streampca reset --drop {name}`"
         )
 
-    def _refuse_ahead(self, partition: int, position: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves.
-
-        `existing` are the offsets of the stored checkpoints. A damaged checkpoint does not count: this worker may have
-        skipped it and continued from an older checkpoint, so that its position is still behind.
-        """
-        for offset in reversed(existing):
+    def _refuse_ahead(self, partition: int, position: int, existing_offsets: Sequence[int]) -> None:
+        """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves."""
+        for offset in reversed(existing_offsets):
             is_ahead = offset > position
             was_skipped = (partition, offset) in self._memory.skipped
             if is_ahead and not was_skipped and self._is_intact(partition, offset):
@@ -217,16 +205,11 @@ class Checkpoints:
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
                 )
 
-    def _refuse_replaced(self, partition: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows.
-
-        `existing` are the offsets of the stored checkpoints. Workers delete only older checkpoints. So if the newest
-        checkpoint is gone, either a user has deleted it, which is allowed, or the volume was unmounted. If this process
-        knows no checkpoint of the partition, only the identity of the store counts.
-        """
-        known = self._memory.newest_known.get(partition)  # None: this process has not loaded or saved a checkpoint
-        is_there = known is not None and known in existing
-        if is_there or self.is_same_store():  # the store's identity is read only if the checkpoint is not there
+    def _refuse_replaced(self, partition: int, existing_offsets: Sequence[int]) -> None:
+        """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows."""
+        known = self._memory.newest_known.get(partition)
+        is_there = known is not None and known in existing_offsets
+        if is_there or self.is_same_store():  # a user may delete checkpoints of the same store
             return
         name = partition_name(partition)
         lost = [f"this store's own {identity.NAME}"]
@@ -272,5 +255,5 @@ def _encode_readable(checkpoint: Checkpoint) -> bytes:
 
 
 def name_folder(topic: str, partition: int) -> str:
-    """Return the folder of a partition's checkpoints. That of a backfill has its other files, too."""
+    """Return the folder of a partition's checkpoints. A backfill keeps its other files there, too."""
     return f"checkpoints/{topic}/{partition_name(partition)}"

@@ -17,11 +17,11 @@ def encode(name: str, value: int | str) -> bytes:
 
 
 def decode(content: bytes, name: str, value_type: Any) -> Any:
-    """Return the value of the field `name`. Fields beside it and its checksum are ignored.
+    """Return the value of the field `name`.
 
     Raises `ValueError` if the content does not hold a value of this type with its checksum.
     """
-    with suppress(ValueError, TypeError, KeyError):  # whatever is wrong, the error below is raised
+    with suppress(ValueError, TypeError, KeyError):
         fields = orjson.loads(content)
         value = TypeAdapter(value_type).validate_python(fields[name], strict=True)
         if fields["crc32"] == _checksum(value):

@@ -8,19 +8,21 @@ from streampca.settings import store_url
 from streampca.settings.plug_ins import load_plug_in
 from streampca.stores.base import Observe, Store, observe_nothing
 from streampca.stores.directory import DirectoryStore
+from streampca.stores.observed import ObservedStore
 
 
 def open_store(location: Path | str, observe: Observe = observe_nothing) -> Store:
-    """Open the store at a location, without connecting to it. A bucket calls `observe` after each operation.
+    """Open the store at a location, without connecting to it.
 
-    Raises `SettingsError` if the URL is not valid or a package is missing. The class of a plug-in may raise
-    `ValueError` for its URL.
+    `observe` is called after each operation, except by a folder. Raises `SettingsError` if the URL is not valid or a
+    package is missing.
     """
     try:
         checked = store_url.validate_location(str(location))
         scheme = store_url.find_scheme(checked)
         if scheme is not None and not store_url.is_bucket(checked):
-            return cast(Store, load_plug_in("store", scheme)(checked))
+            plugged_in = cast(Store, load_plug_in("store", scheme)(checked))
+            return ObservedStore(plugged_in, observe)
     except ValueError as error:
         raise SettingsError(f"store: {error}") from None
     if scheme is None:
@@ -33,7 +35,7 @@ def open_store(location: Path | str, observe: Observe = observe_nothing) -> Stor
 def open_parent_store(url: str) -> tuple[Store, str]:
     """Open the store that holds the object with this URL. Return the store, and the object's name in it.
 
-    Raises `SettingsError` if the URL is not valid or a package is missing.
+    Raises what `open_store` raises.
     """
     location, _, name = url.rstrip("/").rpartition("/")
     return open_store(location), name

@@ -19,9 +19,8 @@ from streampca.stores.base import Store, check_name, is_part
 _TEMPORARY_PREFIX = "~"
 _FILE_MODE = 0o640  # not readable by all users: checkpoints hold vectors of the topic
 _FOLDER_MODE = 0o750
-# A temporary file that was not written to for this long is removed. Nobody can see whether its writer is dead: it may
-# run on another machine or in another container, whose process ids mean nothing here, and not every shared file system
-# has locks. If the writer lives, it loses little: its rename fails, and the save is retried.
+# A temporary file that was not written to for this long is removed. If its writer still runs, its rename fails, and it
+# saves again.
 _ABANDONED_AFTER_S = 300.0
 _PROBE_CONTENT = b"streampca"
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
@@ -44,7 +43,11 @@ _REMEDIES = {
 
 
 class DirectoryStore(Store):
-    """`Store` in one folder, which is created by the first write."""
+    """`Store` in one folder, which is created by the first write.
+
+    Each process flushes the name of a folder once, even if the folder exists: its creator may have been killed before
+    the flush.
+    """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).absolute()  # so that the folders above have names, also if the store is "."
@@ -61,10 +64,9 @@ class DirectoryStore(Store):
         return self._write(name, data, give_name=_link)
 
     def _write(self, name: str, data: bytes, give_name: Callable[[Path, Path], bool]) -> bool:
-        """Write a temporary file, and let `give_name` give it the real name. Return whether it has got this name.
+        """Write a temporary file, then call `give_name(temporary, path)`, and return its result.
 
-        `give_name(temporary, path)` renames the file and returns True. If it must not replace a file at `path`, it
-        deletes the temporary file and returns False.
+        `give_name` returns False if it must not replace a file at `path`.
         """
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}")
@@ -85,15 +87,14 @@ class DirectoryStore(Store):
             return path.read_bytes()
 
     def names(self, folder: str) -> list[str]:
-        """List the files and folders directly in a folder, without temporary files; [] if it does not exist."""
+        """List the files and folders directly in a folder; [] if it does not exist."""
         path = self._path(folder)
         try:
             with _convert_errors("list", path):
-                # `is_part` is true for names that the store allows, which temporary files do not have.
+                # `is_part` is false for the names of temporary files.
                 names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
         except FileNotFoundError:
             return []
-        # If the folder disappears, the volume was perhaps unmounted. Then `_make_folder` refuses to create it again.
         self._seen_folders.add(path)
         return names
 
@@ -113,7 +114,7 @@ class DirectoryStore(Store):
         return None if os.path.isdir(self.root) else self.location  # noqa: PTH112 - raises nothing
 
     def check(self) -> None:
-        """Write, read back and remove a file; then remove the temporary files that killed processes have left."""
+        """Write, read back and remove a file. Remove the temporary files that killed processes have left."""
         probe = self.root / f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         with _convert_errors("write", self.root):
             self._make_folder(self.root)
@@ -121,7 +122,7 @@ class DirectoryStore(Store):
                 _write_durably(probe, _PROBE_CONTENT)
                 if probe.read_bytes() != _PROBE_CONTENT:
                     raise StoreError(f"cannot use {self.root}: a file read back differs from what was written")
-                now = probe.stat().st_mtime  # by the file server's clock, which may differ from this machine's
+                now = probe.stat().st_mtime  # by the file server's clock
                 _remove_abandoned(self.root, before=now - _ABANDONED_AFTER_S)
             finally:
                 _remove(probe)
@@ -129,39 +130,32 @@ class DirectoryStore(Store):
     def _make_folder(self, folder: Path) -> None:
         """Create a folder and its parents if they are missing, and flush their names to disk.
 
-        Each process also flushes the name of a folder that exists already, once: the process that created the folder
-        may have been killed before the flush. Raises `StoreError` if the folder and everything else in the store is
-        gone.
+        Raises `StoreError` if the store has disappeared.
         """
-        # Looked up before `is_dir`: if another thread created the folder in between, it would look seen and gone.
-        was_seen = folder in self._seen_folders
+        was_seen = folder in self._seen_folders  # before `is_dir`: another thread may create the folder meanwhile
         exists = folder.is_dir()
-        # The recursion below ends at a folder whose name is flushed, at the latest at one above the store.
         if exists and not self._needs_flush(folder):
             return
-        # Perhaps the volume was unmounted. Then a new folder would be on the disk beneath the volume.
         if not exists and was_seen and self._is_gone():
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
                 "restart this process if it was deleted"
             )
-        self._make_folder(folder.parent)  # first, since a folder is created in its parent
+        self._make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
         self._seen_folders.add(folder)
-        with contextlib.suppress(PermissionError):  # this user may not be allowed to read the folder above the store
-            _flush_folder(folder.parent)  # which holds the folder's name
+        with contextlib.suppress(PermissionError):  # the folder above the store may not be readable
+            _flush_folder(folder.parent)
         self._flushed_folders.add(folder)
 
     def _needs_flush(self, folder: Path) -> bool:
-        """Return whether the name of an existing folder may not be on disk yet, so that a power failure may lose it.
+        """Return whether the name of an existing folder may not be on disk yet.
 
-        A folder above the store that this process has not created counts as safe.
+        Above the store, only folders that this process has created need a flush.
         """
         is_above_store = not folder.is_relative_to(self.root)
         if is_above_store:
-            # `_seen_folders` are the folders that this process has listed or created. Folders above the store are never
-            # listed.
-            was_created = folder in self._seen_folders
+            was_created = folder in self._seen_folders  # folders above the store are never listed
             if not was_created:
                 return False
         return folder not in self._flushed_folders
@@ -185,7 +179,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _rename(temporary: Path, path: Path) -> bool:
-    """Give the temporary file its real name, which it takes from another file if there is one; return True."""
+    """Give the temporary file its real name, even if another file has it; return True."""
     temporary.replace(path)
     return True
 
@@ -212,11 +206,9 @@ def _remove(path: Path) -> None:
 
 
 def _rename_if_missing(temporary: Path, path: Path) -> bool:
-    """Give the temporary file its real name unless another file has it, on a file system without hard links.
+    """Do what `_link` does, on a file system without hard links.
 
-    Several processes may try at once. Only the process that creates a second temporary file, the claim, may rename.
-    The claim of a killed process is deleted later, like all old temporary files. Return whether this process has given
-    the name.
+    If several processes try at once, only the process that creates a second temporary file, the claim, renames.
     """
     claim = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
     try:
@@ -226,7 +218,7 @@ def _rename_if_missing(temporary: Path, path: Path) -> bool:
     try:
         if path.exists():
             return False
-        return _rename(temporary, path)  # True, or raises
+        return _rename(temporary, path)
     finally:
         _remove(claim)
 
@@ -244,7 +236,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _remove_abandoned(root: Path, before: float) -> None:
-    """Remove the temporary files that were last written before this time (seconds since 1970), as far as possible."""
+    """Remove the temporary files that were last written before this time (seconds since 1970), where possible."""
     for folder, _, files in os.walk(root):
         for file in files:
             path = Path(folder, file)
@@ -277,7 +269,7 @@ def _has_no_inodes(path: Path) -> bool:
     """Return whether the file system limits the number of files, and has reached the limit."""
     if not hasattr(os, "statvfs"):  # Windows
         return False
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())  # the path may not exist yet
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
     usage = os.statvfs(existing)
     is_limited = usage.f_files > 0
     free_inodes = usage.f_favail  # for users other than root

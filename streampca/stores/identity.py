@@ -32,29 +32,27 @@ class StoreIdentity(NamedTuple):
 def find(store: Store) -> StoreIdentity | None:
     """Read the store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` if damaged."""
     try:
-        store_id = checksummed.decode(store.read(NAME), name="id", value_type=_Id)  # the field `id` of the file
+        store_id = checksummed.decode(store.read(NAME), name="id", value_type=_Id)
         return _to_identity(store_id, store)
     except FileNotFoundError:
         return None
     except ValueError:
         raise DamagedFileError(
-            # The group keeps the right id with its offsets. So the error of a worker that finds another id can show the
-            # text to write into the file.
             f"{NAME} in the store {store.location} is damaged: restore it from a backup, or delete it and start "
             "a worker, whose error shows the text to write back; or stop the workers and run `streampca reset`"
         ) from None
 
 
 def ensure(store: Store) -> StoreIdentity:
-    """Read the store's identity; if it has none, create it. Raises what `find` raises.
+    """Read the store's identity; if it has none, create it.
 
-    Raises `StaleListingError` if the store does not show the new identity yet.
+    Raises what `find` raises, and `StaleListingError` if the store does not show the new identity yet.
     """
     existing = find(store)
     if existing:
         return existing
     store.create(NAME, format_file(new_id()).encode())
-    created = find(store)  # this process has created it, or another process at the same time
+    created = find(store)  # another process may have created it
     if created is None:
         raise StaleListingError(f"{NAME} was created in the store {store.location}, but is not there; {RETRY_MAY_HELP}")
     return created

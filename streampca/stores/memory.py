@@ -28,10 +28,10 @@ class MemoryStore(Store):
         return bytes(content)
 
     def names(self, folder: str) -> list[str]:
-        """List the files and folders directly in a folder. A folder is the part of a name before a slash."""
+        """List the files and folders directly in a folder."""
         check_name(folder)
         prefix = f"{folder}/"
-        paths = [name.removeprefix(prefix) for name in list(self._files) if name.startswith(prefix)]  # in the folder
+        paths = [name.removeprefix(prefix) for name in list(self._files) if name.startswith(prefix)]
         parts = {path.split("/")[0] for path in paths}  # of "a/b", only "a" lies directly in the folder
         return sorted(prefix + part for part in parts)
 

@@ -41,7 +41,7 @@ class NotLoadedError(StreampcaError):
 
 
 class ModelCache:
-    """Keeps models in memory: the model in use, the versions in `pinned`, and a few older versions.
+    """Keeps models in memory: the model in use, `current`, the versions in `pinned`, and a few older versions.
 
     A thread polls: it lists the models in the store, and loads the newest one if it is not in use already.
     """
@@ -53,35 +53,31 @@ class ModelCache:
         on_load: Callable[[PublishedModel], None] = lambda published: None,
         after_poll: Callable[[Models], None] = lambda listed: None,
     ) -> None:
-        """`on_load` is called with each model that was read, in the thread that read it.
+        """`on_load` is called with each model that was read, `after_poll` with the models that a poll has listed.
 
-        A poll lists the models in the store and loads the newest one. `after_poll` is called at the end of each poll,
-        with the models as the poll has listed them. If it raises `StoreError`, the poll counts as failed.
+        If `after_poll` raises `StoreError`, the poll counts as failed.
         """
         self._models = models
         self._clock = clock
         self.loader = ReadableModels(models, clock)
         self._on_load = on_load
         self._after_poll = after_poll
-        self.current: PublishedModel | None = None  # the model in use
-        self.current_since = 0.0  # when the model in use was found, by the clock
-        self.pinned: Collection[int] = ()  # versions that stay in memory once they are loaded
-        self.store_error: str | None = None  # why the last poll failed; None if it did not
-        # Models other than the one in use, by version; the most recently used last.
-        self._beside_current: OrderedDict[int, PublishedModel] = OrderedDict()
+        self.current: PublishedModel | None = None
+        self.current_since = 0.0  # by the clock
+        self.pinned: Collection[int] = ()
+        self.store_error: str | None = None  # of the last poll
+        self._beside_current: OrderedDict[int, PublishedModel] = OrderedDict()  # the most recently used last
         self._lock = threading.Lock()  # protects _beside_current
-        # What the last poll has found, to explain why no model is in use.
-        self._missing_store: str | None = None  # location of the store if it does not exist yet; None if it exists
-        self._other_topics_text = ""  # "; the store has models of a, b", other topics; empty if it has none
+        self._missing_store: str | None = None  # its location; None if it exists
+        self._other_topics_text = ""
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
-        # Failed loads and polls by cause. The counter is shared with `loader`; polls add the causes store and bug.
         self.failures: Counter[str] = self.loader.failures
 
     def get_loaded(self, version: int | None) -> PublishedModel:
-        """Return the model of a version, if it is in memory; None stands for the version in use.
+        """Return the model of a version; None stands for the version in use.
 
-        Raises `NotLoadedError` if it is not in memory, and `NoModelError` if no model is in use.
+        Raises `NotLoadedError` if it is not in memory, and `NoModelError`.
         """
         current = self.current  # read once: another thread may replace it
         if current is not None and version in (None, current.version):
@@ -111,7 +107,7 @@ class ModelCache:
         except NotLoadedError:
             model = self.loader.load(version)
         if model is not None:
-            self._keep_beside_current(model)  # not the model in use, which `get_loaded` would have returned
+            self._keep_beside_current(model)
         return model
 
     def versions(self) -> list[int]:
@@ -120,7 +116,7 @@ class ModelCache:
 
     def explain_no_model(self) -> str:
         """Explain why no model is in use."""
-        location = self._missing_store  # where the store does not exist yet; None if it exists
+        location = self._missing_store
         if location is not None:
             return f"there is no store at {location} yet: no worker has written to it, or its volume is not mounted"
         unreadable = dict(self.loader.unreadable)
@@ -128,21 +124,17 @@ class ModelCache:
             newest = max(unreadable)
             cause = unreadable[newest].cause
             return f"no model in {self._models.location} can be read; of the newest, version {newest}: {cause}"
-        # The text that is appended begins with a semicolon. It is empty if the store has no models of other topics.
         return f"no model has been published yet in {self._models.location}{self._other_topics_text}"
 
     def poll(self) -> None:
-        """List the store, and load the newest model unless it is in use already.
-
-        If the store cannot be read, that is logged once, until it can be read again.
-        """
+        """List the store, and load the newest model unless it is in use already."""
         try:
-            self._missing_store = self._models.store.missing()  # its location if it does not exist yet, else None
+            self._missing_store = self._models.store.missing()
             listed = self._models.snapshot()
             versions = listed.versions()
             self._drop_deleted(versions)
             self._use_first_readable(self._list_candidates(versions))
-            self._after_poll(listed)  # a callback, in which the sidecar reads pins and reports
+            self._after_poll(listed)
             if self.current is None:
                 self._other_topics_text = describe_other_topics(self._models.store, self._models.topic)
         except StoreError as error:
@@ -152,7 +144,6 @@ class ModelCache:
             self.store_error = str(error)
             return
         finally:
-            # Logs the versions that could not be read, together with the version that is used instead.
             self.loader.log_unreadable(in_use=self.current.version if self.current else None)
         if self.store_error is not None:
             log.info("store readable again")
@@ -166,7 +157,7 @@ class ModelCache:
         self._poller.start()
 
     def stop(self) -> None:
-        """Stop the thread that polls. If it hangs in a read, wait for it only for two seconds."""
+        """Stop the thread that polls. Wait for at most two seconds."""
         self._stop.set()
         if self._poller is not None:
             self._poller.join(_STOP_TIMEOUT_S)
@@ -176,7 +167,7 @@ class ModelCache:
         while not self._stop.wait(interval_s):
             try:
                 self.poll()
-            except Exception:  # a bug; if it ended the thread, an old model would be served without anybody noticing
+            except Exception:  # a bug must not end the thread unnoticed
                 self.failures["bug"] += 1
                 log.exception("polling for models failed")
 
@@ -184,14 +175,13 @@ class ModelCache:
         """Return the listed versions that may replace the model in use, the newest first."""
         newest_first = list(reversed(versions))
         current = self.current
-        if current is None:  # none is in use yet, so any may be used
+        if current is None:
             return newest_first
         newer = [version for version in newest_first if version > current.version]
         if newer:
             return newer
-        # The file is looked for, too, since a listing may be old.
+        # The listing may be old, so look for the file, too.
         is_gone = current.version not in versions and not self.loader.is_stored(current.version)
-        # Workers never delete the newest version. If it is gone, another store has taken the place of this one.
         return newest_first if is_gone else []
 
     def _use_first_readable(self, candidates: Sequence[int]) -> None:
@@ -209,10 +199,9 @@ class ModelCache:
             return
 
     def _drop_deleted(self, versions: Sequence[int]) -> None:
-        """Forget the models that the store does not have any more. `versions` are those that it has."""
+        """Forget deleted models. `versions` are those that the store has."""
         self.loader.forget_deleted(versions)
         with self._lock:
-            # `_beside_current` holds the models in memory other than the one in use.
             deleted = self._beside_current.keys() - versions
             for version in deleted:
                 del self._beside_current[version]
@@ -220,8 +209,7 @@ class ModelCache:
     def _read_and_keep(self, version: int) -> PublishedModel:
         """Read a version that is not in memory, and keep it.
 
-        Raises `UnknownVersionError` if the store does not have this version. Raises `StoreError`, `DamagedFileError` or
-        `EarlierFormatError` if it cannot be read.
+        Raises `UnknownVersionError`, and what `Models.load` raises.
         """
         try:
             model = self._models.load(version)
@@ -229,17 +217,17 @@ class ModelCache:
             raise UnknownVersionError(
                 f"there is no model version {version}: never published, or removed; `streampca inspect STORE` lists all"
             ) from None
-        self._keep_beside_current(model)  # together with a few more models that were requested last
+        self._keep_beside_current(model)
         return model
 
     def _keep_beside_current(self, model: PublishedModel) -> None:
         """Keep in memory a model other than the one in use, and call `on_load` with it.
 
-        Of the versions that no user has pinned, only the four that were requested last stay in memory.
+        Of the versions that are not pinned, only the last used ones stay.
         """
         self._on_load(model)
         with self._lock:
-            self._beside_current[model.version] = model  # at the end, where the most recently used versions are
+            self._beside_current[model.version] = model
             unpinned = [version for version in self._beside_current if version not in self.pinned]
             for version in unpinned[:-_MAX_OLDER_VERSIONS]:
                 del self._beside_current[version]

@@ -39,10 +39,9 @@ class Models:
         self.topic = topic
         self._folder = f"models/{topic}"
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
-        self._keep = max(keep, 1)  # number of versions
+        self._keep = max(keep, 1)
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # `snapshot` returns a copy of this object in which only `store` is replaced, by a list of files. The copy, too,
-        # reads pins and reports from the store itself: a version may be pinned or used after the list was made.
+        # A snapshot, too, reads pins and reports from the store itself, so that they are current.
         self._pins = Pins(store, topic)
         self._reports = ProcessStatuses(store, topic)
 
@@ -69,31 +68,29 @@ class Models:
     def newest(self) -> PublishedModel | None:
         """Load the newest version that can be read; None if there is none.
 
-        Newer versions that are damaged or cannot be read are skipped and logged. Raises `StaleListingError` if versions
-        are listed, but all their files are gone. Also raises `StoreBusyError` and `NewerFormatError`.
+        Raises `StaleListingError` if all listed files are gone; also `StoreBusyError` and `NewerFormatError`.
         """
         versions = self.versions()
         gone_count = 0
         for version in reversed(versions):
             try:
                 return self.load(version)
-            except FileNotFoundError:  # deleted since it was listed
+            except FileNotFoundError:
                 gone_count += 1
             except DamagedFileError as error:
                 log.error("model damaged, falling back", version=version, error=str(error))
             except (StoreBusyError, NewerFormatError):
                 raise
-            # For example, a bucket has moved the object to an archive, from which it must be restored first.
-            except (StoreError, EarlierFormatError) as error:
+            except (StoreError, EarlierFormatError) as error:  # such as an object in an archive
                 log.error("model unreadable, falling back", version=version, error=str(error))
         if versions and gone_count == len(versions):
             raise StaleListingError(f"every model that the store lists in {self._folder} is gone; {RETRY_MAY_HELP}")
         return None
 
     def save(self, model: PublishedModel) -> bool:
-        """Write a version, then delete versions until `keep` are left. Return whether the version was written.
+        """Write a version, then delete versions until `keep` are left. Return whether it was written.
 
-        It is not written if its file can be read already, or if `keep` newer versions exist.
+        A version is not written if its file can be read already, or if `keep` newer versions exist.
         """
         version = model.version
         versions = self.versions()
@@ -110,14 +107,12 @@ class Models:
         return True
 
     def _write_unless_readable(self, model: PublishedModel, *, is_listed: bool) -> bool:
-        """Write the file of a model, and return whether it was written.
+        """Write the file of a model unless it can be read already. Return whether it was written.
 
-        A file that was listed is replaced only if it cannot be read. If the file was not listed, several processes may
-        write it at once: at most one gets True.
+        If several processes write a new version at once, at most one gets True.
         """
         path = numbered.path(self._folder, model.version)
         if not is_listed:
-            # Writes only if there is no file, and returns whether it has written.
             return self.store.create(path, model_file.encode(model))
         if self._load_if_readable(model.version):
             return False
@@ -125,18 +120,17 @@ class Models:
         return True
 
     def _delete_beyond_keep(self, versions: set[int]) -> None:
-        """Delete versions until `keep` are left. Versions that are pinned or in use are neither deleted nor counted.
+        """Delete versions until `keep` are left, not counting those that are pinned, in use or undeletable.
 
-        If a version cannot be deleted, `StoreError` is raised, and later calls neither delete nor count this version.
+        Raises `StoreError` if a version cannot be deleted.
         """
-        if len(versions) <= self._keep:  # an optimisation: the files of pins and reports are not read
+        if len(versions) <= self._keep:
             return
-        # In their status reports, members of transform say which versions they use.
         deletable = versions - self._undeletable - self._reports.find_used_versions()
         while len(deletable) > self._keep:
-            deletable -= set(self._pins.all().values())  # read each time: a version may have been pinned meanwhile
+            deletable -= set(self._pins.all().values())  # read again: a version may have been pinned meanwhile
             version = choose_version_to_delete(deletable, self._keep)
-            if version is None:  # without the pinned versions, no more than `keep` are left
+            if version is None:
                 break
             deletable.remove(version)
             try:
@@ -148,7 +142,7 @@ class Models:
     def find_containing(self, partition: int) -> list[int]:
         """Return the versions that contain a partition, the newest first.
 
-        Versions that are damaged, or written by a release that is too old, are left out: no process uses them.
+        Versions that are damaged, or written by a release that is too old, are left out.
         """
         found = []
         for version in reversed(self.versions()):
@@ -158,19 +152,19 @@ class Models:
         return found
 
     def delete(self, versions: Iterable[int]) -> None:
-        """Delete versions, and their pins, which are names that users have given to them."""
+        """Delete versions and their pins."""
         to_delete = set(versions)
         for name, version in self._pins.all().items():
             if version in to_delete:
                 self._pins.delete(name)
-        # The newest first, as it is in use: if a deletion fails, at least this model is gone.
+        # The newest first: it is in use, so it must not remain if a later deletion fails.
         for version in sorted(to_delete, reverse=True):
             self.store.delete(numbered.path(self._folder, version))
 
     def _load_if_readable(self, version: int) -> PublishedModel | None:
-        """Load one version. Return None if it is gone, damaged, or written by a release that is too old.
+        """Load one version; None if it is gone, damaged, or written by a release that is too old.
 
-        Raises `StoreError` if the file cannot be read now, or if a newer release has written it (`NewerFormatError`).
+        Raises `StoreError` if it may become readable later.
         """
         with suppress(FileNotFoundError, DamagedFileError, EarlierFormatError):
             return self.load(version)
@@ -178,24 +172,19 @@ class Models:
 
 
 def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None:
-    """Return the version to delete first, or None if there are at most `keep` versions.
+    """Return the version to delete first; None if there are at most `keep` versions.
 
-    The age of a version is the number of messages that were learned since. The versions have the ages a[0] = 0 (the
-    newest version), a[1], a[2] and so on, ascending. The version i whose neighbours are closest in age is chosen, since
-    it is missed least: the ratio of their ages, a[i+1] / a[i−1], is the smallest. For example, of the ages 100, 110,
-    120, 240 and 480, the version of age 110 is chosen: 120/100 is less than 240/110 and 480/120. So the distances
-    between the versions that are left grow with their age.
-
-    The newest `min(20, keep)` versions are never chosen, and the oldest only if there is no other choice.
+    The version whose two neighbours have the smallest ratio of ages is chosen. So the gaps between the remaining
+    versions grow with their age. The newest 20 versions are kept.
     """
     if len(versions) <= keep:
         return None
     newest_first = sorted(versions, reverse=True)
-    first = max(min(_NEWEST_KEPT, keep), 1)  # the newest version that may be chosen
-    last = len(newest_first) - 1  # the oldest version
-    if first >= last:
-        return newest_first[last]
-    a = [newest_first[0] - version for version in newest_first]
-    a[0] = 1  # not 0: if `keep` is 1, the version 1 may be chosen, and its ratio is divided by a[0]
-    chosen = min(range(first, last), key=lambda i: a[i + 1] / a[i - 1])
+    first = max(min(_NEWEST_KEPT, keep), 1)
+    oldest = len(newest_first) - 1
+    if first >= oldest:
+        return newest_first[oldest]
+    ages = [newest_first[0] - version for version in newest_first]  # in messages
+    ages[0] = 1  # not 0, since it may be a divisor
+    chosen = min(range(first, oldest), key=lambda i: ages[i + 1] / ages[i - 1])
     return newest_first[chosen]

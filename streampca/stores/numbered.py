@@ -31,15 +31,13 @@ def list_numbers(store: Store, folder: str) -> list[int]:
 def write(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> None:
     """Write the file with this number, then delete the lowest numbers until `keep` files are left.
 
-    Files with a higher number than this one are neither counted nor deleted. `existing` are the numbers of the files
-    before the write. Raises `StoreError` only if the file is not written. If a file cannot be deleted, that is logged,
-    and the next call tries again.
+    Files with a higher number are neither counted nor deleted. A failed deletion is only logged.
     """
     store.write(path(folder, number), data)
     up_to_number = sorted(n for n in {*existing, number} if n <= number)
     to_delete = up_to_number[:-keep]
     try:
-        # The highest number first. If the lowest file can never be deleted, the others are deleted all the same.
+        # The lowest number last, in case this file can never be deleted.
         for old in reversed(to_delete):
             store.delete(path(folder, old))
     except StoreError as error:

@@ -95,26 +95,24 @@ _PERMISSIONS = {
 
 
 def explain_error(action: Action, url: str, name: str, error: Exception) -> StoreError:
-    """Return the error to raise after a failed action. It says what failed where, why, and what to do.
+    """Return the error to raise after a failed action, with its cause and a remedy.
 
-    `url` is the URL of the store, without secrets. `name` is the name of the object, or "" if there is no object.
+    `name` is the name of the object, or "" if there is none.
     """
-    text = f"{action} {error}"  # with the action, which some patterns of `_EXPLANATIONS` match
+    text = f"{action} {error}"
     scheme = store_url.find_scheme(url) or ""
-    status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"  # such as "403 AccessDenied"
+    status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"
     matching = [template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text)]
-    template = matching[0]  # there is one, since the last pattern matches any text
+    template = matching[0]  # the last pattern matches any text
     explanation = template.format(
         answer=status_and_code.strip(),
         certificate=_search(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
-        # The server may name the missing permission, which need not be that of the action. For example, writing to an
-        # encrypted bucket also needs permission to use its key. If none is known, the user reads "allow it".
         permission=_search(_ACTION, text) or _PERMISSIONS[scheme].get(action, "it"),
         policy=_search(_POLICY, text),
     )
-    is_temporary = RETRY_MAY_HELP in explanation  # the explanations of temporary failures contain this text
+    is_temporary = RETRY_MAY_HELP in explanation
     error_type = StoreBusyError if is_temporary else StoreError
     place = f"{url}/{name}" if name else url
     return error_type(f"cannot {action} {place}: {explanation}")

@@ -46,8 +46,7 @@ class Timeouts:
 class _Listing:
     """The objects below a folder, as a snapshot has listed them, with their bytes. Threads may share it.
 
-    The names are grouped by their folder. So to list one of many folders, its names are looked up: nobody searches
-    through the names of all objects.
+    The names are grouped by folder, so that listing one folder does not search the names of all objects.
     """
 
     def __init__(self, folder: str) -> None:
@@ -55,10 +54,7 @@ class _Listing:
         self._children: dict[str, dict[str, int]] = {}  # by folder: names directly in it → bytes; 0 for a folder
 
     def add(self, name: str, nbytes: int) -> None:
-        """Add an object to its folder, this folder to the folder above it, and so on, up to the listed folder.
-
-        An object that does not lie below the listed folder is ignored.
-        """
+        """Add an object, and the folders between it and the listed folder. Ignore an object elsewhere."""
         if name == self.folder or not self.covers(name):
             return
         folder = name.rpartition("/")[0]
@@ -67,8 +63,8 @@ class _Listing:
             parent = folder.rpartition("/")[0]
             siblings = self._children.setdefault(parent, {})
             if folder in siblings:
-                return  # it was added earlier, with all folders above it
-            siblings[folder] = 0  # a folder has no bytes
+                return  # the folders above were added with it
+            siblings[folder] = 0
             folder = parent
 
     def remove(self, name: str) -> None:
@@ -92,30 +88,26 @@ class ObjectStore(Store):
     """`Store` in a bucket, below the prefix of its URL. Credentials come from the provider's environment variables."""
 
     def __init__(self, url: str, timeouts: Timeouts = Timeouts(), observe: Observe = observe_nothing) -> None:
-        """Does not connect yet. `url` was returned by `store_url.validate_location`.
-
-        `observe` is called after each operation.
-        """
+        """Does not connect yet. `url` was returned by `store_url.validate_location`."""
         self.location = url
         self._observe = observe
-        self._listing: _Listing | None = None  # the objects that `snapshot` has listed; None: this is not a snapshot
-        scheme = store_url.find_scheme(url) or ""  # never "", since the URL is valid
-        # AWS_ALLOW_HTTP, or the like of another provider. The client reads all further variables of the environment
-        # itself, such as those with credentials.
+        self._listing: _Listing | None = None  # None: this is not a snapshot
+        scheme = store_url.find_scheme(url) or ""
+        # The client itself reads the other variables of the environment, such as those with credentials.
         allow_http = os.environ.get(_ALLOW_HTTP_VARIABLES[scheme], "").lower() in ("1", "true", "yes")
-        with self._convert_errors(action="open", name=""):  # "": the error is not about an object
+        with self._convert_errors(action="open", name=""):
             self._bucket = _open(
                 url,
                 config=_CLIENT_CONFIG.get(scheme, {}),
                 client_options={
                     "allow_http": allow_http,
                     "connect_timeout": timedelta(seconds=timeouts.connect_s),
-                    "read_timeout": timedelta(seconds=timeouts.silence_s),  # without a byte from the server
-                    "timeout": timedelta(seconds=timeouts.request_s),  # of a whole request
+                    "read_timeout": timedelta(seconds=timeouts.silence_s),
+                    "timeout": timedelta(seconds=timeouts.request_s),
                 },
                 retry_config={
                     "max_retries": 10,
-                    "retry_timeout": timedelta(seconds=timeouts.retry_s),  # no retry begins later
+                    "retry_timeout": timedelta(seconds=timeouts.retry_s),
                     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
                 },
             )
@@ -123,7 +115,7 @@ class ObjectStore(Store):
     def write(self, name: str, data: bytes) -> None:
         """Upload an object, a large one in several parts."""
         with self._request("write", name) as request:
-            request.count = _count_uploads(len(data))  # HTTP requests, for the metrics
+            request.count = _count_uploads(len(data))
             obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         if self._listing:  # a snapshot shows its own writes
             self._listing.add(name, len(data))
@@ -131,16 +123,14 @@ class ObjectStore(Store):
     def create(self, name: str, data: bytes) -> bool:
         """Upload the object unless it exists. Return whether it was uploaded.
 
-        If the object is large, or the server cannot test and upload in one request, the object is read first, and
-        uploaded if it is not there. This is not atomic: two processes may both upload the object, and both get True.
+        If this takes several requests, it is not atomic: two processes may both get True.
         """
-        was_created = None  # while nothing was tried, or the server cannot do it in one request
+        was_created = None
         if len(data) <= _PART_BYTES:
             was_created = self._create_in_one_request(name, data)
         if was_created is None:
             was_created = self._write_unless_found(name, data)
-        # A snapshot lists the object even if another process has uploaded it: it exists now.
-        if self._listing:
+        if self._listing:  # also if another process has uploaded the object
             self._listing.add(name, len(data))
         return was_created
 
@@ -174,10 +164,7 @@ class ObjectStore(Store):
             return bytes(obstore.get(self._bucket, name).bytes())
 
     def names(self, folder: str) -> list[str]:
-        """List the objects and folders directly in a folder; [] if there are none.
-
-        If `snapshot` has made this view of the store, by listing the folder or a folder above it, no request is made.
-        """
+        """List the objects and folders directly in a folder; [] if there are none."""
         check_name(folder)
         prefix = f"{folder}/"
         if self._listing and self._listing.covers(folder):
@@ -185,12 +172,11 @@ class ObjectStore(Store):
         else:
             with self._request("list", folder) as request:
                 answer = obstore.list_with_delimiter(self._bucket, folder)
-                names = set(answer["common_prefixes"])  # the folders in this folder, each perhaps with a slash behind
+                names = set(answer["common_prefixes"])
                 names |= {entry["path"] for entry in answer["objects"]}
-                request.count = _count_list_requests(len(names))  # for the metrics: a long list has several pages
-        # An object and a folder may have the same name, which is listed once.
+                request.count = _count_list_requests(len(names))
         parts = {name.removeprefix(prefix).split("/")[0] for name in names}
-        # Other programs may have put objects there whose names are not valid here; these are left out.
+        # Other programs may have written objects with names that are not valid here.
         return sorted(f"{prefix}{part}" for part in parts if is_part(part))
 
     def size(self, name: str) -> int:
@@ -208,7 +194,7 @@ class ObjectStore(Store):
         view._listing = _Listing(folder)
         with self._request("list", folder) as request:
             entries = obstore.list(self._bucket, folder).collect()
-            request.count = _count_list_requests(len(entries))  # for the metrics: a long list has several pages
+            request.count = _count_list_requests(len(entries))
         for entry in entries:
             view._listing.add(entry["path"], entry["size"])
         return view
@@ -237,8 +223,7 @@ class ObjectStore(Store):
     def _request(self, action: Action, name: str) -> Iterator["_Request"]:
         """Report the operation in the block to `Observe`, and convert its errors to `StoreError`.
 
-        The block may change the number of HTTP requests in the yielded object. If an object to read or delete is
-        missing, `FileNotFoundError` is raised.
+        If an object to read or delete is missing, `FileNotFoundError` is raised.
         """
         check_name(name)
         request = _Request()
@@ -258,12 +243,11 @@ class ObjectStore(Store):
     def _convert_errors(self, action: Action, name: str) -> Iterator[None]:
         """Convert the library's errors to `StoreError`, without what they quote: URLs and answers may hold secrets.
 
-        If only the object to read or delete is missing, `FileNotFoundError` is raised.
+        If an object to read or delete is missing, `FileNotFoundError` is raised.
         """
         try:
             yield
         except FileNotFoundError as error:
-            # The library also raises it if the bucket is missing, which is an error of the store.
             if action in ("read", "delete") and is_missing_object(error):
                 raise FileNotFoundError(f"{self.location}/{name}") from None
             raise explain_error(action, self.location, name, error) from None

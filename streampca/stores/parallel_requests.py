@@ -29,13 +29,12 @@ class Answer(NamedTuple, Generic[R]):
 class ParallelRequests(Generic[R]):
     """Calls a function for each of many partitions, in threads; R is the type of its results.
 
-    At most 16 calls are in flight at once, and at most 64 MiB. A call is in flight until its answer was taken. A single
-    call may exceed 64 MiB. If the store is busy, no further calls begin, since each would wait as long. Only one thread
-    takes the answers.
+    At most 16 calls are in flight at once, and at most 64 MiB; a single call may exceed 64 MiB. A call is in flight
+    until its answer was taken. If the store is busy, no further calls begin. Only one thread may take the answers.
     """
 
     def __init__(self, threads: Executor, function: Callable[[int], R], sizes: Mapping[int, int]) -> None:
-        """`sizes` are the bytes that each call reads or writes, by partition. The calls begin in this order."""
+        """`sizes` are the bytes that each call reads or writes, by partition, in the order of the calls."""
         self._threads = threads
         self._function = function
         self._sizes = sizes
@@ -49,7 +48,7 @@ class ParallelRequests(Generic[R]):
         return not self._in_flight
 
     def take_ended(self, timeout_s: float) -> list[Answer[R]]:
-        """Wait for the calls in flight, one after the other, and take the answers of those that have ended.
+        """Wait for the calls in flight, and take the answers of those that have ended.
 
         The first call that does not end within `timeout_s` ends the waiting.
         """
@@ -58,7 +57,7 @@ class ParallelRequests(Generic[R]):
                 break
         ended = [partition for partition, future in self._in_flight.items() if future.done()]
         answers = [self._take(partition) for partition in ended]
-        self._begin_calls()  # the calls that have waited for room among the calls in flight
+        self._begin_calls()
         return answers
 
     def take_in_order(self) -> Iterator[Answer[R]]:

@@ -62,7 +62,7 @@ class Pins:
         return pins
 
     def set(self, name: str, version: int) -> None:
-        """Give a name to a version. If another version has the name, that version loses it.
+        """Give a name to a version, even if another version has it.
 
         Raises `SettingsError` if the name is not valid, the version does not exist, or the topic has too many pins.
         """
@@ -77,7 +77,7 @@ class Pins:
             raise SettingsError(f"{self._topic} has {_MAX_PINS} pins, the most: unpin one of {', '.join(pins)}")
         self._write(name, version)
         try:
-            # Checked again: a worker that had read the pins before the write may have deleted the version.
+            # A worker may have deleted the version before the pin was written.
             self._require_version(version)
         except SettingsError:
             earlier_version = pins.get(name)
@@ -107,7 +107,7 @@ class Pins:
         if versions:
             existing = f"`streampca inspect` lists {versions[0]} to {versions[-1]}"
         else:
-            other_topics_text = describe_other_topics(self._store, self._topic)  # "; the store has models of …", or ""
+            other_topics_text = describe_other_topics(self._store, self._topic)
             existing = f"it has none{other_topics_text}"
         raise SettingsError(f"{self._store.location} has no model version {version} of {self._topic}: {existing}")
 

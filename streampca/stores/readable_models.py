@@ -33,10 +33,9 @@ class ReadableModels:
         self.failures: Counter[str] = Counter()  # failed loads by cause: damaged or unreadable
 
     def load(self, version: int) -> PublishedModel | None:
-        """Load a version. If it was deleted or cannot be read, return None.
+        """Load a version; None if it was deleted or cannot be read.
 
-        A version that could not be read is not read again for a minute. If the store fails, and not only this file,
-        `StoreBusyError` is raised.
+        A version that could not be read is not read again for a minute. Raises `StoreBusyError`.
         """
         earlier = self.unreadable.get(version)
         has_just_failed = earlier is not None and self._clock() < earlier.reread_at
@@ -60,20 +59,20 @@ class ReadableModels:
         return self.load(version) is not None or version in self.unreadable
 
     def forget_deleted(self, versions: Collection[int]) -> None:
-        """Forget the unreadable versions that the store does not have any more. `versions` are those that it has."""
+        """Forget deleted versions. `versions` are those that the store has."""
         for version in self.unreadable.keys() - versions:
             del self.unreadable[version]
 
     def log_unreadable(self, in_use: int | None) -> None:
-        """Log in one line the versions that cannot be read and are not logged yet, with the cause of the newest one."""
+        """Log the unreadable versions that were not logged yet, with the cause of the newest one."""
         unlogged = sorted(self.unreadable.keys() - self._logged)
         if unlogged:
             cause = self.unreadable[unlogged[-1]].cause
             log.error("models cannot be read", versions=unlogged, in_use=in_use, cause=cause)
-        self._logged = set(self.unreadable)  # without those that can be read again: a later failure is logged anew
+        self._logged = set(self.unreadable)  # a version that was readable meanwhile is logged again
 
     def _count(self, error: Exception) -> None:
-        """Count a file that cannot be read, unless another release has written it: that is no failure."""
+        """Count a file that cannot be read, unless another release has written it."""
         if isinstance(error, NewerFormatError | EarlierFormatError):
             return
         self.failures["damaged" if isinstance(error, DamagedFileError) else "unreadable"] += 1

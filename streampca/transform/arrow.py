@@ -32,23 +32,20 @@ class ArrowPacker:
         self._message_bytes = message_bytes
 
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterator[Outgoing]:
-        """Yield messages without a key, with the origin of their first row and the latest timestamp of their rows."""
+        """Yield messages. Each has the origin of its first row and the latest timestamp of its rows."""
         keys = pa.array(projected.keys, pa.binary())
         headers = _make_headers_column(projected.headers)
-        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), indices of records
+        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)
         bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
-        # A row repeats key and headers of its record, and has `_ROW_BYTES` for the columns of a fixed size.
         bytes_of_row = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
-        # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}, which names the record of the first row.
+        # For example: {"model_version":1,"partition":0,"offset":%d,…}.
         template = make_origin_template(projected)
-        # The rows of a message have at most `_message_bytes`. If the topic takes only smaller messages, rows fill only
-        # `_ROWS_SHARE` of a message: the Arrow schema and the header `ORIGIN` need the rest.
+        # The schema and the header `ORIGIN` take the rest of a message.
         max_bytes_of_rows = int(min(self._message_bytes, max_record_bytes * _ROWS_SHARE))
         for rows in _split_rows(bytes_of_row, max_bytes_of_rows):
             records = record_of_row[rows]
             offsets = projected.offsets[records]
-            timestamps = projected.timestamps[records]
-            # A timestamp of -1 is unknown, and becomes null. If all are, the client sets the message's time.
+            timestamps = projected.timestamps[records]  # -1 if unknown
             columns = {
                 "key": keys.take(pa.array(records)),
                 "timestamp": pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC")),
@@ -78,30 +75,30 @@ def read_last_offset(message: bytes) -> int | None:
 
 
 def _split_rows(sizes: NDArray[np.int64], max_bytes: int) -> Iterator[slice]:
-    """Yield slices of consecutive rows, whose sizes (n,) add up to at most `max_bytes` in each slice.
+    """Yield slices of consecutive rows, whose sizes (n,) add up to at most `max_bytes`.
 
     A row that is larger than `max_bytes` has a slice of its own.
     """
-    bytes_up_to = np.cumsum(sizes)  # of each row and all rows before it
+    bytes_up_to = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
         bytes_before_start = bytes_up_to[start] - sizes[start]
         first_too_many = int(np.searchsorted(bytes_up_to, bytes_before_start + max_bytes, side="right"))
-        stop = max(first_too_many, start + 1)  # at least one row, even if it is too large
+        stop = max(first_too_many, start + 1)  # at least one row
         yield slice(start, stop)
         start = stop
 
 
 def _make_headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
-    """Return a column with a list of name and value pairs for each record.
+    """Return a column with a list of headers for each record.
 
-    It is not a map, since some readers of a map drop one of two headers with the same name.
+    Some readers of an Arrow map drop one of two headers with the same name.
     """
     names = [name for headers_of_record in headers for name, _ in headers_of_record]
     values = [value for headers_of_record in headers for _, value in headers_of_record]
     pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], ["key", "value"])
     counts = [len(headers_of_record) for headers_of_record in headers]
-    first_pairs = np.cumsum([0, *counts])  # of each record, and at last the number of all pairs
+    first_pairs = np.cumsum([0, *counts])  # the last item is the number of pairs
     return pa.ListArray.from_arrays(pa.array(first_pairs, pa.int32()), pairs)
 
 
@@ -119,9 +116,9 @@ def _measure_fields(fields: Fields) -> NDArray[np.int64]:
 
 
 def _measure_objects(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many bytes each row takes: its texts or bytes, with four for the length of each; None takes none."""
+    """Return how many bytes the texts or bytes of each row take, with four for each length."""
     sizes = []
-    for row in values.reshape(len(values), -1).tolist():  # a row is one item or several
+    for row in values.reshape(len(values), -1).tolist():  # one row is one item or several
         sizes.append(sum([4 + len(as_bytes(item)) for item in row if item is not None]))
     return np.array(sizes, np.int64)
 
@@ -133,13 +130,11 @@ def _measure_binaries(column: Column) -> NDArray[np.int64]:
 
 def _measure_headers(headers: Column) -> NDArray[np.int64]:
     """Return how many bytes the headers of each record have."""
-    pairs = headers.values  # of all records, one after the other
+    pairs = headers.values
     names = pairs.field(0)
     values = pairs.field(1)
-    # Besides name and value, a header has `_HEADER_BYTES`: their lengths, and the bits that mark nulls.
     pair_sizes = _HEADER_BYTES + _measure_binaries(names) + _measure_binaries(values)
     bytes_before_pair = np.concatenate([[0], np.cumsum(pair_sizes)])
-    # Record i has the pairs first_pairs[i] : first_pairs[i + 1], so its headers have this many bytes:
-    # bytes_before_pair[first_pairs[i + 1]] - bytes_before_pair[first_pairs[i]].
+    # Record i has the pairs first_pairs[i] : first_pairs[i + 1].
     first_pairs = headers.offsets.to_numpy()
     return np.asarray(np.diff(bytes_before_pair[first_pairs]), np.int64)

@@ -61,22 +61,21 @@ class Transformer(MemberLoop):
         super().__init__(source, in_flight, notify, seen_names=outputs.codec.seen_names)
         self._config = config
         self._transactions = transactions
-        self._outputs = outputs  # each restore of partitions replaces the id of the input topic in it
+        self._outputs = outputs
         self._start_finder = start_finder
         self._model = outputs.model
         self._output_limit = OutputLimit()
         self._timestamps = TimestampReplacer(outputs.topic, transactions)
-        # By partition: the position behind the records that must be sent again, since the brokers refused one of them.
+        # By partition, the position behind refused records.
         self._refused_up_to: dict[int, int] = {}
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
         self._positions = self._assignment.progress
-        self._has_accepted_vector = False  # the group has committed a record, or this member has projected a vector
+        self._has_accepted_vector = False  # whether this member, or one before it, has accepted a vector
         # The open transaction.
         self._uncommitted: dict[int, Position] = {}  # by partition, the position after its records
-        self._counts = Counter[str]()  # how many of its records were written, rejected, …; "all": of all its records
+        self._counts = Counter[str]()  # of its records, by outcome; "all": of all its records
         self._transaction_began_at = 0.0  # monotonic seconds
-        # Monotonic seconds. The input topic may have been deleted and created again since the last check.
         self._next_topic_check_at = 0.0
 
     def _leave(self) -> None:
@@ -89,27 +88,25 @@ class Transformer(MemberLoop):
     def _turn(self, clock: Callable[[], float]) -> None:
         """Handle the next events, and commit the open transaction when it is due.
 
-        If the transaction fails, read all partitions again from the committed offsets. If a broker has refused a record
-        of it, first change how records are sent: otherwise it would be refused again.
+        If the transaction fails, read all partitions again from the committed offsets.
         """
         try:
             self._model.refresh()
-            if not self._uncommitted:  # no transaction is open: the events of this turn may open one
+            if not self._uncommitted:
                 self._transaction_began_at = clock()
             self._handle_events_or_stop()
-            record_count = self._counts["all"]  # all records of the open transaction, whatever became of them
+            record_count = self._counts["all"]
             is_due = clock() - self._transaction_began_at >= TRANSACTION_S or record_count >= TRANSACTION_RECORDS
             if self._uncommitted and is_due:
                 if clock() >= self._next_topic_check_at:
-                    self._abort_if_topic_replaced()  # a deleted topic's offsets must not be committed for a new one
+                    self._abort_if_topic_replaced()  # a new topic must not get the offsets of a deleted one
                     self._next_topic_check_at = clock() + CHECK_TOPIC_S
                 self._commit()
             self._assignment.retry_when_due(clock())
         except RecordRefusedError as error:
-            # From now on, outputs must be smaller, or the time of sending replaces more timestamps.
             self._prepare_retry(error)
             self._start_over("aborted", str(error))
-        except TransactionFailedError as error:  # for another cause: the same records may be sent again as they are
+        except TransactionFailedError as error:
             self._start_over("failed", str(error))
 
     def _handle_events_or_stop(self) -> None:
@@ -121,17 +118,13 @@ class Transformer(MemberLoop):
             raise
 
     def _prepare_retry(self, error: RecordRefusedError) -> None:
-        """Change how records are sent, so that the next transaction is not refused for the same record.
-
-        If the record was too large, the limit of outputs is lowered for good. If its timestamp was refused, more
-        timestamps are replaced, until `_end_retry_if_committed` ends this.
-        """
-        is_too_large = error.size > 0  # otherwise, the timestamp of the record was refused
+        """Change how records are sent, so that brokers do not refuse the same record again."""
+        is_too_large = error.size > 0
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
             self._timestamps.begin_next_try(error)
-        # Which record was refused is not known. So the retry ends when all records of this transaction are committed.
+        # Brokers do not say which record they refused, so all of them must be committed.
         for partition, position in self._uncommitted.items():
             self._refused_up_to[partition] = position.position
 
@@ -149,21 +142,19 @@ class Transformer(MemberLoop):
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
-                self._in_flight.finish(event.partition)  # write the records that were read before the lost ones
-                # Raises if the topic was deleted and created again: all records are read again, and none is skipped.
+                self._in_flight.finish(event.partition)  # first write the records before the lost ones
+                # If the topic was created again, no records are lost.
                 self._abort_if_topic_replaced()
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        # Notes at which names in `field` the batch has numbers: the loop warns about names at which no record has one.
         self._first_names.add(batch)
-        # The thread must not read these three attributes, since the loop may replace them before the thread projects.
+        # The loop may replace these attributes before the thread projects.
         model = self._model.published
         limit = self._output_limit
         outputs = self._outputs
 
-        # `work` passes the result of the partition's last batch, with which a worker continues. Transform ignores it.
         def project(_last_result: TransformedBatch | None) -> TransformedBatch:
             return outputs.project(model, limit, batch)
 
@@ -173,26 +164,23 @@ class Transformer(MemberLoop):
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
         batch = transformed.batch
         partition = batch.partition
-        # Raises if no vector was accepted before, and this batch begins with 100 rejected records: then a setting is
-        # wrong. This comes first, since nothing may be sent then.
+        # Raises if a setting is wrong, before anything is sent.
         rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
-        message_count = len(batch.timestamps)  # records that hold vectors; some of them may get no output
+        message_count = len(batch.timestamps)  # records that hold vectors
         if message_count:
             self._has_accepted_vector = True
-        # A batch without records moves the position over offsets that hold only markers of transactions, for example.
-        # The last record before the position stays the same then.
+        # Markers of transactions move the position without a record.
         has_records = transformed.record_count > 0
         last_record = transformed.last if has_records else self._positions[partition].last
         position = Position(batch.next, last=last_record)
         self._positions[partition] = position
         self._uncommitted[partition] = position
         replaced = self._send(transformed, rejects)
-        # Now a vector of this batch counts as accepted, too.
         for event in report_rejected_and_skipped(batch, accepted_any=self._has_accepted_vector):
             self._notify(event)
         self._counts.update(
-            all=transformed.record_count,  # every record of the batch
-            read=batch.count,  # without the records whose value is an empty list of vectors
+            all=transformed.record_count,
+            read=batch.count,  # without records that are empty lists
             written=transformed.written,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
@@ -210,10 +198,9 @@ class Transformer(MemberLoop):
         )
 
     def _send(self, transformed: TransformedBatch, rejects: Sequence[Reject]) -> int:
-        """Send outputs and the dead letters of `rejects`; return how many timestamps of outputs were replaced."""
+        """Send outputs and dead letters; return how many timestamps of outputs were replaced."""
         batch = transformed.batch
-        # The time of sending replaces timestamps that the topic would refuse or soon delete. Outputs have timestamps of
-        # the batch: if none of these must be replaced, `replace` need not look at the outputs.
+        # The time of sending replaces timestamps that the topic would refuse or soon delete.
         outputs, replaced = self._timestamps.replace(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if rejects:
@@ -221,7 +208,6 @@ class Transformer(MemberLoop):
                 self._outputs.make_dead_letter(batch.partition, batch.records[reject.index], reject)
                 for reject in rejects
             ]
-            # Dead letters have the time of sending already. Only the last of several tries gives them another time.
             sendable_letters, _ = self._timestamps.replace(dead_letters)
             self._transactions.send(sendable_letters)
         return replaced
@@ -229,35 +215,33 @@ class Transformer(MemberLoop):
     def _commit(self) -> None:
         """Commit the open transaction, with the position behind its records in each partition."""
         started = time.perf_counter()
-        # For the next transaction: somebody may have changed the largest size of a record in the output topic.
+        # Somebody may have changed the options of the output topic.
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
-        shape = self._model.shape  # numbers of components and dimensions: a later member must write the same
+        shape = self._model.shape
         topic_id = self._outputs.source_topic_id
-        # The metadata of an offset name shape and topic id: the next member refuses to continue with another one.
+        # The next member refuses to continue with another shape or topic.
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
         self._transactions.commit(offsets)
-        self._end_retry_if_committed()  # this may have been a retry of a transaction that brokers refused
+        self._end_retry_if_committed()
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_retry_if_committed(self) -> None:
-        """Once all records of refused transactions are committed, return to the rule of the first try.
+        """End the retry once all records of refused transactions are committed.
 
-        In the first try, only timestamps that the topic forbids are replaced. After a broker has refused a timestamp,
-        each further try replaces more of the timestamps, until all records of the refused transaction are committed. A
-        partition that was released is another member's, so this member no longer waits for its records.
+        A released partition is another member's, so its records do not count.
         """
-        for partition, end in list(self._refused_up_to.items()):  # `end` is behind the last refused record
+        for partition, retry_end in list(self._refused_up_to.items()):
             is_ours = partition in self._positions
-            is_committed = is_ours and self._positions[partition].position >= end
+            is_committed = is_ours and self._positions[partition].position >= retry_end
             if is_committed or not is_ours:
                 del self._refused_up_to[partition]
         if not self._refused_up_to:
-            self._timestamps.forget_failed_tries()  # the next transaction is a first try
+            self._timestamps.forget_failed_tries()
 
     def _abort_if_topic_replaced(self) -> None:
-        """If the topic was replaced, abort the transaction and raise `TransactionFailedError`.
+        """Abort the transaction and raise `TransactionFailedError` if the topic was deleted and created again.
 
-        Our positions mean other records in the new topic. If the brokers do not answer, the same error is raised.
+        The same happens if the brokers do not answer.
         """
         try:
             refuse_other_topic(
@@ -288,7 +272,7 @@ class Transformer(MemberLoop):
         self._transactions.abort()
         self._report_end("aborted", "partitions lost" if lost else "partitions revoked")
         self._assignment.release(partitions, lost=lost)
-        if self._positions:  # partitions stay, whose records in the aborted transaction must be read again
+        if self._positions:  # read their aborted records again
             self._assignment.restart()
 
     def _raise_if_stopping(self) -> None:
@@ -298,51 +282,40 @@ class Transformer(MemberLoop):
             raise TimeoutError("the member stops")
 
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
-        """Yield the positions at which partitions continue. Partitions that the output topic lacks are left out.
+        """Yield the positions at which partitions continue, without partitions that the output topic lacks.
 
-        All positions come in one item; the type is a generator since `Assignment` also takes partitions one by one.
-        Raises `TimeoutError` if a retry can help. The requests may take long, so it is also raised between two of them
-        if the member is to stop.
+        Raises `TimeoutError` if a retry can help, or if the member stops.
         """
         self._raise_if_stopping()
-        self._transactions.recover()  # ends a transaction that has failed, or that an earlier process has left open
+        self._transactions.recover()
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         self._raise_if_stopping()
         writable = self._find_writable(partitions)
         self._raise_if_stopping()
-        # For example, some partitions are read already while these ones wait for more partitions of the output topic.
         is_reading_others = bool(self._positions)
         if is_reading_others:
-            self._abort_if_topic_replaced()  # otherwise, positions of the old topic would be committed for the new one
-        else:  # this may be a new topic of the same name: many rejected records before its first vector stop the member
+            self._abort_if_topic_replaced()  # positions of the old topic mean other records
+        else:  # the topic may have been created again
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 
     def _find_starts(self, partitions: Collection[int]) -> dict[int, Position]:
-        """Return the positions at which partitions continue, and note the id of their topic for outputs.
-
-        If partitions have no committed offset, the next transaction commits where they begin, so that a later member
-        need not find this again.
-        """
+        """Return the positions at which partitions continue, and note the id of their topic."""
         starts = self._start_finder.find(partitions)
-        # An earlier member has handled records with these settings. So rejected records do not show that a setting is
-        # wrong, and many in a row do not stop this member.
+        # An earlier member had right settings: rejected records do not stop this one.
         if any(committed.offset > 0 for committed in starts.committed.values()):
             self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
         for partition, start in starts.uncommitted.items():
             if start.position >= 0:  # -1, the earliest record, cannot be committed
-                self._uncommitted[partition] = start  # the next transaction commits it
+                self._uncommitted[partition] = start  # so that a later member need not find it again
         transform_start = self._start_finder.transform_start
         if starts.uncommitted and transform_start is not None:
             log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts.uncommitted))
         return starts.positions(partitions)
 
     def _find_writable(self, partitions: Collection[int]) -> list[int]:
-        """Return the partitions whose outputs can be written: the output topic has a partition of the same number.
-
-        Raises `TimeoutError` if there is none.
-        """
+        """Return the partitions that the output topic has, too. Raises `TimeoutError` if there are none."""
         output_topic = self._outputs.topic
         count = self._transactions.partitions(output_topic)
         writable = [partition for partition in partitions if partition < count]

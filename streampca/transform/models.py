@@ -31,22 +31,19 @@ class CurrentModel:
         field: str = "",
         pins: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`version` is the version to use, or the name of one of the `pins`. If it is None, the newest one is used.
+        """`version` is a version or the name of a pin; None means the newest.
 
-        `output` is the topic of the outputs, for errors. With a limit `p_below`, a model must have past scores, from
-        which p-values are computed; None: p-values are not needed. If the setting `field` has a path for each
-        dimension, these name the dimensions, and a model whose dimensions have other names is refused. `pins` returns
-        name → version; only the first `refresh` calls it.
+        Errors name the topic `output`. With `p_below`, a model needs past scores.
         """
         self._cache = cache
         self._output = output
         self._pins = pins
-        self._pin_name = version if isinstance(version, str) else ""  # "": the version is not given by a pin
-        # The fixed version; None if the newest is used. A pin is looked up by the first `refresh`.
+        self._pin_name = version if isinstance(version, str) else ""  # "" without a pin
+        # None for the newest, or until a pin is looked up.
         self.version = version if isinstance(version, int) else None
         self._p_below = p_below
         self._field = field
-        self._model: PublishedModel | None = None  # in use; None before the first one
+        self._model: PublishedModel | None = None  # in use
 
     @property
     def published(self) -> PublishedModel:
@@ -61,13 +58,12 @@ class CurrentModel:
         return _find_shape(self.published)._replace(version=self.version)
 
     def refresh(self) -> str:
-        """Use the fixed version or the newest model. Return why there is no model to use yet, or "" if there is one.
+        """Use the fixed version or the newest model. Return why there is no model yet, or "".
 
-        Raises `InputError` if the model cannot be used, or has another shape than the model before, and `SettingsError`
-        if the model was learned from dimensions with other names than those in `field`.
+        Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
         uses_fixed_version = self._model is not None and self.version is not None
-        if uses_fixed_version:  # never replaced, not even if a pin that gave this version is moved
+        if uses_fixed_version:  # a pin that moves later changes nothing
             return ""
         try:
             if self._pin_name and self.version is None:
@@ -82,27 +78,23 @@ class CurrentModel:
         lacks_past_scores = self._p_below is not None and model.past_scores is None
         if lacks_past_scores and self.version is not None:
             raise InputError(f"model version {self.version} has no past scores, which p-values need")
-        if lacks_past_scores:  # the newest model cannot be used: keep the older model that is in use, if there is one
+        if lacks_past_scores:  # an older model may be in use
             return "" if self._model else _NO_PAST_SCORES
         self._refuse_other_dimensions(model)
         if self._model is None:
-            self._warn_if_no_p_can_be_below(model)  # with few past scores, no p-value can be as low as the limit
-        self._model = model  # after all checks: records are projected with `_model`, so it must not be a refused model
+            self._warn_if_no_p_can_be_below(model)
+        self._model = model  # only after all checks
         return ""
 
     def _refuse_other_dimensions(self, model: PublishedModel) -> None:
-        """Raise if a new model has another shape than the model in use, or not the names of dimensions in `field`.
-
-        The setting `field` may list a path for each dimension: "temp,hum" gives the names temp and hum.
-        """
+        """Raise if a model has another shape than the model in use, or other names than `field`."""
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
         names = dimension_names(self._field, model.model.dimensions)
-        # Raises if both names are known and differ.
         agree_on_names(names, model.names, "`field`", f"model version {model.version}")
 
     def _warn_if_no_p_can_be_below(self, model: PublishedModel) -> None:
-        """Log a warning if no output can be written: even the least possible p-value is not below `p_below`."""
+        """Log a warning if even the least possible p-value is not below `p_below`."""
         past = model.past_scores
         if self._p_below is not None and past is not None and past.least_p >= self._p_below:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)
@@ -110,20 +102,20 @@ class CurrentModel:
     def require_shape(self, committed: str) -> None:
         """Raise `InputError` unless the model has the shape and the version in the metadata of a committed offset."""
         written = read_shape(committed)
-        if written is None:  # another tool has committed
+        if written is None:  # committed by another tool
             return
         self._refuse_other_shape(self.published, written)
         if written.version is not None:  # a version is committed only if the settings fix one
             self._refuse_other_version(written.version)
 
     def _refuse_other_version(self, written: int) -> None:
-        """Raise `InputError` unless the version in use is `written`, the version of the outputs written before."""
+        """Raise `InputError` unless the version in use is `written`, that of the earlier outputs."""
         if written == self.version:
             return
-        if self._pin_name:  # "but stable now means version 7, …: `streampca pin 6 --as stable`, or …"
+        if self._pin_name:
             version_now = f"{self._pin_name} now means version {self.version}"
             remedy = f"`streampca pin {written} --as {self._pin_name}`"
-        else:  # "but model_version is 7, …: set model_version=6, or …"
+        else:
             version_now = f"model_version is {'unset' if self.version is None else self.version}"
             remedy = f"set model_version={written}"
         raise InputError(

@@ -1,8 +1,9 @@
 """Which fields outputs have, and their values: projected vectors.
 
 The result for a record must not depend on the batch that it came in, and BLAS may round a row differently for another
-number of rows, or at another index. So rows are computed in tiles of a fixed height, and the offset of a record
-decides at which index of a tile its row is.
+number of rows, or at another index. So rows are computed in tiles of `GEMM_ROWS` rows, and a vector has the same row
+in its tile in every batch: offset % `GEMM_ROWS`. If a record may have several vectors, they fill tiles of their own,
+from row 0 on.
 """
 
 from collections.abc import Mapping
@@ -38,14 +39,13 @@ class OutputFields:
         """Name of each field of an output → what it holds."""
         kinds: dict[str, Kind] = {}
         for name in self.emitted:
-            # "contributions:5" stands for several fields: for each score, the five dimensions that contributed most,
-            # and what they contributed.
+            # "contributions:5" stands for several fields of five dimensions each.
             if name.startswith("contributions:"):
                 for score in ("t2", "spe"):
                     kinds |= {f"{score}_dimensions": "integers", f"{score}_contributions": "numbers"}
                     if self.with_names:
                         kinds[f"{score}_names"] = "texts"
-                if self.with_label:  # contributions explain an alert, and the label names, for example, its machine
+                if self.with_label:
                     kinds["label"] = "text"
             else:
                 kinds[name] = _KINDS.get(name, "number")
@@ -64,39 +64,29 @@ class OutputFields:
         self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64], counts: NDArray[np.int64],
         have_own_tiles: NDArray[np.bool_],
     ) -> Fields:  # fmt: skip
-        """Return the fields of the vectors (n, d) of m records, n > 0, whose offsets (m,) ascend.
+        """Return the fields of the vectors (n, d) of m > 0 records, whose offsets (m,) ascend.
 
-        Vectors are multiplied in tiles of `GEMM_ROWS` rows, and BLAS may round a vector differently in another row. So
-        that the fields of a record always have the same bits, the row of a vector in its tile depends on the record
-        alone:
-
-        - If `have_own_tiles` (m,) is true for a record, its `counts` (m,) vectors fill tiles of its own from row 0 on.
-        - Any other record has one vector, in row offset % GEMM_ROWS. Records of near offsets share a tile.
+        A record has `counts` (m,) vectors, and has its own tiles if these may be several.
         """
         are_consecutive = offsets[-1] - offsets[0] == len(offsets) - 1
         if are_consecutive and not have_own_tiles.any():
-            # An optimisation: the vectors are in consecutive rows, so those that fill whole tiles need not be copied.
+            # An optimisation: most vectors need not be copied.
             return self._project_consecutive(published, vectors, int(offsets[0]))
         return self._project_at(published, vectors, _find_rows_in_tiles(offsets, counts, have_own_tiles))
 
     def _project_consecutive(self, published: PublishedModel, vectors: Array, offset: int) -> Fields:
         """Return the fields of vectors at consecutive offsets, the first at `offset`.
 
-        Vectors are multiplied in tiles of `GEMM_ROWS` rows. The vector of an offset is always in row offset % GEMM_ROWS
-        of a tile, since BLAS may round it differently in another row. This is an optimisation: unlike `_project_at`,
-        this function does not copy the vectors that fill whole tiles.
+        As an optimisation, vectors that fill whole tiles are not copied.
         """
         n = len(vectors)
-        # For example, with tiles of 4 rows: of the offsets 6 to 16, 6 and 7 end a tile, 8 to 15 fill two tiles, and 16
-        # begins a tile. Each of these three parts may be empty.
-        row_of_first = offset % GEMM_ROWS  # 2 in the example
-        rows_to_next_tile = -row_of_first % GEMM_ROWS  # 2
-        rows_in_last_tile = (row_of_first + n) % GEMM_ROWS  # 1; 0 if the last tile is full
-        whole_start = min(rows_to_next_tile, n)  # 2, the index of offset 8
-        # 10, the index of offset 16. If the vectors do not reach the next tile, n - rows_in_last_tile is no index, and
-        # `max` makes the second and third part empty.
-        whole_stop = max(whole_start, n - rows_in_last_tile)
+        row_of_first = offset % GEMM_ROWS
+        rows_to_next_tile = -row_of_first % GEMM_ROWS
+        rows_in_last_tile = (row_of_first + n) % GEMM_ROWS
+        whole_start = min(rows_to_next_tile, n)
+        whole_stop = max(whole_start, n - rows_in_last_tile)  # there may be no whole tile
         runs = []
+        # The end of a tile, whole tiles, and the beginning of a tile.
         for start, stop in pairwise([0, whole_start, whole_stop, n]):
             if start < stop:
                 row_of_start = (row_of_first + start) % GEMM_ROWS
@@ -104,30 +94,29 @@ class OutputFields:
         return _join(runs)
 
     def _project_run(self, published: PublishedModel, vectors: Array, row: int) -> Fields:
-        """Return the fields of vectors that are in consecutive rows, the first at this row of a tile."""
+        """Return the fields of vectors in consecutive rows, the first in this row of a tile."""
         are_whole_tiles = row == 0 and len(vectors) % GEMM_ROWS == 0
-        if are_whole_tiles:  # each vector is in its row already
+        if are_whole_tiles:
             return self._compute(published, vectors)
-        # Copies the vectors into their rows of tiles, whose remaining rows are padding.
         return self._project_at(published, vectors, np.arange(row, row + len(vectors)))
 
     def _project_at(self, published: PublishedModel, vectors: Array, rows: NDArray[np.int64]) -> Fields:
-        """Return the fields of vectors, each computed at its row in `rows` (n,), which are counted over all tiles."""
+        """Return the fields of vectors, each computed in its row of `rows` (n,), counted over all tiles."""
         fields = self._compute(published, place_at_indices(vectors, rows))
         return {name: values[rows] for name, values in fields.items()}
 
     def _compute(self, published: PublishedModel, vectors: Array) -> Fields:
-        """Return the fields of vectors (n, d), which fill whole tiles: n is a multiple of `GEMM_ROWS`."""
+        """Return the fields of vectors (n, d), which fill whole tiles."""
         projected = published.project(vectors)
         fields: dict[str, NDArray[Any]] = {}
         computed = list(self.emitted)
         if self.with_p and "p" not in computed:
-            computed.append("p")  # not emitted: `Outputs` selects by p which records get outputs
+            computed.append("p")  # `Outputs` selects records by p
         for name in computed:
             if name.startswith("contributions:"):
                 limit = int(name.removeprefix("contributions:"))
                 fields |= self._compute_contributions(published, projected, limit)
-            elif name != "record":  # the value of the input record, which `Outputs` adds
+            elif name != "record":  # `Outputs` adds the input record
                 fields[name] = self._compute_field(name, projected).astype(np.float64, copy=False)
         return fields
 
@@ -135,7 +124,7 @@ class OutputFields:
         """Return the values of the field with this name. Without past scores, all p are NaN."""
         match name:
             case "coordinates":
-                return projected.in_basis(self.basis)  # if it is "whitened", divided by their standard deviations
+                return projected.in_basis(self.basis)
             case "residual":
                 return projected.residual
             case "score":
@@ -144,22 +133,17 @@ class OutputFields:
                 return np.full(len(projected.vectors), np.nan) if projected.p is None else projected.p
             case "reconstruction":
                 model = projected.model
-                # In tiles, so that the row of a vector is rounded the same in every batch.
                 return model.uncentre(multiply_in_tiles(projected.coordinates, model.components))
         raise ValueError(f"outputs have no field {name}")
 
     def _compute_contributions(self, published: PublishedModel, projected: Projected, limit: int) -> Fields:
-        """Return the `limit` dimensions that contribute most to T² and to SPE, and what they contribute.
-
-        If outputs have names of dimensions, these are returned, too.
-        """
+        """Return the `limit` dimensions that contribute most to T² and to SPE."""
         d = published.model.dimensions
         names = None
         if self.with_names:
-            # A model without names gets the numbers as names, since the schema of the outputs needs some.
+            # The schema of the outputs needs names.
             names = np.array(published.names or [str(i) for i in range(d)], object)
         fields: dict[str, NDArray[Any]] = {}
-        # The dimensions (2, n, limit) are for T² and for SPE; contributions.t2 and contributions.spe have their order.
         dimensions_by_score, contributions = projected.contributions(min(limit, d))
         t2_dimensions, spe_dimensions = dimensions_by_score
         largest_by_score = {"t2": (t2_dimensions, contributions.t2), "spe": (spe_dimensions, contributions.spe)}
@@ -174,10 +158,9 @@ class OutputFields:
 def _find_rows_in_tiles(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row of each of n vectors, counted over all tiles of `GEMM_ROWS` rows.
+    """Return the row of each of n vectors, counted over all tiles.
 
-    `counts` (m,) are the numbers of vectors of m records; the vectors of a record are in consecutive rows. A record
-    for which `have_own_tiles` (m,) is true shares no tile with another record, since it may have several vectors.
+    The vectors of a record are in consecutive rows.
     """
     rows_of_first_vectors = _find_first_rows(offsets, counts, have_own_tiles)  # (m,)
     vectors_before_record = np.cumsum(counts) - counts  # (m,)
@@ -188,32 +171,19 @@ def _find_rows_in_tiles(
 def _find_first_rows(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (m,) of the first vector of each of m records, counted over all tiles of `GEMM_ROWS` rows.
+    """Return the row (m,) of the first vector of each of m records, counted over all tiles.
 
-    A record with tiles of its own begins at row 0 of a tile, and has `counts` vectors. Any other record has one vector,
-    at row offset % GEMM_ROWS of a tile. Neighbours share this tile if offset // GEMM_ROWS is the same. For example,
-    let a tile have 4 rows, and let the record at offset 8 have five vectors, in tiles of its own:
-
-        offsets          5   6   8   9
-        row_in_tile      1   2   0   1
-        heights          4   4   8   4   rows of all tiles of the record
-        begins_tile      T   F   T   T   false (F) for a record that shares the tile of the record before
-        tile_ends        4   4  12  16
-        tile_starts      0   0   4  12   row at which the tiles of the record begin
-        result           1   2   4  13   tile_starts + row_in_tile
+    Neighbours with the same offset // `GEMM_ROWS` share a tile, unless one has tiles of its own.
     """
     row_in_tile = np.where(have_own_tiles, 0, offsets % GEMM_ROWS)
     own_tile_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up
     heights = GEMM_ROWS * np.where(have_own_tiles, own_tile_count, 1)
-    # Neighbours share a tile if the same offset belongs to row 0 of their tile. If a record has tiles of its own, no
-    # offset belongs to row 0. The first record always begins a tile.
-    no_offset = -1
-    offset_of_row_0 = np.where(have_own_tiles, no_offset, offsets - row_in_tile)
-    is_other_tile = np.diff(offset_of_row_0, prepend=no_offset) != 0
-    # After a record with tiles of its own, `is_other_tile` misses a second one, since both have `no_offset`.
-    begins_tile = have_own_tiles | is_other_tile
-    tile_ends = np.cumsum(heights * begins_tile)  # a record in the tile of the record before adds no rows
-    tile_starts = tile_ends - heights  # records that share a tile have the same end and the same height
+    not_shared = -1
+    shared_tile = np.where(have_own_tiles, not_shared, offsets // GEMM_ROWS)
+    differs_from_tile_before = np.diff(shared_tile, prepend=not_shared) != 0
+    begins_tile = have_own_tiles | differs_from_tile_before
+    tile_ends = np.cumsum(heights * begins_tile)
+    tile_starts = tile_ends - heights
     return np.asarray(tile_starts + row_in_tile)
 
 

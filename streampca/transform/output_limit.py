@@ -21,10 +21,9 @@ class OutputLimit:
     has_refused: bool = False  # a broker has refused a record as too large
 
     def with_options(self, configs: Mapping[str, str]) -> "OutputLimit":
-        """Return the limit that the options of the topic set. If the option could not be read, nothing changes.
+        """Return the limit that the options of the topic set.
 
-        `max_record_bytes` is the limit in force. It may be lower than that of the options, since a broker has refused a
-        record; it then stays until the options change.
+        If the options have not changed, the limit stays: a refusal may have lowered it.
         """
         by_options = float(configs.get(_LIMIT_OPTION, self.max_record_bytes_by_options))
         if by_options == self.max_record_bytes_by_options:
@@ -33,17 +32,13 @@ class OutputLimit:
 
     def after_refusal(self, size: int) -> "OutputLimit":
         """Return the limit after a broker has refused a single record of this size, in bytes."""
-        # Each refusal lowers the limit, even if it was below this size already: otherwise the same record would be sent
-        # again and again.
+        # If the limit stayed, the same record would be sent again.
         return replace(self, max_record_bytes=min(self.max_record_bytes, size) - 1, has_refused=True)
 
     def find_too_large(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
-        """Return an error message for each output that is larger than the limit.
-
-        The keys are offsets of input records; if an output was made from several records, of the first one.
-        """
+        """Return an error message for each output above the limit, by the offset of its first input record."""
         errors: dict[int, str] = {}
-        if not self._can_be_exceeded(outputs):  # an optimisation: usually all values are much smaller
+        if not self._can_be_exceeded(outputs):  # an optimisation
             return errors
         for fields in outputs:
             output = Outgoing(*fields)
@@ -56,10 +51,9 @@ class OutputLimit:
         return errors
 
     def _can_be_exceeded(self, outputs: Sequence[OutgoingFields]) -> bool:
-        """Return whether an output may be too large. An optimisation: computing the size of each one takes longer.
+        """Return whether an output may be too large, from the lengths of values alone.
 
-        If every value has less than half of the allowed bytes, the other half is nearly always enough for the key and
-        the headers. If it is not, a broker refuses the output, and from then on the size of each output is computed.
+        Keys and headers seldom take half of the limit. If they do, a broker refuses the output once.
         """
         sizes = [len(value or b"") for _topic, _partition, value, _key, _headers, _timestamp in outputs]
         longest_value = max(sizes, default=0)
@@ -67,6 +61,6 @@ class OutputLimit:
 
 
 def _read_input_offset(output: Outgoing) -> int:
-    """Return the offset of the input record that an output was made from, from the header `ORIGIN`, its last one."""
+    """Return the offset of the input record that an output was made from."""
     _, origin = output.headers[-1]
     return int(orjson.loads(origin or b"")["offset"])

@@ -52,23 +52,18 @@ class Outputs:
     source_topic_id: str = ""  # in the headers of outputs; "" if the brokers give topics no ids
 
     def project(self, published: PublishedModel, limit: OutputLimit, batch: Vectors) -> TransformedBatch:
-        """Project decoded records with a model, and reject records whose outputs are too large.
-
-        Any thread may call it.
-        """
+        """Project decoded records with a model, and reject records whose outputs are too large."""
         projected = self._project_records(published, batch)
         outputs: list[OutgoingFields] = []
         written_records = 0
         if projected is not None:
             outputs.extend(self.packer.pack(self.topic, projected, limit.max_record_bytes))
             written_records = len(projected.counts)
-        # Offset of a record → why its message is too large. If several records are in that message, only the first of
-        # them is rejected. All remaining records of the batch are packed into new messages.
+        # If a message has several records, only the first is rejected.
         too_large = limit.find_too_large(self.topic, outputs)
-        if too_large:  # each of these calls rejects at least one more record, so they end
+        if too_large:  # each call rejects at least one more record
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
-        # The result waits until the loop handles it. To save memory, it keeps the records only if some are rejected,
-        # since these may become dead letters.
+        # Only records that may become dead letters are kept.
         kept = batch
         if not batch.decoded.rejects:
             without_vectors = batch.decoded._replace(vectors=np.zeros((0, 0)))
@@ -83,22 +78,19 @@ class Outputs:
         )
 
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
-        """Return the records of a batch that get outputs, with their fields; None if no record gets one.
+        """Return the records of a batch that get outputs, with their fields; None if there are none.
 
-        The batch has n vectors in m records: a record may have several vectors. Rejected and skipped ones have none.
+        The batch has n vectors in m records.
         """
-        indices = batch.decoded.indices  # (m,), in `batch.records`
-        counts = batch.decoded.counts  # (m,), how many vectors a record has
+        indices = batch.decoded.indices
+        counts = batch.decoded.counts
         if not len(indices):
             return None
-        offsets = offsets_of(batch.records)[indices]  # (m,)
-        timestamps = batch.timestamps  # (m,), already without the records that have no vectors
-        # Vectors are multiplied in tiles, matrices of a fixed number of rows, and the last bits of a result depend on
-        # the row. So a vector has the same row in every batch. If its record may have several vectors, the record has
-        # tiles of its own, and the row is the vector's index in the record. Otherwise, the row comes from the offset.
-        have_own_tiles = (counts > 1) | self.codec.is_batch  # (m,)
+        offsets = offsets_of(batch.records)[indices]
+        timestamps = batch.timestamps
+        have_own_tiles = (counts > 1) | self.codec.is_batch
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
-        if self.only_p_below is not None:  # leave out the records without an unusual vector
+        if self.only_p_below is not None:
             is_unusual = fields["p"] < self.only_p_below  # (n,)
             has_output = _any_in_record(is_unusual, counts)  # (m,)
             has_row = np.repeat(has_output, counts)  # (n,)
@@ -109,13 +101,12 @@ class Outputs:
             timestamps = timestamps[has_output]
             if not len(indices):
                 return None
-        # Adds what is copied from the input records: their values, or their labels.
         fields = {**fields, **self._read_fields(batch, indices, counts)}
         return ProjectedRecords(
             topic_id=self.source_topic_id,
             partition=batch.partition,
             version=published.version,
-            fields={name: fields[name] for name in self.output_fields.kinds},  # p may have been computed only to select
+            fields={name: fields[name] for name in self.output_fields.kinds},  # leaves out p unless it is emitted
             counts=counts,
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
@@ -124,14 +115,11 @@ class Outputs:
         )
 
     def _read_fields(self, batch: Vectors, indices: NDArray[np.int64], counts: NDArray[np.int64]) -> Fields:
-        """Return the fields that are read from records, if outputs have them: the value of the record, and its label.
-
-        `indices` (m,) are of records in the batch, and `counts` (m,) their numbers of vectors.
-        """
+        """Return the fields that are copied from records: their value and label, if they are emitted."""
         fields: dict[str, NDArray[Any]] = {}
         if "record" in self.output_fields.kinds:
             values = _select(values_of(batch.records), indices)
-            fields["record"] = _put_in_first_rows(values, counts)  # the other rows of a record with several have None
+            fields["record"] = _put_in_first_rows(values, counts)
         if "label" in self.output_fields.kinds:
             labels = self.codec.read_labels([batch.records[i] for i in indices.tolist()], counts)
             fields["label"] = np.array(labels, object)
@@ -153,18 +141,15 @@ class Outputs:
 
 
 def _any_in_record(is_true: NDArray[np.bool_], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each of m records whether `is_true` (n,) holds for any of its vectors.
-
-    The vectors of a record, of which there are `counts` (m,), are consecutive.
-    """
+    """Return for each of m records whether `is_true` (n,) holds for any of its `counts` (m,) vectors."""
     first_rows = np.cumsum(counts) - counts
     return np.logical_or.reduceat(is_true, first_rows)
 
 
 def _put_in_first_rows(values: Sequence[bytes | None], counts: NDArray[np.int64]) -> NDArray[Any]:
-    """Return a column with a row for each of the `counts` (m,) vectors of m records.
+    """Return a column (n,) with the value of a record in the row of its first vector.
 
-    The value of a record is in the row of its first vector. The other rows have None.
+    The rows of its other vectors have None.
     """
     column = np.empty(int(counts.sum()), object)
     first_rows = np.cumsum(counts) - counts
@@ -174,5 +159,5 @@ def _put_in_first_rows(values: Sequence[bytes | None], counts: NDArray[np.int64]
 
 def _select(column: list[T], indices: NDArray[np.int64]) -> list[T]:
     """Return the items at these indices, which are ascending and different."""
-    has_all = len(indices) == len(column)  # then no copy is needed
+    has_all = len(indices) == len(column)
     return column if has_all else [column[i] for i in indices]

@@ -21,7 +21,7 @@ class Position(NamedTuple):
         return self.position <= 0
 
     def skip(self, position: int, lost_from: int) -> "Position":
-        """Return the position behind lost records. The last record before it is not known, since it is lost."""
+        """Return the position behind lost records. The last record before it is not known."""
         return Position(position)
 
     def as_committed(self, shape: OutputShape, topic_id: str) -> Committed:
@@ -33,18 +33,16 @@ def read_position(committed: Committed) -> Position:
     """Return the offset at which a member resumes, with the last record before it if this record is known."""
     last = read_last_record(committed.metadata)
     if last is not None and last.offset >= committed.offset:
-        last = None  # another tool has committed an earlier offset, and kept the metadata of a later one
+        last = None  # another tool has committed an earlier offset with old metadata
     return Position(committed.offset, last)
 
 
 def refuse_other_outputs(
     topic: str, topic_id: str, committed: Mapping[int, Committed], require_shape: Callable[[str], object]
 ) -> None:
-    """Raise an error if the group has read another topic of the same name, or written outputs of another shape.
+    """Raise if the group has read another topic of the same name, or written other outputs.
 
-    `committed` has, by partition, the group's offsets. The metadata of an offset name the shape of the outputs and the
-    id of the topic. `require_shape` takes metadata, and raises if they name another shape. If they name another id than
-    `topic_id`, `TopicReplacedError` is raised.
+    `require_shape` raises if the metadata of an offset name another shape. Raises `TopicReplacedError`.
     """
     remedy = "write to another output_topic with another transform_group_id"
     for partition, (_offset, metadata) in committed.items():

@@ -52,34 +52,26 @@ class RecordPacker:
         self._always_lists = always_lists
 
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterable[OutgoingFields]:
-        """Return a message for each record.
-
-        `max_record_bytes` is only for packers that put several records into a message. Here, the caller rejects a
-        record whose message is too large.
-        """
+        """Return a message for each record. The caller rejects messages above `max_record_bytes`."""
         values = self.write_values(projected.fields, projected.counts)
-        # `template % 5` is {"model_version":1,"partition":0,"offset":5,…}: the record from which the output was made.
+        # For example: {"model_version":1,"partition":0,"offset":%d,…}.
         template = make_origin_template(projected)
         headers = [
             [*headers_of_record, (ORIGIN, template % offset)]
             for headers_of_record, offset in zip(projected.headers, projected.offsets.tolist(), strict=True)
         ]
         timestamps = projected.timestamps.tolist()
-        # Each tuple has the fields of `Outgoing`, in their order.
+        # Each tuple has the fields of `Outgoing`.
         return zip(repeat(topic), repeat(projected.partition), values, projected.keys, headers, timestamps)
 
     def write_values(self, fields: Fields, counts: NDArray[np.int64]) -> Sequence[bytes]:
-        """Return a value for each of m records; `counts` (m,) are their numbers of rows in the fields.
-
-        A value is a list of rows if the record has several rows or `_always_lists` is set, otherwise a single row.
-        """
+        """Return a value for each record: a list of its rows in the fields, or its single row."""
         are_lists = (counts > 1) | self._always_lists
         if not are_lists.any():
-            return self._writer.write(fields)  # without counts: a value for each row
+            return self._writer.write(fields)
         if are_lists.all():
             return self._writer.write(fields, counts)
-        # A call of the writer returns only lists, or only single rows. So it is called twice, and the values are put in
-        # the order of the records.
+        # A call of the writer returns either lists or single rows.
         is_row_of_list = np.repeat(are_lists, counts)
         fields_of_lists = {name: values[is_row_of_list] for name, values in fields.items()}
         fields_of_singles = {name: values[~is_row_of_list] for name, values in fields.items()}
@@ -89,7 +81,7 @@ class RecordPacker:
 
 
 def make_origin_template(projected: ProjectedRecords) -> bytes:
-    """Return a template of the header `ORIGIN`; `template % offset` is the value for the record at an offset."""
+    """Return a template of the header `ORIGIN`: `template % offset` is the value of the header."""
     fields = (projected.version, projected.partition, projected.topic_id.encode())
     return b'{"model_version":%d,"partition":%d,"offset":%%d,"topic_id":"%s"}' % fields
 
@@ -107,7 +99,7 @@ def read_origin(headers: Sequence[Header]) -> Origin | None:
     if not values:
         return None
     try:
-        # The last of several headers counts: if the record was itself the output of a transform, it has had one before.
+        # A chain of transforms adds a header each time: the last one counts.
         fields = orjson.loads(values[-1] or b"")
         return Origin(int(fields["offset"]), str(fields.get("topic_id", "")))
     except (ValueError, TypeError, KeyError, AttributeError):  # another program has written the header

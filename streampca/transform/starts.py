@@ -60,13 +60,9 @@ class StartFinder:
     transform_start: str | int | None = None  # the setting: a word, or a time in milliseconds since 1970; None: unset
 
     def find(self, partitions: Collection[int]) -> Starts:
-        """Find where these partitions are read from. The output topic must have partitions with the same numbers.
+        """Find where these partitions are read from: a committed offset, or what `transform_start` says.
 
-        A partition is read from the group's committed offset. If there is none, it begins where the setting
-        `transform_start` says. If this is "outputs" or not set, the output topic tells what was written already.
-
-        Raises `TimeoutError` if a retry can help, `TopicReplacedError` or `InputError` if the group has written outputs
-        of another topic or shape, and `SettingsError` if outputs would be written twice.
+        Raises `TimeoutError` if a retry can help, `TopicReplacedError`, `InputError`, or `SettingsError`.
         """
         committed = self._find_committed()
         topic_id = self.source.topic_id()
@@ -74,14 +70,12 @@ class StartFinder:
         written: Mapping[int, Written] = {}
         if without_offset and self.transform_start in (None, OUTPUTS):
             written = self._read_written(without_offset, topic_id)
-            # While the outputs were read, another member may have written the first ones, and committed their offsets.
+            # Meanwhile, another member may have committed offsets.
             committed = self._find_committed()
-            # Partitions that had an offset before, and have none now: perhaps the topic was deleted and created again.
             lost_offsets = set(partitions) - without_offset - committed.keys()
             if lost_offsets:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
             without_offset -= committed.keys()
-        # Raises if the metadata of an offset name another topic id, or `require_shape` refuses the shape in them.
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
         self._wait_for_first_shape(partitions, committed)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))
@@ -105,24 +99,19 @@ class StartFinder:
         return self.source.committed(self.source.partitions())
 
     def _begin(self, partitions: Collection[int], written: Mapping[int, Written]) -> dict[int, Position]:
-        """Return where partitions without a committed offset begin, as the setting `transform_start` says.
-
-        If it is not set or "outputs", `written` has what each partition of the output topic tells of earlier outputs.
-        """
+        """Return where partitions without a committed offset begin, as `transform_start` says."""
         if self.transform_start in (None, OUTPUTS):
             return {p: self._begin_behind_last_output(p, written[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
             return dict.fromkeys(partitions, _EARLIEST)
-        time_ms = None if self.transform_start == "latest" else int(self.transform_start)  # None: the end of the log
+        time_ms = None if self.transform_start == "latest" else int(self.transform_start)  # None is the end of the log
         offsets = self.source.offsets_at(partitions, time_ms)
         return {partition: Position(offset) for partition, offset in offsets.items()}
 
     def _begin_behind_last_output(self, partition: int, written: Written) -> Position:
         """Return where a partition begins if `transform_start` is outputs or not set.
 
-        If `transform_start` is outputs, the partition begins behind the record of the last output. If no output was
-        ever written, it begins at the earliest record. Otherwise outputs could be written twice, so `SettingsError` is
-        raised.
+        Raises `SettingsError` if outputs could be written twice.
         """
         if written.last is not None and self.transform_start == OUTPUTS:
             return Position(written.last + 1)
@@ -145,17 +134,15 @@ class StartFinder:
         written = {}
         try:
             with closing(self.open_outputs()) as reader:
-                # Raises `TimeoutError` if the output topic has too few partitions for these of the input topic.
                 output_partition_count = len(reader.log_bounds)
                 require_output_partitions(self.output_topic, output_partition_count, self.topic, partitions)
-                # Partition → its newest outputs. A partition that was read completely and has no output has []. A
-                # partition is absent if the search gave up before it found an output.
+                # A partition is absent if the search gave up before it found an output.
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
                     last = _find_last_record(newest_outputs.get(partition, []), topic_id)
                     has_search_ended = partition in newest_outputs
                     earliest_offset, _ = reader.log_bounds[partition]
-                    has_lost_no_record = earliest_offset == 0  # the output topic still has its first record
+                    has_lost_no_record = earliest_offset == 0
                     is_never_written = last is None and has_search_ended and has_lost_no_record
                     written[partition] = Written(last, is_never_written)
         except NoBrokerError as error:  # a retry can help
@@ -168,10 +155,7 @@ class StartFinder:
 
 
 def require_output_partitions(output_topic: str, count: int, topic: str, partitions: Collection[int]) -> None:
-    """Raise `TimeoutError` if the output topic, which has `count` partitions, has too few for these partitions.
-
-    They are partitions of the input topic, `topic`. On this error, the member waits and tries again.
-    """
+    """Raise `TimeoutError`, so that the member tries again, if the output topic lacks one of these partitions."""
     waiting = [str(partition) for partition in sorted(partitions) if partition >= count]
     if waiting:
         raise TimeoutError(
@@ -185,27 +169,27 @@ def _is_output(record: Record) -> bool:
 
 
 def _find_last_record(outputs: Sequence[Record], topic_id: str) -> int | None:
-    """Return the offset of the last record that these outputs were made from; None if there are no outputs.
+    """Return the offset of the last record that these outputs were made from, or None.
 
-    Outputs with another topic id do not count: they were made from a deleted topic of the same name.
+    Outputs of a deleted topic of the same name do not count.
     """
     for output in reversed(outputs):
         origin = read_origin(output.headers)
         if origin is not None and not _is_of_other_topic(origin, topic_id):
-            # The header of an Arrow message names the record of its first row only, so its last row is read.
+            # The header of an Arrow message names only its first record.
             last_offset = _read_offset_of_last_row(output)
             return origin.offset if last_offset is None else last_offset
     return None
 
 
 def _is_of_other_topic(origin: Origin, topic_id: str) -> bool:
-    """Return whether an output was made from a topic with another id, as far as both ids are known."""
+    """Return whether an output was made from a topic with another id, if both ids are known."""
     are_known = "" not in (origin.topic_id, topic_id)
     return are_known and origin.topic_id != topic_id
 
 
 def _read_offset_of_last_row(output: Record) -> int | None:
-    """Return the offset in the last row of an output that is an Arrow message; None for any other output."""
+    """Return the offset in the last row of an Arrow message; None for any other output."""
     value = output.value or b""
     if not value.startswith(_ARROW_BEGINNING):
         return None

@@ -1,8 +1,10 @@
 """Restores and saves the folds of one worker; the order of the steps of a save guarantees exactly once.
 
 1. The broker has acknowledged the dead letters. 2. The topic is still the one that was read. 3. The checkpoint is on
-disk. 4. The offsets are committed to the group. If a step fails, a later save repeats all: that costs work, never
-correctness.
+disk. 4. The offsets are committed to the group. If a step fails, a later save repeats all of them.
+
+Threads ask the store. Meanwhile the generators of this module yield {}, so that the loop can poll. A thread that hangs
+cannot be stopped: the watchdog ends the process then.
 """
 
 import contextlib
@@ -75,23 +77,17 @@ def check_before_joining(
 ) -> dict[int, Fold]:
     """Check the checkpoints before the worker joins its group, and return their folds, by partition.
 
-    With `every`, the newest checkpoint of each partition is loaded. Otherwise the checkpoint of one partition and that
-    of one backfill are enough: a topic may have a thousand partitions, and each is checked when it is assigned.
-
-    Raises `ForeignStoreError` if the group has another store, `SettingsError` if a fold has learned with other
-    settings, `TopicReplacedError` if it has learned an earlier topic of the same name, and `StoreBusyError` if the
-    store does not answer. Raises `DamagedFileError` if all checkpoints of a partition are damaged. Raises `StoreError`
-    if no checkpoint can be read or, with `every`, if any checkpoint cannot be read.
+    Without `every`, one partition and one backfill are enough. Raises a `StreampcaError`, such as `SettingsError`.
     """
     refuse_other_store(checkpoints, committed, checkpoints.find_identity())
     stored = checkpoints.snapshot()
     folds: dict[int, Fold] = {}
-    unreadable: list[StoreError] = []  # the errors of checkpoints that cannot be read
+    unreadable: list[StoreError] = []
     checked_kinds: set[str] = set()
     for partition, load in _prepare_loads(stored, every=every):
         kind = "backfill" if is_backfill(partition) else "partition of Kafka"
         if kind in checked_kinds and not every:
-            continue  # one good checkpoint of this kind is enough
+            continue
         try:
             checkpoint = load()
         except StoreBusyError:
@@ -100,7 +96,7 @@ def check_before_joining(
             unreadable.append(error)
             continue
         if checkpoint is not None:
-            # Raises if other settings or an earlier topic were learned. If nothing was learned, takes our settings.
+            # Raises if other settings or another topic were learned.
             usable = checkpoint.adapt_to(config, topic_id)
             folds[partition] = usable.fold
             checked_kinds.add(kind)
@@ -111,14 +107,12 @@ def check_before_joining(
 
 
 def _prepare_loads(stored: Checkpoints, *, every: bool) -> Iterable[Answer[Checkpoint | None]]:
-    """Yield each partition with a function that loads its newest checkpoint.
+    """Yield each partition with a function that returns its newest checkpoint.
 
-    With `every`, threads load all checkpoints side by side, and the function returns what they have loaded. Otherwise
-    nothing is loaded before the function is called. The function raises an error of loading.
+    With `every`, threads load the checkpoints side by side.
     """
     if every:
-        sizes = stored.sizes(stored.newest_offsets())  # large checkpoints limit how many are loaded at once
-        # Each answer of `for_each` is a partition with a function that returns what `stored.newest` has returned.
+        sizes = stored.sizes(stored.newest_offsets())  # they limit how many are loaded at once
         yield from stored.for_each(sizes, stored.newest).take_in_order()
         return
     for partition in stored.partitions():
@@ -138,33 +132,28 @@ class Checkpointer:
     ) -> None:
         self._topic = config.topic
         self._fold_config = config.fold
-        self._start = config.start  # where a partition without a checkpoint begins
+        self._start = config.start
         self._source = source
         self._dead_letters = dead_letters
         self._writer = writer
         self._notify = notify
-        self._names = config.fold.names  # of the dimensions; if None, those of the first restored checkpoint with names
+        self._names = config.fold.names  # of the dimensions
         self._publish_schedule = PublishSchedule()
         self._group_store = GroupStore(source, writer.checkpoints)
         self._topic_id = ""  # empty: not known, or the brokers give topics no ids
-        self._unrestored: dict[int, str] = {}  # why assigned partitions could not be restored, by partition
-        self._models_wait_for: Mapping[int, str] = {}  # why models wait for partitions, at the last publication
-        self._reported_missing: Collection[int] = set()  # partitions that the last report of missing ones has named
-        self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
-        # Restored partitions whose checkpoint's offset is not committed: the next save commits it, even if nothing new
-        # was learned.
+        self._why_unrestored: dict[int, str] = {}
+        self._models_wait_for: Mapping[int, str] = {}  # causes, at the last publication
+        self._reported_missing: Collection[int] = set()  # in the last report
+        self._saved: dict[int, Fold] = {}  # the folds on disk, of assigned partitions
+        # Partitions whose offset the next save commits, even if nothing new was learned.
         self._uncommitted: set[int] = set()
-        self._running_save: Future[SaveResult] | None = None  # the save that was started and not finished
+        self._running_save: Future[SaveResult] | None = None
         self._is_restoring = False
 
     def restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
-        """Yield the folds from which just assigned partitions continue, by partition, as soon as they are restored.
+        """Yield the folds of assigned partitions, by partition, as soon as they are restored.
 
-        Threads ask the store. While it has not answered, this generator yields {}, so that the loop can poll. The loop
-        may close it at any yield, when partitions are revoked. A partition whose checkpoint is gone or cannot be read
-        is left out and reported: a retry may help. Raises `StoreError` if the store cannot be listed or none of the
-        checkpoints can be read, `TimeoutError` if brokers do not answer, and `ForeignStoreError` if the store is
-        another group's.
+        Partitions that cannot be restored are reported. Raises `StoreError`, `TimeoutError` or `ForeignStoreError`.
         """
         self._is_restoring = True
         try:
@@ -173,53 +162,45 @@ class Checkpointer:
             self._is_restoring = False
 
     def _restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
-        """Restore partitions: check the store, load the checkpoints, then begin new partitions.
-
-        Yields folds by partition as they are restored, and {} while the store has not answered. Raises `StoreError` if
-        the store cannot be listed or nothing can be restored, and `ForeignStoreError` if it is another group's.
-        """
-        has_restored_any = bool(self._saved)  # `_saved` has a fold of each restored partition
+        """Check the store, load the checkpoints, then begin new partitions."""
+        has_restored_any = bool(self._saved)
         if not has_restored_any:
-            # Nothing was read yet. If the topic was replaced since the start, this worker reads the new topic.
+            # If the topic was replaced since the start, this worker reads the new one.
             self._topic_id = self._source.topic_id()
 
-        # Check that the store is the group's, and compare its checkpoints with the committed offsets.
         committed = self._group_store.read_committed()
         examined = yield from self._ask(partial(examine_store, self._writer.checkpoints, committed))
-        self._group_store.note_assignment(examined, partitions)  # from now on, commits name the examined store
-        # Why partitions are not restored, by partition. The steps below add further causes.
+        self._group_store.note_assignment(examined, partitions)
         committed_ahead = examined.compared.committed_ahead
         why_unrestored = {partition: cause for partition, cause in committed_ahead.items() if partition in partitions}
         stored = examined.stored
         if not has_restored_any and self._names is None:
             yield from self._read_names_of_backfill(stored)
 
-        # Load the checkpoints of the partitions that have one.
         to_restore = [partition for partition in partitions if partition not in why_unrestored]
-        # Partitions that failed before come last: if the store stays busy with one of them, the rest is restored.
-        to_restore.sort(key=lambda partition: (partition in self._unrestored, partition))
+        # Partitions that failed before come last: they must not keep the others waiting.
+        to_restore.sort(key=lambda partition: (partition in self._why_unrestored, partition))
         new = [partition for partition in to_restore if partition not in examined.offsets]
         offsets = {partition: examined.offsets[partition] for partition in to_restore if partition not in new}
         sizes = yield from self._ask(partial(stored.sizes, offsets))
         errors = yield from self._load(stored, sizes, committed, why_unrestored)
         is_any_restored = bool(self._saved)
-        if errors and not is_any_restored and not new:  # the caller retries all
-            self._unrestored = why_unrestored
+        if errors and not is_any_restored and not new:
+            self._why_unrestored = why_unrestored
             raise errors[0]
 
         if new:
             yield from self._begin_new(new, examined, why_unrestored)
-        self._unrestored = why_unrestored
-        self._report_missing()  # notifies which partitions are not restored, if this has changed
+        self._why_unrestored = why_unrestored
+        self._report_missing()
 
     def forget(self, partitions: Collection[int]) -> None:
-        """Forget the folds of partitions that were revoked or lost, and for which partitions models wait."""
+        """Forget the folds of partitions that were revoked or lost."""
         for partition in partitions:
             self._saved.pop(partition, None)
             self._uncommitted.discard(partition)
-            self._unrestored.pop(partition, None)
-        # The next publication finds out anew for which partitions models wait, and reports them again: the displayed
-        # state of this member, `MemberState`, forgets them, too, when partitions are released.
+            self._why_unrestored.pop(partition, None)
+        # The next publication must report missing partitions again: `MemberState` forgets them.
         self._models_wait_for = {}
         self._reported_missing = set()
 
@@ -229,16 +210,15 @@ class Checkpointer:
         return self._running_save is not None
 
     def begin_publication_if_due(self, owned: Collection[int], now: float) -> bool:
-        """Return whether this worker must publish a model with its next save; if so, note that a publication begins.
+        """Return whether this worker must publish with its next save, and note that it begins.
 
-        `owned` are the partitions that this worker has restored. If `now` is infinite, a publication is always due.
+        `owned` are the restored partitions.
         """
-        if self._is_restoring:  # the checkpoints are being read: a publication now would read them once more
+        if self._is_restoring:  # a publication would read all checkpoints once more
             return False
-        # True for the owner of the lowest of all partitions, if enough time has passed since the last publication.
         return self._publish_schedule.begin_if_due(
-            # Partitions that could not be restored are assigned to this worker, too: nobody else publishes for them.
-            owned={*owned, *self._unrestored},
+            # Nobody else publishes for unrestored partitions.
+            owned={*owned, *self._why_unrestored},
             all_partitions=self._source.partitions(),
             now=now,
         )
@@ -250,10 +230,9 @@ class Checkpointer:
         self.finish_save(wait=True)
 
     def start_save(self, folds: Mapping[int, Fold], *, publish: bool, rewrite: bool = False) -> None:
-        """Start to write the folds that have changed. With `publish`, a model is written after them.
+        """Start to write the folds that have changed; with `publish`, a model after them.
 
-        With `rewrite`, folds that were saved and are gone from the store are written again. Must not be called while
-        `is_saving`. Raises `ForeignStoreError` if another member of the group saves to another store.
+        With `rewrite`, saved folds that are gone are written again. Raises `ForeignStoreError`.
         """
         if self.is_saving:
             raise RuntimeError("one save at a time")
@@ -262,12 +241,9 @@ class Checkpointer:
             has_changed = fold.position != self._saved[partition].position
             if has_changed or partition in self._uncommitted:
                 to_write[partition] = fold
-        # `_prepare_save` waits until brokers have acknowledged the dead letters, and checks that all members have the
-        # same store. It returns False if brokers do not answer in time: then a later save writes these folds.
         if to_write and not self._prepare_save():
             to_write = {}
-        # The folds of all partitions that are not written now, as they were saved last. A model contains these folds,
-        # too. With `rewrite`, those that are gone from the store are written again.
+        # A model also contains the folds that are not written now.
         saved_before = {p: fold for p, fold in self._saved.items() if p not in to_write}
         if to_write or publish or rewrite:
             self._running_save = self._writer.start(
@@ -278,13 +254,12 @@ class Checkpointer:
             )
 
     def _prepare_save(self) -> bool:
-        """Return whether checkpoints may be written now. If brokers do not answer in time, report it and return False.
+        """Return whether checkpoints may be written now: False if brokers do not answer in time.
 
-        Waits until the brokers have acknowledged the dead letters. Raises `ForeignStoreError` if another member of the
-        group saves to another store, and `TopicReplacedError` if the topic was replaced.
+        Raises `ForeignStoreError` or `TopicReplacedError`.
         """
         self._group_store.check_other_members()
-        waits_for: Literal["dead letters", "topic"] = "dead letters"  # what the report names if there is no answer
+        waits_for: Literal["dead letters", "topic"] = "dead letters"
         try:
             self._dead_letters.flush(_DEAD_LETTERS_TIMEOUT_S)
             waits_for = "topic"
@@ -295,7 +270,7 @@ class Checkpointer:
         return True
 
     def finish_save(self, *, wait: bool) -> None:
-        """If the running save has ended, note which folds are on disk, and commit their offsets.
+        """If the running save has ended, commit the offsets of its checkpoints.
 
         With `wait`, wait for its end first. Raises the error of the save.
         """
@@ -310,15 +285,12 @@ class Checkpointer:
         self._saved |= saved
         self._uncommitted -= saved.keys()
         if saved:
-            # The position -1, before anything was read, cannot be committed.
+            # The position is -1 before anything was read.
             self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
         for event in result.events:
             if isinstance(event, ModelPublished):
-                # The longer a publication takes, the later the next one is due. One that has failed does not count.
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        # Partitions of the newest model whose checkpoint is gone: until it is back, no model is published. None: not
-        # known, since this save has not merged a model.
         missing = result.missing
         if missing is not None and missing != self._models_wait_for:
             self._models_wait_for = missing
@@ -327,10 +299,7 @@ class Checkpointer:
             raise result.error
 
     def check_topic(self) -> None:
-        """Raise `TopicReplacedError` if another topic of the same name has replaced the one that is read.
-
-        If this raises nothing, all records that were read since the last check belong to the topic.
-        """
+        """Raise `TopicReplacedError` if another topic of the same name has replaced the one that is read."""
         topic_id = self._source.topic_id()
         refuse_other_topic(
             self._topic,
@@ -339,7 +308,7 @@ class Checkpointer:
             where="while it was being read",
             remedy="learn it in another store folder; what was learned since the last checkpoint is dropped",
         )
-        self._topic_id = self._topic_id or topic_id  # if it was not known before
+        self._topic_id = self._topic_id or topic_id
 
     def _make_checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
         """Return a checkpoint of each fold, with the topic, the settings and the names of this worker."""
@@ -351,14 +320,13 @@ class Checkpointer:
 
     def _report_missing(self) -> None:
         """Report which partitions are missing, unless the last report has named the same ones."""
-        missing = {**self._models_wait_for, **self._unrestored}
+        missing = {**self._models_wait_for, **self._why_unrestored}
         if missing.keys() != self._reported_missing:
             self._reported_missing = missing.keys()
             self._notify(PartitionsMissing(missing))
 
     def _ask(self, function: Callable[[], T]) -> FoldGenerator[T]:
         """Call a function in a thread. Yield {} until it has ended, then return its result."""
-        # The watchdog ends this process if the call hangs in the store for minutes: a thread cannot be stopped.
         watched_function = _end_process_if_hanging(function)
         future = self._writer.checkpoints.threads.submit(watched_function)
         while not wait_for_end(future, _YIELD_AFTER_S):
@@ -374,8 +342,7 @@ class Checkpointer:
     ) -> FoldGenerator[list[StoreError]]:
         """Load the newest checkpoints of the partitions in `sizes`, and yield their folds.
 
-        `sizes` are the bytes of the checkpoints, by partition: large ones limit how many are loaded at once. Returns
-        the errors of checkpoints that cannot be read, and adds their texts to `why_unrestored`, by partition.
+        Returns the errors, and adds their texts to `why_unrestored`.
         """
         fold_config = self._fold_config
         topic_id = self._topic_id
@@ -387,45 +354,38 @@ class Checkpointer:
             return checkpoint.adapt_to(fold_config, topic_id)
 
         errors: list[StoreError] = []
-        # If a load hangs in the store, the watchdog ends this process: a thread cannot be stopped.
         loads = stored.for_each(sizes, _end_process_if_hanging(load))
         while not loads.have_ended:
             folds: dict[int, Fold] = {}
-            # Each wait is short, because the loop polls only between two steps of this generator.
             for partition, get_checkpoint in loads.take_ended(_YIELD_AFTER_S):
                 try:
                     folds[partition] = self._take_over(get_checkpoint())
                 except StoreError as error:
                     why_unrestored[partition] = str(error)
                     errors.append(error)
-            # If a partition has a checkpoint but no committed offset, or only the offset at which it began, its worker
-            # was killed after it saved and before it committed. A power failure may still lose the checkpoint. So
-            # the next save writes the checkpoint again, and commits its offset.
+            # If the offset is not committed, save again: a power failure may lose the checkpoint.
             self._uncommitted |= {p for p in folds if p not in committed or marks_start(committed[p].metadata)}
             self._note_restored(folds)
             yield folds
         return errors
 
     def _begin_new(self, new: Sequence[int], examined: Examined, why_unrestored: dict[int, str]) -> FoldGenerator[None]:
-        """Begin partitions without a checkpoint at the offsets that the setting `start` says, and yield their folds.
+        """Begin partitions without a checkpoint as the setting `start` says, and yield their folds.
 
-        `examined` holds the store's checkpoints, compared with the group's committed offsets. Adds to `why_unrestored`
-        the causes why partitions cannot begin. The next attempt tries these partitions again.
+        Adds the causes of partitions that cannot begin to `why_unrestored`.
         """
         try:
-            # `_ask` calls a function in a thread, yields {} until it has ended, and then returns its result.
             newest_model = yield from self._ask(self._writer.models.newest)
             why_unrestored |= self._find_gone(new, newest_model, examined.offsets)
             may_begin = [partition for partition in new if partition not in why_unrestored]
             backfills: list[Checkpoint] = []
             if self._start == "backfill" and may_begin:
                 backfills = yield from self._ask(partial(read_backfills, examined.stored))
-        except StoreError as error:  # the newest model or a backfill cannot be read, so none of the partitions begins
+        except StoreError as error:
             why_unrestored |= dict.fromkeys(new, str(error))
             return
-        has_committed_starts = bool(examined.compared.committed_starts)  # an earlier owner has committed where to begin
+        has_committed_starts = bool(examined.compared.committed_starts)
         if self._start == "earliest" and not has_committed_starts:
-            # All begin at their earliest record, so neither brokers nor the store are asked.
             empty_folds = {p: Fold.empty(self._fold_config.learning) for p in may_begin}
             self._note_restored(empty_folds)
             yield empty_folds
@@ -439,22 +399,19 @@ class Checkpointer:
         examined: Examined,
         why_unrestored: dict[int, str],
     ) -> FoldGenerator[None]:
-        """Begin new partitions in steps of at most 64 partitions, and yield the empty folds of each step.
+        """Begin new partitions, at most 64 in each step, and yield their empty folds.
 
-        `examined` holds the store's checkpoints, and offsets that earlier owners have committed as starts. If the start
-        of a partition cannot be written to the store or committed to the group, the cause is added to `why_unrestored`,
-        and no later step is taken now: perhaps the store is busy, and would refuse further starts, too.
+        The first step with a refused start is the last.
         """
         for first in range(0, len(new), _MAX_NEW_AT_ONCE):
             partitions = new[first : first + _MAX_NEW_AT_ONCE]
-            committed_starts = examined.compared.committed_starts  # by partition
+            committed_starts = examined.compared.committed_starts
             start_offsets = self._choose_start_offsets(partitions, committed_starts, backfills)
-            # A partition without a start offset begins at its earliest record. This is not saved: the next owner
-            # would decide the same.
+            # The earliest record is not saved as a start: the next owner decides the same.
             at_earliest = [partition for partition in partitions if partition not in start_offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
             if start_offsets:
-                saved_folds = yield from self._save_starts(start_offsets, examined.stored, why_unrestored)
+                saved_folds = yield from self._save_starts(start_offsets, examined, why_unrestored)
                 folds.update(saved_folds)
             self._note_restored(folds)
             yield folds
@@ -465,31 +422,22 @@ class Checkpointer:
     def _choose_start_offsets(
         self, partitions: Sequence[int], committed_starts: Mapping[int, int], backfills: Sequence[Checkpoint]
     ) -> dict[int, int]:
-        """Return the offsets at which new partitions begin, by partition.
+        """Return the offsets at which new partitions begin, unless they begin at the earliest record.
 
-        If an earlier owner has committed where a partition begins, this offset holds. Otherwise the setting `start`
-        decides. With start=backfill, partitions begin at the end of what the `backfills` have learned from files.
-        Partitions that begin at their earliest record are left out.
+        A start that an earlier owner has committed holds.
         """
         start_offsets = {p: committed_starts[p] for p in partitions if p in committed_starts}
         undecided = [partition for partition in partitions if partition not in committed_starts]
-        # Leaves out the partitions that begin at their earliest record.
         start_offsets |= find_start_offsets(self._start, undecided, self._source, backfills)
         return start_offsets
 
     def _find_gone(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return which of these partitions must not begin as new, each with a message that says why.
-
-        A partition that the newest model contains had a checkpoint, which is gone: if the partition began as new,
-        models would shrink. With start=backfill, the backfills say where partitions begin. So if the checkpoint of a
-        backfill is gone or too old, no partition can begin. `offsets` are those of the newest checkpoints in the store,
-        by partition.
-        """
-        # The partitions of which the model has learned more than the checkpoints.
+        """Return the partitions that must not begin as new, each with the reason."""
+        # A partition of the model had a checkpoint. If it began as new, models would shrink.
         message_by_missing = find_missing(newest_model, offsets, self._topic_id)
-        # A backfill has a checkpoint, too, under a number that no partition of Kafka has.
+        # With start=backfill, no partition can begin without the backfills.
         missing_backfills = [partition for partition in message_by_missing if is_backfill(partition)]
         if self._start == "backfill" and missing_backfills:
             message = message_by_missing[missing_backfills[0]]
@@ -497,17 +445,11 @@ class Checkpointer:
         return {partition: message for partition, message in message_by_missing.items() if partition in partitions}
 
     def _save_starts(
-        self, start_offsets: Mapping[int, int], stored: Checkpoints, why_unrestored: dict[int, str]
+        self, start_offsets: Mapping[int, int], examined: Examined, why_unrestored: dict[int, str]
     ) -> FoldGenerator[dict[int, Fold]]:
-        """Save an empty fold of each new partition at its start offset, and return the folds that were saved.
-
-        First the offsets are committed, marked as starts: if this process dies before a fold is saved, the next owner
-        begins there. Otherwise it would choose again, and with start=latest choose a later offset. If the store or the
-        group refuses a start, the cause is added to `why_unrestored`. While threads write, this generator yields {}, so
-        that the loop can poll.
-        """
-        self.check_topic()  # otherwise the offsets could mean records of a topic that has replaced ours
-        # Commits the starts, and returns those that the group has then.
+        """Save an empty fold of each new partition, and return the saved folds."""
+        self.check_topic()  # offsets of another topic would mean other records
+        # Commit first: if this process dies, the next owner begins there, too.
         agreed_offsets = self._group_store.agree_on_starts(start_offsets)
         refused = start_offsets.keys() - agreed_offsets.keys()
         why_unrestored |= dict.fromkeys(refused, "the group did not take the offset where it begins")
@@ -516,11 +458,11 @@ class Checkpointer:
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._make_checkpoints(folds)}
 
         def save(partition: int) -> None:
-            stored.save(checkpoints[partition])
+            examined.stored.save(checkpoints[partition])
 
         saved_folds: dict[int, Fold] = {}
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}
-        writes = stored.for_each(sizes, _end_process_if_hanging(save))
+        writes = examined.stored.for_each(sizes, _end_process_if_hanging(save))
         while not writes.have_ended:
             for partition, raise_if_failed in writes.take_ended(_YIELD_AFTER_S):
                 try:
@@ -529,38 +471,37 @@ class Checkpointer:
                     why_unrestored[partition] = str(error)
                     continue
                 saved_folds[partition] = folds[partition]
-                log.info("partition begun", partition=partition, offset=agreed_offsets[partition], start=self._start)
+                offset = agreed_offsets[partition]
+                # Another owner may have committed a start before, or meanwhile.
+                was_committed = partition in examined.compared.committed_starts or offset != start_offsets[partition]
+                start = "committed" if was_committed else self._start
+                log.info("partition begun", partition=partition, offset=offset, start=start)
             yield {}
-        # Commit the offsets again, without the mark. An unmarked offset says that its checkpoint is saved. So a worker
-        # that gets a listing without the checkpoint waits until the store lists it.
+        # An unmarked offset says that its checkpoint is saved.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds
 
     def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
-        """Take over the names of the dimensions from the last backfill, since partitions may have none yet.
-
-        A backfill has learned files. If there is no backfill, or it cannot be read, do nothing.
-        """
+        """Take over the names of the dimensions from the last backfill, if there is one."""
 
         def read_last() -> Checkpoint | None:
-            backfills = find_backfills(stored)  # each has a number, and a checkpoint, like a partition
+            backfills = find_backfills(stored)
             return stored.newest(backfills[-1]) if backfills else None
 
-        # An error is reported later: the next model waits for the backfill.
+        # A backfill that cannot be read is reported later, when models wait for it.
         with contextlib.suppress(StoreError):
             checkpoint = yield from self._ask(read_last)
             if checkpoint is not None:
-                # Keeps the names. The returned fold is not needed.
+                # This keeps the names.
                 self._take_over(checkpoint.adapt_to(self._fold_config, self._topic_id))
 
     def _take_over(self, checkpoint: Checkpoint) -> Fold:
         """Return the fold of a checkpoint, and agree on the names of the dimensions.
 
-        If only the worker or only the checkpoint has names, these count for both from now on, which is logged. Raises
-        `SettingsError` if both have names that differ.
+        Raises `SettingsError` if worker and checkpoint have different names.
         """
-        names = checkpoint.agree_on_names(self._names)  # raises if both have names that differ
-        is_one_unnamed = checkpoint.names != self._names  # so if they differ here, one of them is None
+        names = checkpoint.agree_on_names(self._names)
+        is_one_unnamed = checkpoint.names != self._names  # the other one is None
         if is_one_unnamed:
             self._names = names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(names or []))
@@ -570,17 +511,13 @@ class Checkpointer:
         """Note that these folds are on disk, and that their partitions are restored."""
         self._saved |= folds
         for partition in folds:
-            self._unrestored.pop(partition, None)
+            self._why_unrestored.pop(partition, None)
 
 
 def _end_process_if_hanging(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that does the same as `function`. If the store hangs in it, the watchdog ends the process.
-
-    The watchdog watches the thread that calls the function until the call has ended.
-    """
+    """Return the same function, during which the watchdog ends the process if the store hangs."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `function`; the watchdog ends the process if the call takes longer than `STORE_S`."""
         watchdog.tick(watchdog.STORE_S)
         try:
             return function(*args, **kwargs)

@@ -16,11 +16,7 @@ log = structlog.get_logger()
 
 
 def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
-    """Raise `ForeignStoreError` if a worker with another store than `ours` has committed one of the group's offsets.
-
-    `committed` holds the offsets by partition. Offsets that other tools have committed name no store. The error names
-    the file with a store's id (`NAME`) if this file may only have been lost.
-    """
+    """Raise `ForeignStoreError` if a worker with another store than `ours` has committed an offset of the group."""
     for partition, offset in committed.items():
         theirs = parse_store_metadata(offset.metadata)
         if theirs is None or theirs.id == ours.id:
@@ -29,8 +25,7 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
             f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store {theirs} "
             f"(id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
         )
-        # Perhaps our store is theirs, with a new id, since the file with the id was deleted or replaced. Then our store
-        # has checkpoints at the offsets that were committed with their id.
+        # Perhaps it is the same store, whose file with the id was lost.
         if _has_checkpoint_at_offset(checkpoints, committed, theirs):
             raise ForeignStoreError(
                 f"{difference}, with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted "
@@ -67,25 +62,19 @@ class ComparedOffsets(NamedTuple):
 
 
 def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[int, Committed]) -> ComparedOffsets:
-    """Compare the group's committed offsets, by partition, with the offsets of the newest checkpoints.
+    """Compare the group's committed offsets with the offsets of the newest checkpoints.
 
-    `offsets` come from the names of the files. So a damaged checkpoint counts, too: a worker has written it. A worker
-    commits an offset after its checkpoint is on disk, unless it marks the offset as the start of a new partition.
-
-    An offset that no worker has committed, and that differs from the checkpoint's, is `set_by_other_tools`. An unmarked
-    offset of a worker that is ahead of the checkpoints is `committed_ahead`. If all unmarked ones are ahead, the store
-    is another group's, or an older copy: raises `ForeignStoreError`. A marked offset of a partition without a
-    checkpoint is one of the `committed_starts`.
+    Raises `ForeignStoreError` if every partition's worker has committed more than the checkpoints hold.
     """
     set_by_other_tools: dict[int, int] = {}
     committed_ahead: dict[int, str] = {}
     committed_starts: dict[int, int] = {}
     has_any_checkpoint_of_group = False
     for partition, (offset, metadata) in committed.items():
-        newest = offsets.get(partition)  # None: the partition has no checkpoint
-        is_from_worker = parse_store_metadata(metadata) is not None  # only workers name their store in the metadata
+        newest = offsets.get(partition)
+        is_from_worker = parse_store_metadata(metadata) is not None  # only workers name their store
         if not is_from_worker:
-            # Without a checkpoint, the offset 0 skips no record, so it is not reported.
+            # Without a checkpoint, the offset 0 skips no record.
             expected = 0 if newest is None else newest
             if offset != expected:
                 set_by_other_tools[partition] = offset
@@ -124,14 +113,11 @@ class Examined(NamedTuple):
 
 
 def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) -> Examined:
-    """Compare the store with the group's committed offsets. If the store has no identity yet, create one.
+    """Compare the store with the group's committed offsets; create its identity if it has none.
 
-    `committed` must have been read before this call, which lists the checkpoints: an offset that is committed after the
-    listing may be ahead of the listed checkpoints. Raises `ForeignStoreError` if the group has another store, or is
-    ahead of all checkpoints, and `StoreError` when a retry can help.
+    Read `committed` first. Raises `ForeignStoreError`, and `StoreError` when a retry can help.
     """
-    # If the store has no identity, `find_identity` returns a placeholder, which differs from every identity. So if the
-    # group has a store already, this store is refused before it gets an identity.
+    # Another group's store is refused before it gets an identity.
     refuse_other_store(checkpoints, committed, checkpoints.find_identity())
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
@@ -150,11 +136,9 @@ class GroupStore:
     def __init__(self, source: Source, checkpoints: Checkpoints) -> None:
         self._source = source
         self._checkpoints = checkpoints
-        # Identity of this worker's store, read at the last assignment; None before the first one.
+        # The identity of this worker's store; None before the first assignment.
         self._ours: StoreIdentity | None = None
-        self._is_newly_assigned = False  # partitions were assigned, and nothing was committed since
-        # Since the last assignment, this worker has committed, and has not compared its store with the stores that the
-        # other members have committed.
+        self._is_newly_assigned = False  # nothing was committed since
         self._is_comparison_due = False
 
     def read_committed(self) -> Mapping[int, Committed]:
@@ -162,11 +146,7 @@ class GroupStore:
         return self._source.committed(self._source.partitions())
 
     def note_assignment(self, examined: Examined, partitions: Collection[int]) -> None:
-        """Note that partitions were assigned, and which identity the store has.
-
-        `examined` says what the store holds, and how its checkpoints differ from the group's committed offsets. Log a
-        warning if another tool has set the committed offset of one of these partitions.
-        """
+        """Note the store's identity, and warn of offsets of these partitions that other tools have set."""
         offset_by_partition = examined.compared.set_by_other_tools
         set_by_other_tools = {p: offset for p, offset in offset_by_partition.items() if p in partitions}
         if set_by_other_tools:
@@ -178,14 +158,11 @@ class GroupStore:
     def agree_on_starts(self, start_offsets: Mapping[int, int]) -> dict[int, int]:
         """Commit the offsets at which new partitions begin, and return the starts that the group has then.
 
-        No checkpoint records these offsets yet. If this worker dies, or loses a partition, before a checkpoint is saved
-        and listed, the next owner begins at the committed offset. If this worker has lost a partition already, brokers
-        refuse its commit, without an error here. Then the result has the start that the new owner has committed. If
-        the new owner has saved a checkpoint, or committed nothing, the partition is left out. Raises `TimeoutError`.
+        The result lacks lost partitions, or has their new owner's starts. Raises `TimeoutError`.
         """
-        if self._ours is None:  # the identity of this worker's store
+        if self._ours is None:
             raise RuntimeError("the store is examined first")
-        self._source.commit(start_offsets, format_store_metadata(self._ours, is_start=True))  # marks them as starts
+        self._source.commit(start_offsets, format_store_metadata(self._ours, is_start=True))
         committed = self.read_committed()
         return {p: committed[p].offset for p in start_offsets if p in committed and marks_start(committed[p].metadata)}
 
@@ -196,19 +173,15 @@ class GroupStore:
         metadata = format_store_metadata(self._ours) if self._ours else ""
         self._source.commit(positions, metadata)
         if self._is_newly_assigned:
-            # `check_other_members` compares stores once after each assignment. Now it can: members that were assigned
-            # partitions at the same time as this one have committed about now, too, with the identity of their store.
+            # Members that were assigned partitions at the same time have committed by now.
             self._is_comparison_due = True
             self._is_newly_assigned = False
 
     def check_other_members(self) -> None:
-        """If another member of the group saves to another store, raise `ForeignStoreError`.
+        """Raise `ForeignStoreError` if another member of the group saves to another store.
 
-        Called before each save. Stores are compared once after each assignment: in the first save after this worker has
-        committed. By then, members that were assigned partitions at the same time have committed, too, and the metadata
-        of their offsets name their stores.
+        Compares the stores once after each assignment.
         """
-        # `_ours` is the identity of this worker's store. `commit` makes the comparison due.
         if self._ours and self._is_comparison_due:
             with contextlib.suppress(TimeoutError):  # the next save checks again
                 refuse_other_store(self._checkpoints, self.read_committed(), self._ours)

@@ -27,11 +27,11 @@ class WorkerLog(MemberLog):
         self._has_warned_of_dominant_dimension = False
 
     def observe(self, change: Change) -> None:
-        """Log what the event of a change means for the user: warnings once each, checkpoints, and models."""
+        """Log what an event means for the user."""
         super().observe(change)
         state = change.after
         match change.event:
-            # At least one timestamp is odd: outside 1990 to 2100. Such timestamps are only looked for with a half-life.
+            # At least one timestamp is odd.
             case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:
                 cause = f"half_life_seconds depends on {describe_odd_timestamp(first)}"
                 log.warning("timestamps outside 1990 to 2100", cause=cause)
@@ -39,7 +39,7 @@ class WorkerLog(MemberLog):
             case CheckpointSaved(partition, fold, seconds):
                 log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
             case ModelPublished():
-                self._warn_of_clock(change.event)  # if this machine's clock is behind the timestamps of records
+                self._warn_of_clock(change.event)
                 self._warn_of_dominant_dimension(change.event)
                 _log_model(change.event, is_first=change.before.model_version is None)
         if state.has_caught_up and not change.before.has_caught_up:
@@ -48,11 +48,7 @@ class WorkerLog(MemberLog):
                 log.info("caught up", partitions=len(state.partitions), learned=learned)
 
     def _warn_of_clock(self, event: ModelPublished) -> None:
-        """Warn once if a model with a half-life has learned records with timestamps far ahead of this machine's clock.
-
-        If the event times of partitions are ahead of the clock, a merge treats them as equal to the clock. So the
-        half-life has no effect between these partitions.
-        """
+        """Warn once if a model with a half-life has learned records far ahead of this machine's clock."""
         model = event.model
         has_half_life = model.settings.get("half_life_seconds") is not None
         if not has_half_life or self._has_warned_of_clock:
@@ -80,7 +76,7 @@ class WorkerLog(MemberLog):
         """Log the last line: what was learned, and the offsets at which the next worker will resume."""
         saved_up_to = {}
         for number, partition in sorted(state.partitions.items()):
-            if partition.saved_up_to >= 0:  # otherwise nothing of it is saved
+            if partition.saved_up_to >= 0:  # otherwise nothing is saved
                 saved_up_to[str(number)] = partition.saved_up_to
         log.info(
             "worker ended",
@@ -91,13 +87,11 @@ class WorkerLog(MemberLog):
         )
 
     def _progress_fields(self, state: MemberState) -> dict[str, object]:
-        """Return the fields of every member, and those of a worker: `loss` and the version of the last model.
+        """Return the fields of every member, the version of the last model, and `loss`.
 
         `loss` is the share of the squared length of recent messages that projection loses.
         """
         all_stats = [fold.stats for fold in _learned_folds(state)]
-        # Both are sums of means over the recent messages of each partition. So partitions with longer vectors count
-        # more.
         squared_length = sum(stats.norm_ewma for stats in all_stats)
         lost_squared_length = sum(stats.loss_ewma for stats in all_stats)
         return super()._progress_fields(state) | {
@@ -107,14 +101,10 @@ class WorkerLog(MemberLog):
 
 
 def _log_model(event: ModelPublished, *, is_first: bool) -> None:
-    """Log a published model.
-
-    The first model of this worker is logged at `info`. Later ones are logged at `debug`, since progress lines tell
-    their versions.
-    """
-    published = event.model  # the model with its version and origin
+    """Log a published model. Progress lines tell the versions, so only the first is logged at `info`."""
+    published = event.model
     explained_ratios = published.model.explained_variance_ratio  # of each component
-    loss = published.stats.loss_ewma  # None: no message was scored yet
+    loss = published.stats.loss_ewma  # None: no message was scored
     write = log.info if is_first else log.debug
     write(
         "model published",

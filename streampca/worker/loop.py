@@ -49,25 +49,23 @@ class Worker(MemberLoop):
         writer: CheckpointWriter,
         notify: events.Notify,
     ) -> None:
-        """Does not join the group yet; `run` does. `notify` is called with each event, for metrics and the log."""
-        # `seen_names` notes which names in the setting `field` have had a number in a record. The loop warns of the
-        # names that never have.
+        """The worker joins its group in `run`, not yet here."""
         super().__init__(source, in_flight, notify, seen_names=config.codec.seen_names)
         self._config = config
         self._dead_letters = dead_letters
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, notify)
         self._assignment = Assignment[Fold](
-            policy=config,  # for example, what happens to records that were lost before they were read
+            policy=config,
             source=source,
             in_flight=in_flight,
             restore=self._checkpointer.restore,
             notify=notify,
             first_records=FirstRecords(config.topic, config.codec),
         )
-        # The same dictionary, not a copy: what a worker has done in a partition, its progress, is the partition's fold.
+        # The same dictionary: the progress of a partition is its fold.
         self._folds = self._assignment.progress
         self._next_save = 0.0
-        self._next_rewrite = 0.0  # of checkpoints that are gone from the store
+        self._next_rewrite = 0.0
 
     def _begin(self, clock: Callable[[], float]) -> None:
         self._next_save = clock() + self._config.checkpoint_interval_s
@@ -98,28 +96,27 @@ class Worker(MemberLoop):
     def _leave(self) -> None:
         """Save, leave the group, and publish a model.
 
-        The model comes last, so that the next owners of the partitions need not wait for it.
+        The model comes last, so that the next owners need not wait for it.
         """
         publish = False
-        has_crashed = self._stop_cause is None  # every other end of the loop has set a cause
+        has_crashed = self._stop_cause is None
         try:
-            if not has_crashed:  # after a crash, nothing is saved: the next worker learns the records again
+            if not has_crashed:  # after a crash, the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                # Decides whether this worker must publish, which it does below. With the time inf, a publication is due
-                # even if the last one has just begun.
+                # At the infinite time, a publication is due.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()
             self._source.close()  # leaves the group
         if publish:
-            no_folds: dict[int, Fold] = {}  # all are saved, so this save only publishes
+            no_folds: dict[int, Fold] = {}  # all folds are saved
             self._checkpointer.start_save(no_folds, publish=True)
             self._checkpointer.finish_save(wait=True)
 
     def _handle(self, event: Event) -> None:
         """Learn records, take over or release partitions, or skip records that the log has lost."""
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
-            # A save commits offsets, which must happen while the partitions are still ours.
+            # The running save must commit its offsets before the partitions are released.
             self._checkpointer.finish_save(wait=True)
         match event:
             case Records():
@@ -132,7 +129,7 @@ class Worker(MemberLoop):
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
-                self._in_flight.finish(event.partition)  # the records in flight are learned first: they are not lost
+                self._in_flight.finish(event.partition)  # records in flight are not lost
                 self._skip_lost_records(event)
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
@@ -141,35 +138,31 @@ class Worker(MemberLoop):
 
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread, after the earlier batches of its partition."""
-        # Notes which names in the setting `field` have a number in this batch. The loop warns of names that never have.
         self._first_names.add(batch)
         partition = batch.partition
         current_fold = self._folds[partition]
         config = self._config.fold
 
         def learn(last_learned: Learned | None) -> Learned:
-            # If an earlier batch is still in flight, its result is newer than the partition's fold.
+            # An earlier batch that is still in flight has a newer fold.
             fold = current_fold if last_learned is None else last_learned.fold
             return learn_batch(fold, batch, config)
 
-        # `learn` runs in a thread. When it has ended, the loop calls `_install` with its result. The bytes of the batch
-        # count as in flight until then: if there are too many, the loop does not poll.
         install = partial(self._install, batch)
         self._in_flight.work(partition, batch.nbytes, function=learn, handle=install)
 
     def _install(self, batch: Vectors, learned: Learned) -> None:
-        """Send the dead letters of a batch, then install the fold that has learned it, and report it."""
+        """Send the dead letters of a batch, install the fold that has learned it, and report it.
+
+        Raises `RejectLimitError`.
+        """
         partition = batch.partition
         had_learned_before = self._has_learned()
-        # If nothing was learned before this batch, many rejects at its start mean that a setting is wrong: then
-        # `find_dead_letters` raises an error.
         rejects_to_send = self._config.find_dead_letters(batch, accepted_any=had_learned_before)
-        # If sending fails, the old fold must still be there: its position is before the records, which are read again.
+        # If sending fails, the records are read again, so the old fold must remain.
         for reject in rejects_to_send:
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        # If nothing was learned yet, this batch included, and many records were skipped, a setting may be wrong: then
-        # the log warns. One learned vector prevents the warning.
         for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
             self._notify(event)
         self._notify(self._describe_learned(batch, learned))
@@ -178,31 +171,31 @@ class Worker(MemberLoop):
         """Return the event that reports a learned batch."""
         incomplete = 0
         odd_timestamps: list[int] = []
-        if self._config.fold.learning.impute:  # otherwise vectors with gaps are rejected
+        if self._config.fold.learning.impute:  # otherwise no vector has gaps
             incomplete = int(find_incomplete_rows(batch.decoded.vectors).sum())
-        if self._config.fold.half_life_seconds:  # otherwise what is learned does not depend on timestamps
-            is_known = batch.timestamps >= 0  # -1: the record has no timestamp
-            odd_timestamps = find_odd_timestamps(batch.timestamps[is_known]).tolist()  # not between 1990 and 2100
+        if self._config.fold.half_life_seconds:  # otherwise timestamps do not matter
+            is_known = batch.timestamps >= 0  # -1: no timestamp
+            odd_timestamps = find_odd_timestamps(batch.timestamps[is_known]).tolist()
         return events.BatchLearned(
             batch.partition,
             learned.fold,
             messages=len(batch.timestamps),
             losses=learned.losses,
             seconds=learned.seconds,
-            lag=batch.end - batch.next,  # number of offsets up to the end of the partition
+            lag=batch.end - batch.next,  # in offsets
             incomplete=incomplete,
             odd_timestamps=odd_timestamps,
         )
 
     def _has_learned(self) -> bool:
-        """Return whether a vector was learned in any partition of this worker; if not, its settings may be wrong."""
+        """Return whether a vector was learned in any partition of this worker."""
         return any(fold.stats.learned for fold in self._folds.values())
 
     def _skip_lost_records(self, event: OutOfRange) -> None:
         """Continue behind records that the log has lost. Raises `TopicReplacedError` if the topic was replaced."""
         try:
             self._checkpointer.check_topic()
-        except TimeoutError:  # the broker is away again: the source will report the lost records again
+        except TimeoutError:  # the source will report the lost records again
             self._assignment.resume([event.partition])
         else:
             self._assignment.skip_lost_records(event)

@@ -40,22 +40,21 @@ class BulkHistogram(Collector):
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
     ) -> None:
-        """`bounds` are the inclusive upper bounds of the buckets, ascending; a bucket up to +Inf is added.
+        """`bounds` are the inclusive upper bounds of the buckets, ascending; one up to +Inf is added.
 
-        `labels` is a parameter because `MemberMetrics` creates all metrics in the same way. It must be empty.
+        `labels` must be empty.
         """
         self._name = name
         self._documentation = documentation
         self._bounds = np.array(bounds)
-        # The count of each bucket, and the sum of all values. They are one tuple, so that a scrape never sees new
-        # counts with an old sum.
+        # One tuple, so that a scrape never sees new counts with an old sum.
         self._counts_and_sum = (np.zeros(len(bounds) + 1, np.int64), 0.0)
         registry.register(self)
 
     def observe(self, values: NDArray[np.float64]) -> None:
         """Count the values in their buckets, and add them to the sum."""
         counts, total = self._counts_and_sum
-        buckets = np.searchsorted(self._bounds, values)  # of each value, the index of its bucket
+        buckets = np.searchsorted(self._bounds, values)
         new_counts = counts + np.bincount(buckets, minlength=len(counts))
         self._counts_and_sum = (new_counts, total + float(np.sum(values)))
 
@@ -116,18 +115,15 @@ _TABLE: MetricsTable = {
 
 
 class WorkerMetrics(MemberMetrics):
-    """The metrics of one worker and its partitions, in a registry of their own; the topic is a label of each."""
+    """The metrics of one worker and its partitions, in a registry of their own; the topic is a label of each.
+
+    The keywords of `_record` are names of metrics, and `label` is the value of their other label.
+    """
 
     def __init__(self, topic: str) -> None:
         super().__init__("worker", topic, "streampca_", _TABLE)
 
     def observe(self, change: Change) -> None:
-        """Update the metrics that an event changes.
-
-        Each keyword of `_record` is the name of a metric. By the metric's type, a gauge is set to the value, a counter
-        is increased by it, and a histogram observes it; None changes nothing. `label` is the value of the metric's
-        label: an outcome, a reason, a kind of event or a partition.
-        """
         super().observe(change)
         match change.event:
             case BatchLearned():
@@ -139,12 +135,12 @@ class WorkerMetrics(MemberMetrics):
                 self._record(label="skipped", messages=count)
                 self._record(label=reason, records_skipped=count)
             case CheckpointSaved(partition, fold, seconds):
-                has_learned_block = fold.state.rank > 0  # otherwise there are no axes yet
+                has_learned_block = fold.state.rank > 0  # otherwise there are no axes
                 self._record(checkpoint_duration_seconds=seconds)
                 self._record(
                     label=partition,
                     checkpoint_last_success_timestamp_seconds=change.now.unix_s,
-                    # How far the updated (CᵀC)⁻¹ is from the exact one, by rounding; C are the axes.
+                    # The error of (CᵀC)⁻¹.
                     pinv_error=fold.state.pinv_error if has_learned_block else None,
                 )
             case CheckpointPostponed():
@@ -172,18 +168,14 @@ class WorkerMetrics(MemberMetrics):
                 for partition in positions:
                     self._record(label=partition, stalled=0)
             case PartitionsReleased(_, lost):
-                self._record(partitions_missing=0)  # those that are still missing are reported again
+                self._record(partitions_missing=0)  # the missing ones are reported again
                 self._record(label="lost" if lost else "revoked", rebalances=1)
 
     def _on_batch(self, batch: BatchLearned, now: float) -> None:
-        """Record what a batch has changed. `now` is in seconds since 1970.
-
-        Each keyword of `_record` is the name of a metric; None leaves the metric as it is. `label` tells apart the
-        series of a metric: the metric `messages` has one for each outcome, others have one for each partition.
-        """
+        """Record what a batch has changed. `now` is in seconds since 1970."""
         fold = batch.fold
-        missing_shares = fold.state.missing  # by dimension, the share of messages without this entry; None: no gaps
-        newest_ms = fold.stats.last_ms  # negative: no timestamp is known
+        missing_shares = fold.state.missing  # by dimension; None: no gaps
+        newest_ms = fold.stats.last_ms  # negative: unknown
         self._record(label="learned", messages=batch.messages)
         self._record(
             learn_seconds=batch.seconds, vectors_with_gaps=batch.incomplete, odd_timestamps=len(batch.odd_timestamps)
@@ -192,7 +184,7 @@ class WorkerMetrics(MemberMetrics):
             label=batch.partition,
             consumer_lag_messages=batch.lag,
             next_offset=fold.position,
-            stalled=0,  # a partition that learns does not wait for the schema registry
+            stalled=0,
             timestamps_ahead=fold.event_time.ahead,
             clipped_messages=fold.state.clipped,
             missing_entries_ratio=None if missing_shares is None else float(missing_shares.mean()),
@@ -200,8 +192,7 @@ class WorkerMetrics(MemberMetrics):
             loss_ewma=fold.stats.recent_loss,
         )
         if batch.losses:
-            # ‖r‖² and ‖y‖² of each message: y is its difference from the mean, r the part outside of the components.
-            # The fields `residual` and `norm` are squared already.
+            # The fields are squared already: ‖r‖² and ‖y‖² of each message.
             r_squared = np.concatenate([losses.residual for losses in batch.losses])
             y_squared = np.concatenate([losses.norm for losses in batch.losses])
             is_not_zero = y_squared > 0

@@ -18,10 +18,9 @@ from streampca.worker.group_store import compare_offsets
 def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> dict[int, str]:
     """Return the partitions and backfills that a model has learned further than the checkpoints, with a message each.
 
-    `offsets` are the next offsets of the newest checkpoints, by partition. If the model is of another topic than
-    `topic_id`, its offsets mean other records: then only those of backfills are compared, but each partition must have
-    a checkpoint all the same. Otherwise a partition whose checkpoints are gone would begin as new in a topic that was
-    created again, and models would wait, unreported, until it has learned more than they contain.
+    If the model is of another topic than `topic_id`, its offsets mean other records, and only those of backfills are
+    compared. Each partition must have a checkpoint all the same: otherwise a topic that was created again would begin
+    beside the models of the old one.
     """
     if model is None:
         return {}
@@ -43,15 +42,10 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
 
 
 def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[int, Committed], topic_id: str) -> None:
-    """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is gone.
-
-    It is not raised if a checkpoint of a partition is only older than the newest model: the worker learns the records
-    in between again.
-    """
+    """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is gone."""
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
-    # Both are needed. Only the model shows backfills, and partitions whose committed offsets were deleted. Only the
-    # committed offsets show partitions that are in no model yet.
+    # Only the model shows backfills, only committed offsets partitions that no model contains.
     in_model = find_missing(models.newest(), offsets, topic_id)
     gone = {partition: cause for partition, cause in in_model.items() if partition not in offsets}
     missing = compare_offsets(checkpoints.topic, offsets, committed).committed_ahead | gone

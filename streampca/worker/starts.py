@@ -14,8 +14,7 @@ def find_start_offsets(
 ) -> Mapping[int, int]:
     """Return the offsets, by partition, at which new partitions begin, unless they begin at the earliest record.
 
-    `start` is "earliest", "latest", "backfill" (behind all that `backfills` have read), or a time in milliseconds since
-    1970.
+    `start` is "earliest", "latest", "backfill", or a time in milliseconds since 1970.
     """
     if start == "earliest" or not partitions:
         return {}
@@ -27,13 +26,12 @@ def find_start_offsets(
 
 
 def find_backfills(checkpoints: Checkpoints) -> list[int]:
-    """Return the numbers of the backfills in the store: each has a checkpoint, as if it were a partition."""
+    """Return the numbers of the backfills in the store."""
     return [partition for partition in checkpoints.partitions() if partition >= FIRST_BACKFILL]
 
 
 def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
     """Return the newest checkpoint of each backfill in the store. Raises `SettingsError` if there is none."""
-    # A backfill has a number like a partition, so `newest` finds its checkpoint.
     newest = [checkpoints.newest(number) for number in find_backfills(checkpoints)]
     backfills = [checkpoint for checkpoint in newest if checkpoint is not None]  # None: deleted since it was listed
     if not backfills:
@@ -44,11 +42,7 @@ def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
 def _find_ends_of_backfills(
     partitions: Collection[int], source: Source, backfills: Sequence[Checkpoint]
 ) -> Mapping[int, int]:
-    """Return the offsets, by partition, at which reading goes on after all backfills. There is at least one backfill.
-
-    A partition of which they have read nothing is left out.
-    """
-    # The ends are offsets by partition. If a backfill ends at a time, they are those of the first records from then on.
+    """Return the offsets, by partition, at which reading goes on after all backfills."""
     ends_by_backfill = [_find_ends(backfill, partitions, source) for backfill in backfills]
     starts: dict[int, int] = {}
     for partition in partitions:
@@ -59,13 +53,9 @@ def _find_ends_of_backfills(
 
 
 def _find_ends(backfill: Checkpoint, partitions: Collection[int], source: Source) -> Mapping[int, int]:
-    """Return the offsets, by partition, at which reading goes on after one backfill.
-
-    A backfill learns history from files, up to an end: offsets, or a time in the topic. A partition that is left out is
-    read from its first record.
-    """
-    if backfill.end is None:  # all that the backfill has read is older than the topic's first record
+    """Return the offsets, by partition, at which reading goes on after one backfill."""
+    if backfill.end is None:  # the backfill ends before the topic's first record
         return {}
-    if isinstance(backfill.end, int):  # a time in milliseconds since 1970: the backfill has read all before it
+    if isinstance(backfill.end, int):  # milliseconds since 1970
         return source.offsets_at(partitions, backfill.end)
-    return backfill.end  # the offsets themselves, by partition
+    return backfill.end

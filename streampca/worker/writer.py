@@ -51,31 +51,27 @@ class CheckpointWriter:
         saved_before: Sequence[Checkpoint] = (),
         rewrite: bool = False,
     ) -> Future[SaveResult]:
-        """Start to write checkpoints. With `publish`, a model is written after them.
+        """Start to write checkpoints, and with `publish`, a model after them.
 
-        A model needs the newest checkpoint of each partition. Those in `saved_before`, which earlier saves have
-        written, are not read from the store. With `rewrite` or `publish`, they are written again if they are gone.
+        Checkpoints `saved_before` are not read from the store. With `rewrite` or `publish`, they are written again if
+        they are gone.
         """
         return self._executor.submit(self._write, checkpoints, publish, saved_before, rewrite)
 
     def _write(
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite: bool
     ) -> SaveResult:
-        """Write the checkpoints and, with `publish`, then a model, in the thread of the writer.
-
-        With `rewrite` or `publish`, checkpoints `saved_before` that are gone from the store are written again. Raises
-        no `StreampcaError`: the result tells what has failed.
-        """
-        result = SaveResult(events=[])  # `_save` and `_publish` append events to its list
+        """Do a save in the thread of the writer. Raises no `StreampcaError`: the result tells what has failed."""
+        result = SaveResult(events=[])
         try:
-            stored = self.checkpoints.snapshot()  # one listing for all partitions
+            stored = self.checkpoints.snapshot()
             if rewrite or publish:
                 checkpoints = [*checkpoints, *_find_gone(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
                 missing = self._publish(stored, [*saved_before, *saved], result)
                 result = result._replace(missing=missing)
-        except StoreError as error:  # the store could not be listed, or its identity not read: nothing was written
+        except StoreError as error:  # nothing was written
             if checkpoints:
                 result.events.append(CheckpointPostponed(str(error)))
             if publish:
@@ -85,10 +81,9 @@ class CheckpointWriter:
         return result
 
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> list[Checkpoint]:
-        """Write checkpoints side by side, and return those that were written. Adds the events to `result`.
+        """Write checkpoints side by side, and return those that were written.
 
-        If a write fails, the remaining checkpoints are still written, unless the store is busy. After all writes,
-        raises the first error that a retry cannot mend.
+        After all writes, raises the first error that a retry cannot mend.
         """
         by_partition = {checkpoint.partition: checkpoint for checkpoint in checkpoints}
 
@@ -99,14 +94,14 @@ class CheckpointWriter:
 
         saved: list[Checkpoint] = []
         failures: list[StreampcaError] = []
-        # The sizes limit how many checkpoints are written at once.
+        # The sizes limit how many are written at once.
         sizes = {partition: checkpoint.fold.nbytes for partition, checkpoint in by_partition.items()}
-        # If the store is busy, no further write begins, and the checkpoints that are left are not among the answers.
+        # If the store is busy, some checkpoints have no answer.
         writes = stored.for_each(sizes, write)
         for partition, get_seconds in writes.take_in_order():
             checkpoint = by_partition[partition]
             try:
-                seconds = get_seconds()  # raises the error of a write that has failed
+                seconds = get_seconds()
                 result.events.append(CheckpointSaved(partition, checkpoint.fold, seconds))
             except StreampcaError as error:
                 failures.append(error)
@@ -115,17 +110,13 @@ class CheckpointWriter:
         for failure in failures:
             if not isinstance(failure, StoreError):
                 raise failure
-            # The store has failed: a later save tries again.
             result.events.append(CheckpointPostponed(str(failure)))
         return saved
 
     def _publish(
         self, stored: Checkpoints, in_memory: Sequence[Checkpoint], result: SaveResult
     ) -> Mapping[int, str] | None:
-        """Publish a model, add the event to `result`, and return why models wait for partitions, by partition.
-
-        Returns {} if models wait for no partition, and None if this is not known, because the store failed.
-        """
+        """Publish a model, and return why models wait for partitions: None if the store failed."""
         started = self._clock()
         try:
             published = self._publisher.publish(stored, in_memory)
@@ -134,22 +125,18 @@ class CheckpointWriter:
         except (StoreError, DamagedFileError) as error:
             result.events.append(PublishFailed(str(error)))
             return None
-        if published is not None:  # None: the newest model is of these checkpoints already, or too little was learned
+        if published is not None:  # None: nothing new to publish
             seconds = self._clock() - started
             result.events.append(ModelPublished(published.model, seconds, published.p_values, published.event_time_ms))
         return {}
 
 
 def _find_gone(stored: Checkpoints, saved_before: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the checkpoints that are gone from the store, if it is still the same store.
-
-    `saved_before` are the last saved checkpoints of this worker. A checkpoint does not count as gone if a later one of
-    its partition is listed, which another worker has written.
-    """
+    """Return the checkpoints that are gone from the store, if it is still the same store."""
     gone = []
     for checkpoint in saved_before:
-        newest_offset = max(stored.offsets(checkpoint.partition), default=-1)  # -1: there is none
-        # Never true for the position -1, before anything was read: such a fold is not saved.
+        newest_offset = max(stored.offsets(checkpoint.partition), default=-1)  # -1: none
+        # A later checkpoint of another worker replaces ours.
         if checkpoint.fold.position > newest_offset:
             gone.append(checkpoint)
     if not gone or not stored.is_same_store():

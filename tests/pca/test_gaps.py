@@ -92,6 +92,34 @@ def test_no_pattern_of_gaps_breaks_a_state(
         assert_survives_a_checkpoint(replace(state, pinv_error=0.0), config)
 
 
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=9),
+    seed=st.integers(0, 2**32 - 1),
+    retention=st.sampled_from([1.0, 2 ** (-1 / 100)]),
+    standardize=st.booleans(),
+    dtype=st.sampled_from(["float64", "float32"]),
+    factor=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_constant_stream_with_gaps_learns_no_variance_and_what_follows_is_not_clipped(
+    kinds: list[str], seed: int, retention: float, standardize: bool, dtype: str, factor: bool
+) -> None:
+    random, d = np.random.default_rng(seed), len(kinds)
+    config = LearningConfig(d, min(2, d), impute=True, standardize=standardize, dtype=dtype, factor=factor)
+    constant = (random.standard_normal(d) * 10.0 ** random.integers(-9, 9)).astype(dtype)
+    is_shown = np.column_stack([shown(kind, N, random) for kind in kinds])
+    quiet = np.where(is_shown, constant, np.nan)[is_shown.any(axis=1)]  # a message shows at least one entry
+    after_quiet = states(quiet, config, retention)
+    for state in after_quiet:
+        assert (state.total_variance, state.rank, state.clipped) == (0.0, 0, 0)
+        was_shown = state.known_entries > 0
+        np.testing.assert_array_equal(state.mean[was_shown], constant[was_shown])
+    lively = constant * random.uniform(0, 2, (N, d)).astype(dtype)
+    state, _ = learn(after_quiet[-1] if after_quiet else State.empty(d), lively, np.full(N, retention), config)
+    assert state.clipped == 0
+    assert state.total_variance > 0
+
+
 def assert_survives_a_checkpoint(state: State, config: LearningConfig) -> None:
     fold = replace(Fold.empty(config), state=state, position=N)
     checkpoint = files.Checkpoint("topic", "id", 0, fold, FoldConfig(config, None, None).as_dict())

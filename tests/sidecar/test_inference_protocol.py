@@ -82,6 +82,14 @@ def test_errors_are_precise(client: Client, request_: dict[str, Any], text: str)
     assert text in read_error(client.post(INFER, **request_), 422)
 
 
+@pytest.mark.parametrize("name", ["version", "basis", "fields", "bais"])
+@pytest.mark.parametrize("path", [INFER, f"/v2/models/{TOPIC}/versions/latest/infer"])
+def test_query_parameters_are_refused(client: Client, path: str, name: str) -> None:
+    """If they were ignored, ?version=10 would be answered by the newest version."""
+    text = f"{name} is not read from the query: write a version into the path, and everything else into the body"
+    assert read_error(client.post(f"{path}?{name}=10", json=tensor()), Problem.INVALID_REQUEST) == text
+
+
 def test_a_wrong_length_of_the_json_is_refused(client: Client) -> None:
     for length in ("x", "-1", "9" * 30, "²", "0" * 5000):
         assert JSON_LENGTH_HEADER in read_error(

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from streampca.errors import StoreError
-from streampca.stores.base import Store
+from streampca.stores.base import Store, observe_nothing
 from streampca.stores.choice import open_store
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
+from streampca.stores.observed import ObservedStore
 from tests.errors import refusal
 from tests.s3_process import BUCKET
 
@@ -26,13 +27,15 @@ OBJECTS = pytest.param("objects", marks=pytest.mark.slow)
 PLUG_INS = os.environ.get("TEST_STORE_URLS", "").split()  # URLs below which stores of installed packages are tested
 
 
-@pytest.fixture(params=["directory", "memory", OBJECTS, *PLUG_INS])
+@pytest.fixture(params=["directory", "memory", "observed", OBJECTS, *PLUG_INS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param in PLUG_INS:
         return open_store(f"{request.param}/{uuid.uuid4().hex}")
     if request.param == "objects":
         request.getfixturevalue("s3")
         return open_store(f"s3://{BUCKET}/{uuid.uuid4().hex}/store")
+    if request.param == "observed":
+        return ObservedStore(DirectoryStore(tmp_path / "store"), observe_nothing)
     return DirectoryStore(tmp_path / "store") if request.param == "directory" else MemoryStore()
 
 

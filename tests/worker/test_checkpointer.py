@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from streampca.consumer_group.events import CheckpointPostponed, ModelPublished, PartitionsMissing, PublishFailed
 from streampca.errors import (
@@ -20,6 +21,7 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import backfill_partition
 from streampca.worker.checkpointer import WorkerConfig
+from streampca.worker.group_store import GroupStore
 from tests.errors import refusal
 from tests.fold.streams import fold_config, make_fold, vectors
 from tests.in_memory.store import Crash
@@ -209,8 +211,10 @@ def backfill(timed: Environment, number: int, until: str) -> None:
 
 
 def learned(timed: Environment, start: str | int) -> list[int]:
-    """The messages that a worker learns of each partition."""
-    make_worker(timed, make_worker_config(start=start)).run()
+    """The messages that a worker learns of each partition. Its log names the setting by which partitions begin."""
+    with capture_logs() as logged:
+        make_worker(timed, make_worker_config(start=start)).run()
+    assert {line["start"] for line in logged if line["event"] == "partition begun"} <= {start}
     assert timed.violations == []
     folds = [timed.newest(partition).fold for partition in (0, 1)]
     assert [fold.position for fold in folds] == [100, 100]
@@ -271,8 +275,9 @@ def test_where_a_partition_begins_stays_if_its_first_owner_is_killed(
     for member in env.topic._members:
         env.topic.evict(member)
     env.send(0, vectors(5))
-    with mock.patch.object(SpyStore, "names", return_value=[], create=True):
+    with mock.patch.object(SpyStore, "names", return_value=[], create=True), capture_logs() as logged:
         make_worker(env, make_worker_config(start=next_start), [None] * 10).run()
+    assert [line["start"] for line in logged if line["event"] == "partition begun"] == ["committed"]
     assert env.violations == []
     make_worker(env, make_worker_config(start=next_start)).run()
     assert env.checkpoints.offsets(0)[0] == 7
@@ -287,6 +292,16 @@ def test_a_partition_whose_beginning_the_group_does_not_take_waits(env: Environm
     missing = worker.recorder.of_type(PartitionsMissing)[-1]
     assert missing.causes == {0: "the group did not take the offset where it begins"}
     assert env.calls("save") == []
+
+
+def test_the_log_says_if_a_partition_begins_where_its_new_owner_has_committed(env: Environment) -> None:
+    """This worker has lost the partition, and chosen the offset 7; the new owner has chosen the offset 5."""
+    env.send(0, vectors(7))
+    agreed = mock.patch.object(GroupStore, "agree_on_starts", return_value={0: 5})
+    with agreed, capture_logs() as logged:
+        make_worker(env, make_worker_config(start="latest"), [None] * 10).run()
+    begun = [line for line in logged if line["event"] == "partition begun"]
+    assert [(line["offset"], line["start"]) for line in begun] == [(5, "committed")]
 
 
 def test_a_checkpoint_that_was_not_committed_is_written_again_and_then_committed(filled: Environment) -> None:

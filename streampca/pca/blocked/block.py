@@ -37,37 +37,28 @@ class BlockResult(NamedTuple):
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
-    """Learn the messages V (n, d) one after the other: each moves the mean and C (d, K), by Algorithm 1.
-
-    Before the block, the columns of C are orthogonal. K may be 0. Writes to Y (n, d) the rows √c·y, with c the weights
-    and y the centred messages: YᵀY is the block's share of the covariance. Also makes a sketch, random sums of these
-    rows, from which new directions are found.
-
-    If `total_variance` is at most `smallest_variance`, the stream has no variance yet. Then messages are clipped by
-    their distances from the median, unless the block has fewer than `centring.UNCLIPPED_MESSAGES` messages.
-    """
+    """Learn the messages V (n, d) one by one: each moves the mean and C (d, K). Y (n, d) gets the rows √c·y."""
     n, d = V.shape
-    # If C has d columns, every message lies in the span of C, and has no residual that would move C. So C is left out.
+    # With d columns, C explains every message.
     has_all_directions = C.shape[1] == d
     K = 0 if has_all_directions else C.shape[1]
     kept_by_median = np.ones(n)
-    if total_variance <= smallest_variance:  # distances from the mean cannot be compared with a variance
+    if total_variance <= smallest_variance:  # the stream has no variance yet
         if n >= centring.UNCLIPPED_MESSAGES:
             V, kept_by_median = centring.move_near_median(V)
-        weights = weights._replace(reach=np.full(n, np.inf))  # no message is clipped by its distance from the mean
-    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and below it room for the rows y of a part
+        weights = weights._replace(reach=np.full(n, np.inf))
+    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ above a part
     C_and_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
     sketch = np.zeros((SKETCH_SIZE, d), V.dtype)
-    # For each message:
-    explained = np.zeros(n)  # the part of ‖y‖² that C explains before the message moves C
-    norm = np.zeros(n)  # the squared distance from the mean
-    kept = np.zeros(n)  # the share of the distance from the mean that clipping leaves; 1: not clipped
-    S, next_total_variance = _learn(  # which also fills in the arrays above, and Y
+    explained = np.zeros(n)
+    norm = np.zeros(n)
+    kept = np.zeros(n)
+    S, next_total_variance = _learn(
         V=as_kernel_input(V),
         C_and_rows=C_and_rows,
-        S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹ of orthogonal columns
+        S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹, because the columns of C are orthogonal
         mean=mean,
         weights=weights,
         total_variance=float(total_variance),
@@ -79,7 +70,7 @@ def learn(
         norm=norm,
         kept=kept,
     )
-    if has_all_directions:  # C explains the whole row y = √(1−a) (v − m): ‖y‖² is (1−a)‖v − m‖²
+    if has_all_directions:  # ‖y‖² is (1−a)‖v − m‖²
         explained = norm * (1 - weights.a)
     if K:
         C = C_and_rows[:K].T
@@ -92,26 +83,21 @@ def learn(
         kept=kept_by_median * kept,
         mean=mean,
         total_variance=next_total_variance,
-        # S was updated with each message, and should be (CᵀC)⁻¹ of the new C. Beyond K, S is only padding.
         pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),
     )
 
 
 def part_size(columns: int) -> int:
-    """Return the size of a part: the number of messages between two updates of C, which has K = `columns` columns.
-
-    The time for each message has two terms. One grows in proportion to the size of the part, for the products of its
-    messages with each other. The other is K² divided by the size, for the update of C. So the best size is near K.
-    """
-    largest_power_of_two = (1 << columns.bit_length()) // 2  # up to K
+    """Return the number of messages in a part: near K = `columns`, for which the work is least."""
+    largest_power_of_two = (1 << columns.bit_length()) // 2
     return min(max(16, largest_power_of_two), 128)
 
 
 @cache
 def draw_sketch_sums(n: int) -> NDArray[np.int64]:
-    """Draw for each of n rows the index of the sum to which it is added, and its sign, 1 or −1: (n, 2).
+    """Draw for each of n rows the index of its sum in the sketch, and its sign: (n, 2).
 
-    So `SKETCH_SIZE` random sums of the rows are made, a count sketch. The same n always gives the same sums.
+    The same n always gives the same sums.
     """
     random = np.random.default_rng(0)
     indices = random.integers(SKETCH_SIZE, size=n)
@@ -120,10 +106,7 @@ def draw_sketch_sums(n: int) -> NDArray[np.int64]:
 
 
 def _measure_inverse_error(S: F64, C: Array) -> float:
-    """Measure how far S is from (CᵀC)⁻¹: the largest entry of |S CᵀC − I|, with columns of C scaled to length one.
-
-    With L the diagonal matrix of the lengths, C is UL with columns U of length one. If S is (CᵀC)⁻¹, LSL is (UᵀU)⁻¹.
-    """
+    """Measure how far S is from (CᵀC)⁻¹, with the columns of C scaled to length one."""
     C = C.astype(np.float64, copy=False)
     length = np.linalg.norm(C, axis=0)
     U = C / length
@@ -137,36 +120,23 @@ def _learn(
     V: Array, C_and_rows: Array, S: F64, mean: F64, weights: Weights, total_variance: float, smallest_variance: float,
     sums_of_rows: Any, Y: Array, sketch: Array, explained: F64, norm: F64, kept: F64,
 ) -> tuple[F64, float]:  # fmt: skip
-    """Learn the messages V (n, d) part by part; return S = (CᵀC)⁻¹ and tr Σ after them. Updates C and the mean.
+    """Learn the messages V (n, d) part by part; return S = (CᵀC)⁻¹ and tr Σ after them.
 
-    The first K rows of `C_and_rows` are Cᵀ. Below Cᵀ is room for the matrix R of a part, whose rows are the centred
-    messages y, so that P = RC and G = RRᵀ are one product. From P and G, `learn_padded` computes what Algorithm 1 would
-    have found message by message: for each message x = C†y and p = Cᵀy, with the C before the message. It also
-    computes the matrix Z with which C takes the steps of all messages at once: C ← C + (R − XCᵀ)ᵀZ.
-
-    Fills in Y (n, d) with the rows √c·y, where c is the share of each message in the weight after the block; the sketch
-    (SKETCH_SIZE, d) with the sums of these rows that `sums_of_rows` (n, 2) says; and for each message
-
-        explained     x·p, the part of ‖y‖² that C explains before the message moves C
-        norm          ‖v − m‖², the squared distance of the clipped message from the mean
-        kept          the share of v − m that clipping has left
-
-    If `total_variance` is at most `smallest_variance`, no message is clipped.
+    Updates C and the mean, and fills in Y and the arguments after it.
     """
     n = len(V)
     K = len(S)
     part_size = len(C_and_rows) - K
     for first in range(0, n, part_size):
         end = min(first + part_size, n)
-        C_and_part = C_and_rows[: K + end - first]  # the last part may have fewer rows
-        rows = C_and_part[K:]  # R, which `centre_rows` fills in; it also moves the mean
+        C_and_part = C_and_rows[: K + end - first]
+        rows = C_and_part[K:]
         total_variance = centre_rows(
             V[first:end], mean, weights, first, total_variance, smallest_variance, rows, norm[first:end],
             kept[first:end],
         )  # fmt: skip
         if K:
             PG = product(rows, C_and_part, TRANSPOSED)  # P and G side by side
-            # Padded: the rows of X, Z, p and S have zeros after the K columns, to fill whole registers.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):
@@ -178,15 +148,12 @@ def _learn(
 
 @compiled_within
 def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C after a part of b messages: C ← C + (Y − XCᵀ)ᵀZ. The first rows of `C_and_rows` are Cᵀ, the rest is Y.
-
-    X and Z have a row for each message. They are wider than the K columns of C, because they are padded with zeros.
-    """
+    """Update C after a part: C ← C + (Y − XCᵀ)ᵀZ. `C_and_rows` is Cᵀ above Y."""
     K = len(C_and_rows) - len(X)
     d = C_and_rows.shape[1]
     Y = C_and_rows[K:]
-    x = np.empty((len(X), K), C_and_rows.dtype)  # X without the padding, in the precision of C
-    z = np.empty((K, len(X)), C_and_rows.dtype)  # Zᵀ without the padding, in the precision of C
+    x = np.empty((len(X), K), C_and_rows.dtype)
+    z = np.empty((K, len(X)), C_and_rows.dtype)
     for s in range(len(X)):
         for j in range(K):
             x[s, j] = X[s, j]
@@ -195,7 +162,7 @@ def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
     for s in range(len(X)):
         for j in range(d):
             residual[s, j] = Y[s, j] - residual[s, j]  # Y − XCᵀ
-    change = product(z, residual, PLAIN)  # Zᵀ(Y − XCᵀ), the transposed change of C
+    change = product(z, residual, PLAIN)  # transposed change of C
     for i in range(K):
         for j in range(d):
             C_and_rows[i, j] += change[i, j]
@@ -203,10 +170,7 @@ def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
 
 @compiled_within
 def _add_to_sketch(rows: Array, c: F64, sums_of_rows: Any, Y: Array, sketch: Array) -> None:
-    """Write the rows √c·y to Y (b, d), and add each row to one of the sums in the sketch (SKETCH_SIZE, d).
-
-    `rows` (b, d) are the y. `sums_of_rows` (b, 2) says for each row the index of the sum, and the sign of the row.
-    """
+    """Write the rows √c·y to Y (b, d), and add each to its sum in the sketch."""
     for s in range(len(rows)):
         factor = math.sqrt(c[s])
         sum_index = sums_of_rows[s, 0]

@@ -41,42 +41,39 @@ class Weights(NamedTuple):
 def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
     """Compute the weights of the messages of a block that follows `state`.
 
-    `retention` (n,) holds the share ρ of the past that each message keeps. `known_share` is the share of the weight for
-    which all entries of the block have been known. Messages are clipped at a distance that grows with this part of the
-    weight, and not with the whole weight.
+    `known_share` is the share of the weight for which all entries have been known.
     """
     before, eta, c, past, reach, concentration = _compute_weights(
         w=state.weight,
         kappa=state.concentration,
         count=state.count,
         retention=retention,
-        q=LARGEST_SHARE * known_share,  # times the weight: the largest squared distance of a message, in units of tr Σ
+        q=LARGEST_SHARE * known_share,
         center=center,
     )
     return Weights(
         eta=eta,
-        a=eta if center else np.zeros(len(eta)),  # the share of v − m by which message v moves the mean m
+        a=eta if center else np.zeros(len(eta)),
         c=c,
         past=past,
         before=before,
-        total=float(before[-1] + 1.0),  # the weight after the block: each message adds 1
+        total=float(before[-1] + 1.0),  # each message adds 1
         reach=reach,
         concentration=concentration,
     )
 
 
 def move_near_median(V: Array) -> tuple[Array, F64]:
-    """Clip messages V (n, d) to ten median distances from their median, by moving them towards the median.
+    """Clip messages V (n, d) to ten median distances from their median.
 
-    Returns the messages, and the share of its distance from the median that each has kept, (n,).
+    Also returns the share of its distance that each message keeps.
     """
     median = np.median(V, axis=0)
     differences = V.astype(np.float64) - median
     largest = np.abs(differences).max(axis=1)
     divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]  # squares must not overflow
     distances = largest * np.linalg.norm(differences / divisors, axis=1)
-    # Messages equal to the median are left out. If most messages are, the median distance would otherwise be 0, and
-    # every other message would be too far.
+    # Otherwise the median distance could be 0.
     positive = distances[distances > 0]
     limit = _MEDIANS * np.median(positive) if len(positive) else np.inf
     is_far = distances > limit
@@ -89,26 +86,21 @@ def move_near_median(V: Array) -> tuple[Array, F64]:
 
 
 def move_entries_near_medians(V: Array) -> Array:
-    """Clip each entry of V (n, d) to ten median distances from its median; missing entries stay NaN.
-
-    Called for entries that no earlier message has shown: otherwise an outlier among the first values of an entry would
-    decide its mean and its scale.
-    """
+    """Clip each entry of V (n, d) to ten median distances from its median; NaN stays."""
     median = _compute_medians(V)
     distances = np.abs(V - median)
-    distances[distances == 0] = np.nan  # values equal to the median are left out: if most are, the limit would be 0
+    distances[distances == 0] = np.nan  # otherwise the limit could be 0
     limit = _MEDIANS * _compute_medians(distances)
-    limit = np.where(np.isnan(limit), np.inf, limit)  # NaN if all values of the entry are equal or missing
+    limit = np.where(np.isnan(limit), np.inf, limit)  # NaN if all values are equal or missing
     return np.clip(V, median - limit, median + limit)
 
 
 def _compute_medians(V: Array) -> F64:
-    """Compute the median of each column of V (n, d) without its NaN; it is NaN if a column has only NaN."""
+    """Compute the median of each column of V (n, d) without its NaN."""
     counts = (~np.isnan(V)).sum(axis=0)
     ordered = np.sort(V, axis=0)  # NaN come last
-    # The rows of the two middle values; they are the same row if the count is odd.
     lower = np.maximum(counts - 1, 0) // 2
-    upper = np.minimum(counts // 2, len(V) - 1)  # a safeguard that never acts: counts // 2 ≤ len(V) // 2
+    upper = np.minimum(counts // 2, len(V) - 1)
     middle = np.take_along_axis(ordered, np.array([lower, upper]), axis=0)
     return np.asarray(middle.mean(axis=0, dtype=np.float64))
 
@@ -117,21 +109,7 @@ def _compute_medians(V: Array) -> F64:
 def _compute_weights(
     w: float, kappa: float, count: int, retention: F64, q: float, center: bool
 ) -> tuple[F64, F64, F64, float, F64, float]:
-    """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`.
-
-    Before the block, the stream has `count` messages of the total weight w, and κ is the sum of the squares of their
-    shares in w. For each message, which keeps the share ρ of the past (`retention`):
-
-        before = ρw                                 the weight of everything before the message
-        reach = max(q · before, 30)/(1 − κ)         the largest squared distance from the mean, divided by tr Σ
-        w ← before + 1
-        η = 1/w                                     the share of the message in w
-        κ ← (1 − η)²κ + η²
-
-    q times the weight before a message is the largest squared distance, divided by tr Σ. The limit is at least 30, and
-    the first `UNCLIPPED_MESSAGES` messages of a stream have none: their reach is infinite. `c` is the share of each
-    message, and `past` the share of everything before the block, in the weight at the end of the block.
-    """
+    """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`."""
     n = len(retention)
     before = np.empty(n)
     eta = np.empty(n)
@@ -141,15 +119,15 @@ def _compute_weights(
         before[s] = retention[s] * w
         w = before[s] + 1.0
         eta[s] = 1.0 / w
-        bias = 1.0 - kappa if center else 1.0  # tr Σ is too small by this factor, because the mean is estimated
+        bias = 1.0 - kappa if center else 1.0
         has_limit = count + s >= UNCLIPPED_MESSAGES
         reach[s] = max(q * before[s], SMALLEST_REACH) / bias if has_limit else np.inf
         kappa = (1.0 - eta[s]) * (1.0 - eta[s]) * kappa + eta[s] * eta[s]
-    kept = 1.0  # the product of 1 − η over the messages after s: each leaves this share of the weight before it
+    kept = 1.0
     for s in range(n - 1, -1, -1):
         c[s] = eta[s] * kept
         kept *= 1.0 - eta[s]
-    past = kept  # the product over all messages of the block
+    past = kept
     return before, eta, c, past, reach, kappa
 
 
@@ -158,15 +136,9 @@ def centre_rows(
     V: Array, mean: F64, weights: Weights, first: int, total_variance: float, smallest_variance: float, Y: Array,
     norm: F64, kept: F64,
 ) -> float:  # fmt: skip
-    """Centre and clip the messages V (b, d) of a block, from message `first` on; return tr Σ after them.
+    """Centre and clip the messages V (b, d) of a block; return tr Σ after them.
 
-    A message v is clipped to ‖v − m‖² ≤ reach · tr Σ. With η its share of the weight, and a its share in the mean m:
-
-        y = √(1−a) (v − m)        m ← m + a(v − m)        tr Σ ← (1−η) tr Σ + η(1−a)‖v − m‖²
-
-    Fills in Y (b, d), the rows y, and for each message `norm`, which is ‖v − m‖² after clipping, and `kept`, the share
-    of v − m that clipping has left. Updates the mean. `weights` are those of the whole block. `total_variance` is tr Σ
-    before the messages; if it is at most `smallest_variance`, nothing is clipped.
+    Updates the mean, and fills in Y, `norm` and `kept`.
     """
     for s in range(len(V)):
         eta = weights.eta[first + s]

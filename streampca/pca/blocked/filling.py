@@ -22,20 +22,14 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @compiled_without_lock
 def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F64]:
-    """Return the messages V (B, d) with missing entries filled, and the coordinates x of each message (B, k).
-
-    A missing entry becomes m + Cx, where x is fitted to the observed entries by ridge regression on C. An observed
-    entry has a residual r = v − m − Cx, and becomes m + Cx + r/√q. Only the share q of the messages shows the entry and
-    has a residual. Divided by √q, these residuals vary as much as if all messages had one. `root_q` (d,) is √q.
-    """
+    """Return the messages V (B, d) with missing entries filled, and the coordinates x of each (B, k)."""
     B, d = V.shape
     CC = C.T @ C
     filled = np.empty(V.shape, V.dtype)
     X = np.zeros((B, C.shape[1]))
-    added_share = np.empty(d)  # 1/√q − 1: because v = m + Cx + r, m + Cx + r/√q is v + (1/√q − 1) r
+    added_share = np.empty(d)  # v + (1/√q − 1) r is m + Cx + r/√q
     for j in range(d):
         added_share[j] = 1.0 / root_q[j] - 1.0
-    # A few messages at a time, so that intermediate results fit the processor's cache.
     for first in range(0, B, _ROWS):
         end = min(first + _ROWS, B)
         X[first:end] = _fill_few(V[first:end], mean, C, CC, ridge, added_share, filled[first:end])
@@ -44,20 +38,15 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F
 
 @compiled_within
 def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64, filled: Array) -> F64:
-    """Write messages V (B, d) to `filled`, with missing entries filled; return the coordinates x of each (B, k).
-
-    A missing entry becomes m + Cx. An observed entry v has the residual r = v − m − Cx, and becomes m + Cx + r/√q. This
-    is v + `added_share` r: `added_share` (d,) is 1/√q − 1, where q is the share of the messages that show the entry.
-    `CC` is CᵀC.
-    """
+    """Write messages V (B, d) to `filled`, with missing entries filled; return the coordinates x (B, k)."""
     B, d = V.shape
     missing = np.zeros(B, np.int64)
-    Y = np.empty((B, d))  # centred messages, with 0 for missing entries
+    Y = np.empty((B, d))
     for s in range(B):
         count = 0
         for j in range(d):  # without branches, so that it vectorises
             y = V[s, j] - mean[j]
-            Y[s, j] = y if y == y else 0.0  # only NaN, which is a missing entry, differs from itself
+            Y[s, j] = y if y == y else 0.0  # NaN differs from itself
             count += 0 if y == y else 1
         missing[s] = count
     X = _coordinates(V, missing, Y @ C, C, CC, ridge)
@@ -72,22 +61,15 @@ def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64
 
 @compiled_within
 def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
-    """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O, where O are its observed entries.
-
-    `missing` (B,) are the numbers of missing entries, `CY` (B, k) holds C_Oᵀy_O, and `CC` (k, k) is CᵀC.
-
-    A message with too few entries does not determine x: the noise of its entries would be magnified and learned, and C
-    would then magnify the noise of later messages even more. So `_clip` scales x down to ‖x‖² ≤ k + √(2k).
-    """
+    """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O."""
     B, d = V.shape
     k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        # C_OᵀC_O is the sum over the observed rows of C. An optimisation: if fewer rows are missing than observed, it
-        # is computed as CᵀC less the sum over the missing rows.
+        # C_OᵀC_O is a sum over observed rows, or CᵀC less a sum over missing rows.
         uses_missing_rows = missing[s] <= d - missing[s]
         used_count = min(missing[s], d - missing[s])
-        used_rows = np.zeros((max(1, used_count), k))  # at least one row, of zeros: BLAS never gets an empty matrix
+        used_rows = np.zeros((max(1, used_count), k))  # BLAS must not get an empty matrix
         used = 0
         for j in range(d):
             is_missing = math.isnan(V[s, j])
@@ -95,23 +77,20 @@ def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -
                 for m in range(k):
                     used_rows[used, m] = C[j, m]
                 used += 1
-        H = used_rows.T @ used_rows  # becomes C_OᵀC_O + diag(ridge)
+        H = used_rows.T @ used_rows
         for i in range(k):
             if uses_missing_rows:
                 for m in range(k):
                     H[i, m] = CC[i, m] - H[i, m]
             H[i, i] += ridge[i]
         _solve(H, CY[s], X[s])
-        _clip(X[s])
+        _clip(X[s])  # x of few entries is mostly noise
     return X
 
 
 @compiled_within
 def _clip(x: F64) -> None:
-    """Scale x (k,) so that ‖x‖² ≤ k + √(2k): the mean of ‖x‖² plus its standard deviation.
-
-    This holds for complete Gaussian messages, whose ‖x‖² is χ² with k degrees of freedom.
-    """
+    """Scale x (k,) down to ‖x‖² ≤ k + √(2k) (docs/mathematics.md, section 11)."""
     square = 0.0
     limit = len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
@@ -123,7 +102,7 @@ def _clip(x: F64) -> None:
 
 @compiled_within
 def _solve(H: F64, p: F64, x: F64) -> None:
-    """Solve Hx = p for x (k,), which holds zeros. If H (k, k) is not numerically positive definite, x stays zero."""
+    """Solve Hx = p for x (k,), which stays 0 if H is not positive definite."""
     L, is_definite = _cholesky(H)
     if not is_definite:
         return
@@ -141,10 +120,7 @@ def _solve(H: F64, p: F64, x: F64) -> None:
 
 @compiled_within
 def _cholesky(A: F64) -> tuple[F64, bool]:
-    """Return a lower-triangular L with LLᵀ = A, and True if A is numerically positive definite.
-
-    Otherwise returns an L that means nothing, and False.
-    """
+    """Return a lower-triangular L with LLᵀ = A, and whether A is numerically positive definite."""
     K = len(A)
     L = np.zeros((K, K))
     for i in range(K):
@@ -156,6 +132,6 @@ def _cholesky(A: F64) -> tuple[F64, bool]:
                 L[i, j] = rest / L[j, j]
             elif rest > K * _EPS * A[i, i] and rest < np.inf:
                 L[i, i] = math.sqrt(rest)
-            else:  # what remains of A is rounding, or not finite
+            else:  # `rest` is rounding, or not finite
                 return L, False
     return L, True

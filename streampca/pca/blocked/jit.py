@@ -30,14 +30,12 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "n
 
 
 def compiled(function: Function, **options: Any) -> Function:
-    """Compile the function when it is first called, and cache its machine code with the code of the functions it calls.
+    """Compile a function at its first call, and cache its machine code.
 
-    Division by zero gives infinity or NaN, as in NumPy. The function keeps the GIL, because it is for short calls, in
-    which reacquiring the GIL would cost more.
+    It keeps the GIL. Division by zero gives infinity or NaN.
     """
     dispatcher = njit(**_OPTIONS, **options)(function)
-    with contextlib.suppress(RuntimeError):  # `_Cache` raises this error if there is no folder to cache in
-        # njit(cache=True) would set numba's own cache, which runs old code after a called function has changed.
+    with contextlib.suppress(RuntimeError):  # there is no folder to cache in
         dispatcher._cache = _Cache(function)
     return cast("Function", dispatcher)
 
@@ -45,8 +43,7 @@ def compiled(function: Function, **options: Any) -> Function:
 def compiled_without_lock(function: Function) -> Function:
     """Compile and cache a function for long calls, which releases the GIL.
 
-    The compiler may reorder sums and fuse products into them, so that loops vectorise. On one machine and build, the
-    order is always the same.
+    The compiler may reorder sums.
     """
     return compiled(function, fastmath=_REORDER_SUMS, nogil=True)
 

@@ -39,10 +39,9 @@ _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 
 @compiled_within
 def product(A: Array, B: Array, form: Any) -> Array:
-    """Return AB, or ABᵀ if `form` is `TRANSPOSED`, for matrices of one type whose rows are contiguous.
+    """Return AB, or ABᵀ if `form` is `TRANSPOSED`, for matrices of one type with contiguous rows.
 
-    BLAS is called directly, because `@` would take seconds to compile. BLAS reads matrices by columns, so it takes A as
-    Aᵀ and B as Bᵀ, and computes the transposed product: BᵀAᵀ or, if `form` is `TRANSPOSED`, BAᵀ.
+    `@` would take seconds to compile. BLAS reads by columns, so the factors are swapped.
     """
     m, k = A.shape
     n = B.shape[0] if form == TRANSPOSED else B.shape[1]
@@ -50,34 +49,32 @@ def product(A: Array, B: Array, form: Any) -> Array:
     is_single = A.itemsize == 4
     _gemm(
         _SINGLE if is_single else _DOUBLE,
-        form,  # of the first factor, B
-        PLAIN,  # form of the second factor, A
-        n,  # rows of the transposed product
-        m,  # columns of the transposed product
-        k,  # length of the sums
-        _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,  # α, by which the product is multiplied
+        form,  # of B
+        PLAIN,  # of A
+        n,
+        m,
+        k,
+        _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,  # α
         B.ctypes.data,
-        B.strides[0] // B.itemsize,  # numbers from one row of B to the next
+        B.strides[0] // B.itemsize,
         A.ctypes.data,
-        A.strides[0] // A.itemsize,  # numbers from one row of A to the next
-        _ZERO.ctypes.data,  # β, a 0 in both precisions: the old content of `out` is not added to the product
+        A.strides[0] // A.itemsize,
+        _ZERO.ctypes.data,  # β is 0
         out.ctypes.data,
-        n,  # stride of `out`
+        n,
     )
     return out
 
 
 @compiled_within
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
-    """Learn the B messages of a block, given P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
+    """Learn B messages, given P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the steps η (B,).
 
-    Returns X, Z and p, with a row (w,) for each message, and S (w, w) after the block. The rows of X and p are C†y and
-    Cᵀy, with the C before the message. With Z, the caller updates C: C ← C + (Y − XCᵀ)ᵀZ. All are padded with zeros
-    from K columns to w, so that rows fill whole registers.
+    Returns X, Z and p, with a row for each message, and the next S. Rows are padded with zeros.
     """
     b = len(P)
-    w = (P.shape[1] + _LANES - 1) // _LANES * _LANES  # K, rounded up to a multiple of `_LANES`
-    p_or_z = resize(P, b, w)  # the row of a message is p until the message is learned, and then z, its row of Z
+    w = (P.shape[1] + _LANES - 1) // _LANES * _LANES
+    p_or_z = resize(P, b, w)  # p of a message before it is learned, z after
     X = np.zeros((b, w))
     h = np.zeros(b)
     p = np.zeros((b, w))
@@ -85,17 +82,13 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     S = resize(S, w, w)
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
-        # Fills in the rows of the group in X, and the lengths h of their steps C ← C + h(y − Cx)xᵀ. Also updates S, and
-        # p of the messages of the group.
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # With X, Y and Z of the group alone, all its steps together are C ← C + (Y − XCᵀ)ᵀZ. For the later messages Y′,
-        # P′ = Y′C becomes P′ + Y′(Y − XCᵀ)ᵀZ = P′ + (G′ − P′Xᵀ)Z with G′ = Y′Yᵀ. The earlier messages have added
-        # (…)ᵀZ′ to C. Of this part of C, the group subtracts (…)ᵀZ′XᵀZ, so Z′ becomes Z′ − (Z′Xᵀ)Z.
+        # The group changes p of later messages and Z of earlier messages.
         group_Z = _solve(X[first:end], h[first:end])
-        factors = product(p_or_z, X[first:end], TRANSPOSED)  # Z′Xᵀ and P′Xᵀ
+        factors = product(p_or_z, X[first:end], TRANSPOSED)
         for s in range(end, b):
             for t in range(first, end):
-                factors[s, t - first] -= G[s, t]  # P′Xᵀ − G′
+                factors[s, t - first] -= G[s, t]
         change = product(factors, group_Z, PLAIN)
         for s in range(first):
             for j in range(w):
@@ -103,7 +96,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
         for s in range(end, b):
             for j in range(w):
                 p_or_z[s, j] -= change[s, j]
-        for s in range(first, end):  # the group itself
+        for s in range(first, end):
             for j in range(w):
                 p[s, j] = p_or_z[s, j]
                 p_or_z[s, j] = group_Z[s - first, j]
@@ -129,21 +122,12 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
 
-    `p` has the rows p_s = Cᵀy_s, S is (CᵀC)⁻¹, and G is YYᵀ. C itself is not needed. Message s does three steps:
-
-    1. x = S p_s are the coordinates, r = y_s − Cx is the residual with ‖r‖² = G_ss − x·p_s, and h = η/(1 + η‖x‖²).
-    2. C becomes C + h r xᵀ. Since r is orthogonal to C, CᵀC grows by g x xᵀ with g = h²‖r‖². By Sherman and Morrison, S
-       becomes S − f u uᵀ with u = Sx and f = g/(1 + g x·u).
-    3. For each later message t of the group, `_move_later_messages` changes p_t to Cᵀy_t with the new C, and the row of
-       t in `Sp` to S p_t with the new S. So x of the next message is the next row of `Sp`.
-
-    An optimisation: S is large, so message s passes over S only once. In this pass, `_shrink_and_multiply` subtracts
-    f u uᵀ of the message before (`f_due`, `u_due`), and computes u = Sx of message s.
+    One pass over S subtracts f u uᵀ, due from the message before, and computes Sx.
     """
     w = len(S)
-    Sp = product(p[first:end], S, PLAIN)  # the rows S p_s of the group
+    Sp = product(p[first:end], S, PLAIN)
     u = np.zeros(w)
-    f_due = 0.0  # f and u of the previous message; for the first message of the group, no change of S is due
+    f_due = 0.0
     u_due = np.zeros(w)
     for s in range(first, end):
         x = X[s]
@@ -162,20 +146,14 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         g = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make ‖r‖² negative
         f_due = g / (1.0 + g * xu)
         _move_later_messages(p[s + 1 : end], Sp[s + 1 - first :], G[s, s + 1 : end], h[s], f_due, x, u, xu)
-    _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)  # the last change; any x, as `out` is not used
+    _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)
 
 
 @compiled_within
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
-    """Change p and Sp of each later message t, (b, w) each, after a message with the coordinates x was learned.
+    """Change p and Sp of each later message t after a message with coordinates x was learned.
 
-    With the residual r of the message and the step length h, C has become C + h r xᵀ. S = (CᵀC)⁻¹ has become
-    S − f u uᵀ, where u = Sx and f is the factor by Sherman and Morrison. So p_t = Cᵀy_t and S p_t become
-
-        p_t + e x        S p_t + (e − f u·(p_t + e x)) u        with e = h r·y_t = h (G_t − p_t·x)
-
-    G_t is the product of the learned message and message t, and `xu` is x·u. u·p_t is computed as x·Sp_t, which is the
-    same number. Computed from u and p_t, it would have a rounding error that stays large in Sp_t when S shrinks.
+    p_t becomes p_t + e x with e = h (G_t − p_t·x). u·p_t is computed as x·Sp_t, whose rounding error stays small.
     """
     w = len(x)
     for t in range(len(p)):
@@ -194,13 +172,12 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """Subtract shrink v vᵀ from a symmetric S, and write the product of the new S with x to `out`.
 
-    An optimisation: four rows are taken at a time, which saves writes of `out`. len(S) is a multiple of 4, because S is
-    padded. Each v[j] is first multiplied by `shrink`, because products of two entries of v may underflow.
+    Taking four rows at a time saves writes.
     """
     for i in range(len(x)):
         out[i] = 0.0
     for j in range(0, len(S), 4):
-        v0 = shrink * v[j]
+        v0 = shrink * v[j]  # first, because v[j] v[i] may underflow
         v1 = shrink * v[j + 1]
         v2 = shrink * v[j + 2]
         v3 = shrink * v[j + 3]
@@ -222,20 +199,13 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Compute Z (b, w), with which C takes the steps of b messages at once: C ← C + (Y − XCᵀ)ᵀZ.
+    """Compute Z (b, w), with which C takes the steps of b messages at once.
 
-    X has the coordinates x_s of the messages, padded with zeros from the number of columns of C to w. One by one, the
-    steps are C ← C + h_s (y_s − C x_s) x_sᵀ. The rows of Y − XCᵀ are the residuals y_s − C x_s with C before all steps.
-    Step s lowers the residual of each later message t by h_s (x_s·x_t) times the residual of s. The result is the same
-    with this taken off, from the last row of Z up:
-
-        z_s = h_s (x_s − Σ_t>s (x_s·x_t) z_t)
-
-    This solves (U + diag(1/h)) Z = X, where U is the strict upper triangle of XXᵀ.
+    C becomes C + (Y − XCᵀ)ᵀZ.
     """
     XX = product(X, X, TRANSPOSED)
     b, w = X.shape
-    Z = resize(X, b, w)  # a copy of X
+    Z = resize(X, b, w)  # a copy
     for s in range(b - 1, -1, -1):
         for t in range(s + 1, b):
             for i in range(w):

@@ -42,66 +42,48 @@ def decompose_covariance(covariance: Array, limits: Limits) -> F64:
 
 
 def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
-    """Return the next [C | F] from Σ (d, d) by one step of subspace iteration.
-
-    These are the leading axes of Σ within a subspace, times their standard deviations. `start` (d, m) spans the
-    subspace before the step, and has the type of Σ. Its columns are C after the block's messages were learned one by
-    one, the spare directions F, and random sums of the block's rows.
-    """
+    """Return the next [C | F] from Σ (d, d) by one step of subspace iteration from `start` (d, m)."""
     if start.shape[1] >= len(covariance):
         return decompose_covariance(covariance, limits)
-    # The product with Σ turns the subspace towards the leading axes of Σ.
     W = orthonormalise(covariance @ _normalise_columns(start))
-    # U are the axes of Σ within the subspace, as combinations of the columns of W.
     variance, U = _leading_eigenvectors((W.T @ (covariance @ W)).astype(np.float64, copy=False), limits.columns)
     return np.ascontiguousarray(W @ _scale_axes(U, variance, limits).astype(W.dtype, copy=False))
 
 
 def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
-    """Return the next [C | F] from rows B = A diag(units), with A (n, d), by one multiplication with A and one with Aᵀ.
+    """Return the next [C | F] from rows B = A diag(units) by Nyström's method.
 
-    These are the leading axes of BᵀB, times their standard deviations. The columns of `start` (d, m), times `units`,
-    span a subspace near these axes. BᵀB is approximated by Nyström's method: with X a basis of the subspace and
-    S = BᵀBX, the matrix S(XᵀS)⁻¹Sᵀ equals BᵀB on the subspace.
+    With a basis X of the span of `start`, and S = BᵀBX, BᵀB is approximated by S(XᵀS)⁻¹Sᵀ.
     """
-    D = np.reshape(units, (-1, 1)).astype(A.dtype)  # as a column, which multiplies the rows of a matrix (d, m)
-    X = orthonormalise(D * start, passes=1)  # to half of the digits: the method needs only a basis, not orthonormality
+    D = np.reshape(units, (-1, 1)).astype(A.dtype)
+    X = orthonormalise(D * start, passes=1)  # half of the digits are enough
     BX = A @ (D * X)
-    S = D * (BX.T @ A).T  # BᵀBX; quickest in this order and layout
+    S = D * (BX.T @ A).T  # quickest in this order
     XS = (X.T @ S).astype(np.float64)
-    symmetric_XS = (XS + XS.T) / 2  # exactly symmetric, in spite of rounding
+    symmetric_XS = (XS + XS.T) / 2
     variance, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
-    largest_variance = variance[-1]  # the variances are ascending
+    largest_variance = variance[-1]
     kept = variance > rounding * largest_variance
-    # XᵀS is UΛUᵀ with the variances Λ. So the factor J = S U Λ^−½ has the product JJᵀ = S(XᵀS)⁻¹Sᵀ.
-    J = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)
-    # The columns of J are not orthogonal. Combinations of these columns are the axes times their standard deviations.
+    J = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)  # JJᵀ = S(XᵀS)⁻¹Sᵀ
     axis_variance, combinations = _leading_eigenvectors((J.T @ J).astype(np.float64, copy=False), limits.columns)
-    selected = limits.select(axis_variance)  # indices of the axes with more variance than rounding, longest first
+    selected = limits.select(axis_variance)
     return np.ascontiguousarray(J @ combinations[:, selected].astype(J.dtype))
 
 
 def decompose_rows(A: Array, limits: Limits) -> Array:
-    """Return [C | F] from rows A (n, d) exactly: the leading axes of AᵀA times their standard deviations.
-
-    They come from AᵀA or from AAᵀ, whichever is smaller.
-    """
+    """Return [C | F] from rows A (n, d) exactly."""
     n, d = A.shape
     if n >= d:
         return decompose_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)
     variance, U = _leading_eigenvectors((A @ A.T).astype(np.float64, copy=False), limits.columns)
-    selected = limits.select(variance)  # indices of the axes with more variance than rounding, longest first
-    # For an eigenvector u of AAᵀ, Aᵀu is an axis of AᵀA times its standard deviation.
+    selected = limits.select(variance)
+    # For an eigenvector u of AAᵀ, Aᵀu is a scaled axis of AᵀA.
     return np.ascontiguousarray(A.T @ U[:, selected].astype(A.dtype, copy=False))
 
 
 def orthonormalise(A: Array, passes: int = 2) -> Array:
-    """Return an orthonormal basis (d, m) of the columns of A (d, m), in the precision of A.
-
-    Each pass divides by a Cholesky factor. After one pass, the basis is orthonormal to half of the digits. Two passes
-    take a quarter of the time of a QR decomposition, which is used only if columns are nearly dependent.
-    """
+    """Return an orthonormal basis (d, m) of the columns of A (d, m), in the precision of A."""
     unit = _normalise_columns(A)
     basis = unit
     for _ in range(passes):
@@ -126,7 +108,7 @@ def _normalise_columns(A: Array) -> Array:
 def _leading_eigenvectors(A: F64, limit: int) -> tuple[F64, F64]:
     """Compute the `limit` largest eigenvalues of a symmetric matrix (n, n), ascending, and their eigenvectors."""
     n = len(A)
-    # LAPACK scales a matrix with extreme numbers by a factor that causes rounding. A power of two causes none.
+    # LAPACK would scale extreme numbers by a factor that rounds.
     unit = power_of_two(float(A.trace()))
     is_subset_faster = 4 * limit < n
     if is_subset_faster:

@@ -10,28 +10,22 @@ _TILE = 32  # rows and columns that are mirrored at a time, in the processor's c
 
 
 def gram(Y: Array) -> Array:
-    """Return YᵀY in the lower triangle of a square (d, d). The upper triangle is 0.
-
-    To fill it, too, would take a tenth more time.
-    """
+    """Return YᵀY in the lower triangle of a square (d, d). The upper triangle is 0."""
     syrk = blas.ssyrk if Y.dtype == np.float32 else blas.dsyrk
-    # syrk(1.0, A) returns AAᵀ in the upper triangle of an array in Fortran order. With A = Yᵀ this is YᵀY, and the
-    # transpose of the result is the lower triangle in C order. Neither transpose copies.
+    # syrk fills an upper triangle in Fortran order. Neither transpose copies.
     return np.asarray(syrk(1.0, Y.T).T)
 
 
 @compiled_without_lock
 def add_block(triangle: F64, past: float, A: Array, to_units_of_triangle: F64, to_next_units: F64) -> tuple[F64, Array]:
-    """Add a block to a packed triangle; return the sum packed, and as a square (d, d).
+    """Add a block to a packed triangle; return the sum packed, and as a square in the next units.
 
-    The sum is past · triangle + A∘bbᵀ, where ∘ multiplies entry by entry. The lower triangle of A (d, d) is the block's
-    YᵀY, in the units of the block, and b is `to_units_of_triangle` (d,). The square is sum∘aaᵀ, in the type of A, where
-    a is `to_next_units` (d,).
+    The sum is past · triangle + A∘bbᵀ, where b is `to_units_of_triangle` (d,).
     """
     d = len(A)
     total = np.empty(len(triangle))
     square = np.empty((d, d), A.dtype)
-    row = 0  # where row i begins in the packed triangle
+    row = 0  # where row i begins
     for i in range(d):
         for j in range(i + 1):
             total[row + j] = past * triangle[row + j] + A[i, j] * (to_units_of_triangle[i] * to_units_of_triangle[j])
@@ -60,7 +54,7 @@ def pack_outer(x: F64) -> F64:
 def unpack(triangle: F64, d: int, scale: F64 | None = None) -> F64:
     """Return the square (d, d) of a packed triangle, times ssᵀ if there is a `scale` s (d,)."""
     full = np.empty((d, d))
-    row = 0  # where row i begins in the packed triangle
+    row = 0  # where row i begins
     for i in range(d):
         values = triangle[row : row + i + 1]
         full[i, : i + 1] = values

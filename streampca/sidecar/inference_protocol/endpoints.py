@@ -18,7 +18,7 @@ from streampca.sidecar.engine import JSON, Endpoints, bytes_response, encode_jso
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.openapi import describe_binary_answer, describe_errors, describe_request
-from streampca.sidecar.parsing import Limits, pack_rows, parse_json_object, validate
+from streampca.sidecar.parsing import Limits, pack_rows, parse_json_object, refuse_query, validate
 from streampca.sidecar.request import JSON_LENGTH_HEADER, OCTET_STREAM, RawRequest
 from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
@@ -87,7 +87,7 @@ class InferenceEndpoints(Endpoints):
         self._check_name(model_name)
         published = await self._engine.find(None)
         versions = await self._engine.versions()
-        # The store may list no version, although a model is in use, if its files were removed.
+        # The files of a model in use may have been removed.
         return _describe(published, model_name, versions or [published.version])
 
     async def version_metadata(self, model_name: ModelName, model_version: ModelVersion) -> Response:
@@ -113,11 +113,11 @@ class InferenceEndpoints(Endpoints):
         self._check_name(model_name)
         return await self._engine.answer(
             request,
-            operation="project",  # for the metrics, whatever the outputs of the request
+            operation="project",  # for the metrics
             parse=partial(parse, version=model_version),
             compute=infer,
             respond=partial(respond, model=model_name),
-            run_on_loop_if_quick=True,  # not in a thread, since waking a thread takes as long as a quick request
+            run_on_loop_if_quick=True,  # waking a thread takes as long as a quick request
         )
 
     def _check_name(self, name: str) -> None:
@@ -129,13 +129,13 @@ class InferenceEndpoints(Endpoints):
 
 
 def _describe(published: PublishedModel, name: str, versions: Sequence[int]) -> Response:
-    """Return a response with a model's name, these versions of it, and the shapes of its inputs and outputs."""
-    any_number = -1  # of vectors: in the protocol, -1 is a size that is not fixed
+    """Return a response with a model's name, versions, and the shapes of its inputs and outputs."""
+    any_number = -1  # in the protocol, a size that is not fixed
     d = published.model.dimensions
     shapes = {"coordinates": [any_number, published.model.n_components], "reconstruction": [any_number, d]}
     outputs = []
     for output in get_args(schemas.OutputName):
-        shape = shapes.get(output, [any_number])  # the other outputs have a number for each vector
+        shape = shapes.get(output, [any_number])
         outputs.append({"name": output, "datatype": "FP64", "shape": shape})
     metadata = {
         "name": name,
@@ -156,28 +156,29 @@ class Inference(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
-    if raw.media_type != OCTET_STREAM:  # clients send this type with JSON that bytes follow
-        raw.require_json(also_supported=[OCTET_STREAM])  # an error names OCTET_STREAM as supported, too
-    json_text = raw.body[: raw.json_length]  # by a header of the request; without the header, the whole body
+    if raw.media_type != OCTET_STREAM:  # clients send JSON with bytes behind it as this type
+        raw.require_json(also_supported=[OCTET_STREAM])
+    refuse_query(raw.query, instead="write a version into the path, and everything else into the body")
+    json_text = raw.body[: raw.json_length]
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])
     bytes_by_default = request.parameters.binary_data_output
-    outputs: dict[schemas.OutputName, bool] = {}  # name → whether the output is sent as bytes
+    as_bytes_by_output: dict[schemas.OutputName, bool] = {}
     for output in request.outputs:
-        as_bytes = output.parameters.binary_data  # None: the request does not say
-        outputs[output.name] = bytes_by_default if as_bytes is None else as_bytes
-    return Inference.model_construct(  # does not validate: the fields are valid already
+        as_bytes = output.parameters.binary_data
+        as_bytes_by_output[output.name] = bytes_by_default if as_bytes is None else as_bytes
+    return Inference.model_construct(  # the fields are valid already
         version=version,
         id=request.id,
         vectors=vectors,
         basis=request.parameters.basis,
-        fields=[name for name in SCORES if name in outputs],  # the scores to compute; by default none
-        outputs=outputs or dict.fromkeys(_DEFAULT_OUTPUTS, bytes_by_default),
+        fields=[name for name in SCORES if name in as_bytes_by_output],
+        outputs=as_bytes_by_output or dict.fromkeys(_DEFAULT_OUTPUTS, bytes_by_default),
     )
 
 
 def _parse_tensor(tensor: schemas.Tensor, after_json: bytes) -> Array:
-    """Return the vectors (n, d) of a tensor, from its data or from the bytes after the JSON. Raises `RequestError`."""
+    """Return the vectors (n, d) of a tensor, from its data or its bytes. Raises `RequestError`."""
     stated_size = tensor.parameters.binary_data_size
     if stated_size is not None:
         return _parse_tensor_bytes(tensor, stated_size, after_json)
@@ -187,29 +188,26 @@ def _parse_tensor(tensor: schemas.Tensor, after_json: bytes) -> Array:
 
 
 def _parse_tensor_bytes(tensor: schemas.Tensor, stated_size: int, content: bytes) -> Array:
-    """Return the vectors (n, d) of a tensor from their bytes, which follow the JSON of the request.
+    """Return the vectors (n, d) of a tensor from the bytes that follow the JSON.
 
-    `stated_size` is the tensor's `binary_data_size`. Raises `RequestError` unless the shape of the tensor,
-    `stated_size` and `content` give the same number of bytes.
+    Raises `RequestError` unless the shape, `stated_size` and `content` agree on the number of bytes.
     """
     n, d = tensor.shape
     dtype = np.dtype(_DATATYPES[tensor.datatype])
     size = n * d * dtype.itemsize
     if stated_size != len(content) or stated_size != size:
-        # The error states three sizes: by the shape, by `stated_size`, and of the content. Two of them may be equal, as
-        # in "a FP64 tensor of shape [2, 4] has 64 bytes, not 64, and 60 follow the JSON".
         text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {size} bytes"
         raise invalid(f"vectors: {text}, not {stated_size}, and {len(content)} follow the JSON")
     return np.frombuffer(content, dtype).reshape(n, d)
 
 
 def _parse_tensor_data(tensor: schemas.Tensor, data: list[Any]) -> Array:
-    """Return the vectors (n, d) of a tensor from its data, which Pydantic did not validate. Raises `RequestError`.
+    """Return the vectors (n, d) of a tensor from its data: rows, or all numbers in one list.
 
-    The data is a list of rows, or flat: one list with the numbers of all rows.
+    Raises `RequestError`.
     """
     n, d = tensor.shape
-    # Data that is not a list, in spite of its type, is refused by `pack_rows` below.
+    # `pack_rows` refuses data that is not a list.
     is_flat = isinstance(data, list) and (len(data) == 0 or not isinstance(data[0], list))
     if is_flat:
         rows = pack_rows([data], "vectors")
@@ -219,12 +217,12 @@ def _parse_tensor_data(tensor: schemas.Tensor, data: list[Any]) -> Array:
         has_shape = rows.shape == (n, d)
     if not has_shape:
         raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
-    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is refused later
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite: `check_rows` refuses it
         return rows.reshape(n, d).astype(_DATATYPES[tensor.datatype], copy=False)
 
 
 def infer(published: PublishedModel, inference: Inference, limits: Limits) -> compute.Answer:
-    """Return the answer of /v1/project, and the reconstruction of the vectors if it is an output of the request.
+    """Return the answer of /v1/project, with a reconstruction if the request asks for one.
 
     Raises `RequestError`.
     """
@@ -232,18 +230,14 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> co
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
     projected = answer.projected
-    # `compute.project` always sets `projected`. It is tested for mypy, since other answers have None.
     if "reconstruction" in inference.outputs and projected is not None:
         answer.fields["reconstruction"] = compute.reconstruct_projected(projected)
     return answer
 
 
 def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model: str) -> Response:
-    """Return the response: JSON that describes all outputs, followed by the numbers of binary outputs as bytes.
-
-    The outputs are in the order of the request. The numbers of an output that is not binary are in the JSON.
-    """
-    tensors: list[dict[str, Any]] = []  # descriptions of the outputs
+    """Return the response: JSON that describes all outputs, followed by the binary ones."""
+    tensors: list[dict[str, Any]] = []
     binary_parts: list[bytes | memoryview] = []
     for name, as_bytes in inference.outputs.items():
         array = answer.fields[name]
@@ -267,6 +261,6 @@ def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model
 
 def _view_bytes(array: Array) -> bytes | memoryview:
     """Return the numbers of an array as little-endian bytes."""
-    if array.size == 0:  # a memoryview of no numbers cannot be cast to bytes
+    if array.size == 0:  # an empty memoryview cannot be cast
         return b""
     return array.astype("<f8", copy=False).data.cast("B")

@@ -50,13 +50,13 @@ class PageFiles(StaticFiles):
     """The files of the pages, with headers for browsers."""
 
     async def page(self, name: str, request: Request) -> Response:
-        """Return a page. Its links are relative (`page/…`), so it also works behind a path prefix."""
+        """Return a page. Its relative links (`page/…`) also work behind a path prefix."""
         return await self.get_response(name, request.scope)
 
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """Return the response with a file, or 304 if the client has it already. Add the headers of the pages."""
+        """Return a file with the headers of the pages, or 304 if the client has it already."""
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers.update(PAGE_HEADERS)
         return response
@@ -66,7 +66,7 @@ class HistoryReader:
     """Reads the metrics of every version of a topic, and the file of each version at most once."""
 
     def __init__(self, models: Models, closed_event: threading.Event | None = None) -> None:
-        """When `closed_event` is set, the reader stops reading files. Several readers may share the event."""
+        """When `closed_event` is set, the reader stops reading files."""
         self.closed_event = closed_event or threading.Event()
         self._models = models
         self._metrics: dict[int, Metrics | None] = {}  # by version; None if its file cannot be read
@@ -89,41 +89,38 @@ class HistoryReader:
     def read_after(self, after: int) -> list[Metrics]:
         """Return the metrics of each readable version above `after`, in ascending order.
 
-        If a version has the same settings as the version before it, its `settings` are None, so that a long history
-        does not repeat them. The method may read many files, so call it from one thread at a time, and not from the
-        event loop. Raises `StoreError`. The metrics that were read before the error stay cached.
+        `settings` that repeat those of the version before are None. Call it from one thread at a time.
         """
         versions = self._models.versions()
-        for deleted in set(self._metrics).difference(versions):  # the store does not list it any more
+        for deleted in set(self._metrics).difference(versions):
             del self._metrics[deleted]
         for version in versions:
-            # At shutdown, `closed_event` is set. The unread versions are then left out, so that the request ends soon.
+            # At shutdown, unread versions are left out.
             if version > after and version not in self._metrics and not self.closed_event.is_set():
-                self._read(version)  # caches the metrics of the version
+                self._read(version)
         history: list[Metrics] = []
-        last_settings = None  # of the version before, also if that version is not returned
+        settings_before = None
         for version in versions:
             metrics = self._metrics.get(version)
             if metrics is None:
                 continue
             if version > after:
-                is_repeated = metrics["settings"] == last_settings
+                is_repeated = metrics["settings"] == settings_before
                 history.append({**metrics, "settings": None} if is_repeated else metrics)
-            last_settings = metrics["settings"]
+            settings_before = metrics["settings"]
         return history
 
     def _read(self, version: int) -> None:
-        """Read a version and cache its metrics. If its file cannot be read, cache None for it."""
+        """Read a version and cache its metrics, or None if its file cannot be read."""
         try:
             self.add(self._models.load(version))
-        except FileNotFoundError:  # it was deleted since it was listed
+        except FileNotFoundError:  # deleted since the listing
             return
-        except StoreBusyError:  # the store fails, and not only this file
+        except StoreBusyError:  # the store fails, not only this file
             raise
         except (DamagedFileError, EarlierFormatError, StoreError) as error:
-            # This is a debug message, since the model cache logs the same as an error.
             log.debug("model not in history", version=version, error=str(error))
-            self._metrics.setdefault(version, None)  # unless another thread has added the model meanwhile
+            self._metrics.setdefault(version, None)  # another thread may have added it
 
 
 class PageEndpoints:
@@ -137,12 +134,11 @@ class PageEndpoints:
 
         @lru_cache(_MAX_OTHER_HISTORIES)
         def open_history(topic: str) -> HistoryReader:
-            """Return a reader for another topic in the store. It stops reading when `history` does."""
+            """Return a reader for another topic, which stops reading when `history` does."""
             return HistoryReader(Models(store, topic), closed_event=history.closed_event)
 
         self._open_history = open_history
-        # Of each of these requests, only one runs at a time, in a thread. So a slow store, or copies of all recent
-        # vectors, do not take threads and memory from other requests.
+        # Each kind of request takes one thread at most, even if the store is slow.
         self._history_limiter = anyio.CapacityLimiter(1)
         self._recent_limiter = anyio.CapacityLimiter(1)
         self._statuses_limiter = anyio.CapacityLimiter(1)
@@ -174,9 +170,9 @@ class PageEndpoints:
             "pins": self._engine.models.pins if is_served else {},
             "drifts": self._engine.models.drifts if is_served else {},
         }
-        if after is None:  # this is the page's first request: it needs the topics to choose from
+        if after is None:  # the page's first request
             topics = await anyio.to_thread.run_sync(list_topics, self._store, "models", limiter=self._history_limiter)
-            content["topics"] = list(dict.fromkeys([served_topic, *topics]))  # each topic once
+            content["topics"] = list(dict.fromkeys([served_topic, *topics]))
         return json_response(content, headers=version_header(version))
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
@@ -189,7 +185,7 @@ class PageEndpoints:
 
     async def model(self, topic: Annotated[str, Query(pattern=TOPIC_NAME)], version: VersionNumber) -> Response:
         """`/v1/model` of any topic in the store; read each time."""
-        models = ModelCache(Models(self._store, topic))  # a new one: this sidecar keeps no models of other topics
+        models = ModelCache(Models(self._store, topic))
         published = await anyio.to_thread.run_sync(models.get, version, limiter=self._history_limiter)
         return answer_response(compute.describe_model(published, drift={}))
 
@@ -216,6 +212,7 @@ class PageEndpoints:
         for status in statuses:
             age_s = now - status.updated_at
             if age_s <= OUTDATED_AFTER_S:
-                # By another machine's clock, the report may be from the future.
-                reports.append({**status.model_dump(), "silent_s": max(0.0, age_s)})
+                reports.append(
+                    {**status.model_dump(), "silent_s": max(0.0, age_s)}
+                )  # the clocks of two machines may differ
         return json_response({"now": now, "workers": reports})

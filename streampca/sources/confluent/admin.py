@@ -20,20 +20,16 @@ class ConfluentAdmin(ConfluentConnection):
         return [(node.id_string, node.host, node.port) for node in cluster.nodes]
 
     def log_bounds(self) -> dict[int, tuple[int, int]]:
-        """Return the earliest offset and the high watermark of each partition.
-
-        librdkafka reports no error if a partition's leader does not answer: the offset is then negative.
-        """
+        """Return the earliest offset and the high watermark of each partition."""
         tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().partitions]
         spec: Any = OffsetSpec  # it has no types
-        # Both requests are sent before we wait for the first answer.
         earliest_requests = self._admin.list_offsets(dict.fromkeys(tps, spec.earliest()), request_timeout=_ANSWER_S)
         latest_requests = self._admin.list_offsets(dict.fromkeys(tps, spec.latest()), request_timeout=_ANSWER_S)
         log_bounds = {}
         for tp in tps:
             earliest = self._require_answer(earliest_requests[tp]).offset
             high_watermark = self._require_answer(latest_requests[tp]).offset
-            if min(earliest, high_watermark) < 0:
+            if min(earliest, high_watermark) < 0:  # librdkafka reports no error
                 raise self.broker_errors.unreachable_error(f"the leader of partition {tp.partition} does not answer")
             log_bounds[tp.partition] = (earliest, high_watermark)
         return log_bounds

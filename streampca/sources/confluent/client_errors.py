@@ -9,7 +9,7 @@ from streampca.sources.broker_errors import RETRIABLE_CODES
 
 
 def _error_text(code: int) -> str:
-    """Return librdkafka's text for an error code. Errors with another code may have it as a part of their text."""
+    """Return librdkafka's text for an error code."""
     return str(KafkaError(code).str())
 
 
@@ -38,26 +38,23 @@ _TEMPORARY = RETRIABLE_CODES | {
 
 
 def is_from_broker(error: KafkaError) -> bool:
-    """Return whether a broker has sent the error; librdkafka's own codes are negative."""
+    """Return whether a broker has sent the error."""
     return bool(error.code() > 0)
 
 
 def is_final(error: KafkaError) -> bool:
-    """Return whether waiting cannot fix an error.
-
-    An unknown error of a broker counts as final, an unknown error of librdkafka itself as temporary.
-    """
+    """Return whether waiting cannot fix an error."""
     code = error.code()
     if is_from_broker(error):
         return code not in _TEMPORARY
-    # An interrupted login has the code of a refused login, _AUTHENTICATION. Only the text differs.
+    # An interrupted login has the code of a refused login.
     is_interrupted_login = any(text in error.str() for text in _LOGIN_INTERRUPTED)
     return code in _FINAL and not is_interrupted_login
 
 
 def protocol_code(error: KafkaError) -> int:
     """Return the error's code in Kafka's protocol; if it has none, librdkafka's own code, which is negative."""
-    if _FENCED in error.str():  # librdkafka's own code for a fenced member is _FATAL: only the text names the cause
+    if _FENCED in error.str():  # its code is only _FATAL
         return KafkaError.FENCED_INSTANCE_ID
     code = error.code()
     return _PROTOCOL_CODES.get(code, code)

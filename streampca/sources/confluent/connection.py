@@ -45,7 +45,10 @@ log = structlog.get_logger()
 
 
 class ConfluentConnection(ClientConnection):
-    """See `streampca.sources.client_connection.ClientConnection`. It has an admin client of its own."""
+    """See `streampca.sources.client_connection.ClientConnection`. It has an admin client of its own.
+
+    A client without answers is replaced: see "Hangs in librdkafka" in docs/kafka.md.
+    """
 
     connected = True
     _other_broker_answers = False  # whether a broker has answered after the broker that was asked for the topic had not
@@ -54,12 +57,10 @@ class ConfluentConnection(ClientConnection):
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
         super().__init__(settings, topic)
         self._tokens = create_tokens(settings)
-        # Errors that the admin client has reported since `_handle_errors` was called last.
-        self._errors: deque[KafkaError] = deque(maxlen=100)
+        self._errors: deque[KafkaError] = deque(maxlen=100)  # not handled yet
         self._options = connection_options(settings) | {"error_cb": self._errors.append}
-        self._open()  # creates the admin client
-        # When `watch` asks for the topic next, without waiting for the answer; by time.monotonic.
-        self._next_request_at = 0.0
+        self._open()
+        self._next_request_at = 0.0  # by time.monotonic
 
     def start(self) -> Self:
         """Wait for the first answer. Raises `SourceError`, also if the topic is missing."""
@@ -73,15 +74,14 @@ class ConfluentConnection(ClientConnection):
         self._background_request: Future[Any] | None = None
 
     def should_replace(self, answered_at: float, silent_s: float) -> bool:
-        """Return whether to replace a client that got its last answer at `answered_at`, more than `silent_s` ago.
+        """Return whether to replace a client that got its last answer more than `silent_s` ago.
 
-        A client may lose all brokers and not find them again (docs/kafka.md). While no token can be obtained, a client
-        is not replaced: a new one would need a token, too. Raises `SourceError` if the token server refuses the login.
+        Raises `SourceError` if the token server refuses the login.
         """
         if time.monotonic() - answered_at <= silent_s:
             return False
         try:
-            create_tokens(self._settings)  # only to see whether a login that needs a token can get one
+            create_tokens(self._settings)  # without a token, a new client is of no use
         except NoBrokerError:
             return False
         return True
@@ -99,7 +99,7 @@ class ConfluentConnection(ClientConnection):
         self._replace_if_silent()
         self._handle_errors()
         if self._background_request is not None and self._background_request.done():
-            with contextlib.suppress(KafkaException):  # a later request may succeed
+            with contextlib.suppress(KafkaException):
                 self._last_description = self._read_description(self._background_request)
             self._background_request = None
         if self._background_request is None and time.monotonic() >= self._next_request_at:
@@ -109,10 +109,9 @@ class ConfluentConnection(ClientConnection):
 
     def topic_configs(self) -> dict[str, str]:
         """Ask for the topic's options, also those with default values; {} if a broker does not tell them."""
-        self._replace_if_silent()  # an admin client that brokers have not answered for long
+        self._replace_if_silent()
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         try:
-            # The timeout is short, as most callers are about to start.
             request = self._admin.describe_configs([resource], request_timeout=_START_S)[resource]
             configs = self._wait_for_answer(request)
         except KafkaException:
@@ -131,11 +130,7 @@ class ConfluentConnection(ClientConnection):
         return is_stable and all(tp.topic != self._topic for tp in assigned_tps)
 
     def must_raise(self, error: KafkaError) -> bool:
-        """Return whether to raise an error of the client, since waiting cannot fix it.
-
-        A refused login with a token is not raised in two cases, since the client logs in again: the token may have
-        expired, or a broker refuses two logins within a second, whatever their tokens.
-        """
+        """Return whether to raise an error of the client, since waiting cannot fix it."""
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             next_login_may_succeed = self._tokens.may_be_expired or SECOND_LOGIN_TOO_SOON in error.str()
             if next_login_may_succeed:
@@ -143,24 +138,17 @@ class ConfluentConnection(ClientConnection):
         return is_final(error)
 
     def source_error(self, error: KafkaError, *, has_key: bool = True) -> SourceError:
-        """Return our error for an error of the client that waiting cannot fix.
-
-        `has_key` is False if the error refuses a record without a key.
-        """
+        """Return our error for an error of the client. `has_key` says whether the refused record has a key."""
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             try:
                 self._tokens.current()
             except SourceError as token_error:
-                return token_error  # it says more: librdkafka only knows that our callback has failed
-        # Kafka's code of the error. If Kafka has none for it, this is librdkafka's own code, which is negative.
+                return token_error
         code = protocol_code(error)
         return self.broker_errors.explain(code, one_line(error.str()), all_have_keys=has_key)
 
     def offsets_error(self, asked_for: str, error: KafkaError) -> Exception:
-        """Return our error for a failed request for offsets; `asked_for` says which.
-
-        If waiting cannot fix the error, it is a `SourceError`; else it is a `TimeoutError`.
-        """
+        """Return our error for a failed request for offsets: a `TimeoutError` if waiting may help."""
         if self.must_raise(error):
             return self.source_error(error)
         return TimeoutError(f"{asked_for} are not known: {error.str()}")
@@ -175,20 +163,18 @@ class ConfluentConnection(ClientConnection):
         return requests[self._topic]
 
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
-        """Ask a broker for the topic. If the client meanwhile reports an error that waiting cannot fix, raise it.
+        """Ask a broker for the topic; if the client meanwhile reports a final error, raise it.
 
-        Raises `TimeoutError` if the request ends without an answer: the caller may ask again.
+        Raises `TimeoutError` after a part of `timeout_s`, so that the caller can ask again.
         """
-        self._replace_if_silent()  # an admin client that brokers have not answered for long
-        # The broker that gets the request may be away. So the request takes only a part of `timeout_s`, and the caller
-        # has time to ask again.
+        self._replace_if_silent()
         request_timeout_s = max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S)
         request = self._request_topic(request_timeout_s)
         has_ended = False
-        while not has_ended:  # librdkafka ends the request after `request_timeout_s`
+        while not has_ended:
             has_ended = bool(wait([request], _CHECK_S).done)
-            final_error = self._handle_errors()  # of the errors reported so far: the last that waiting cannot fix
-            if final_error is not None:  # if the login is refused, no answer will come
+            final_error = self._handle_errors()
+            if final_error is not None:
                 raise self.source_error(final_error)
         try:
             return self._read_description(request)
@@ -202,8 +188,7 @@ class ConfluentConnection(ClientConnection):
     def _look_for_another_controller(self) -> None:
         """Ask any broker to list the topic, and note whether a broker answers.
 
-        librdkafka asks only the controller to describe a topic, even if the controller cannot be reached. Each answer
-        of a broker names a random broker as the controller, so librdkafka may ask another broker from now on.
+        The answer may name another controller, which librdkafka then asks for topics.
         """
         try:
             self._admin.list_topics(self._topic, timeout=_ANY_ANSWER_S)
@@ -228,16 +213,12 @@ class ConfluentConnection(ClientConnection):
         return answer
 
     def _require_answer(self, request: "Future[Any]") -> Any:
-        """Wait for the answer to a request.
-
-        Raises `NoBrokerError` if the request fails and a later one may succeed, and another `SourceError` if not.
-        """
+        """Wait for the answer to a request. Raises `NoBrokerError` if a later request may succeed, or `SourceError`."""
         try:
             return self._wait_for_answer(request)
         except KafkaException as exception:
             error = exception.args[0]
-            # `must_raise` is false for a missing topic, since a broker may not know a new topic yet. But here the topic
-            # was deleted, since the caller has found it before.
+            # The caller has found the topic before: if it is missing now, it was deleted.
             is_topic_missing = protocol_code(error) in UNKNOWN_TOPIC_CODES
             if is_topic_missing or self.must_raise(error):
                 raise self.source_error(error) from None
@@ -247,7 +228,7 @@ class ConfluentConnection(ClientConnection):
         """Wait for the answer to a request for the topic, and return the topic. Raises `KafkaException`."""
         answer = self._wait_for_answer(request)
         in_sync = {partition.id: len(partition.isr) if partition.leader else 0 for partition in answer.partitions}
-        operations = answer.authorized_operations  # empty if the broker does not tell them
+        operations = answer.authorized_operations  # empty if unknown
         return TopicDescription(
             id=format_topic_id(answer.topic_id),
             in_sync=in_sync,
@@ -255,8 +236,8 @@ class ConfluentConnection(ClientConnection):
         )
 
     def _handle_errors(self) -> KafkaError | None:
-        """Note the errors that the admin client has reported. Return the last one that waiting cannot fix, if any."""
-        self._admin.poll(0)  # the client adds its new errors to `_errors`
+        """Note the errors that the admin client has reported. Return the last one that waiting cannot fix."""
+        self._admin.poll(0)  # adds new errors to `_errors`
         final_error = None
         while self._errors:
             error = self._errors.popleft()
@@ -270,9 +251,6 @@ class ConfluentConnection(ClientConnection):
 
 
 def format_topic_id(topic_id: Uuid) -> str:
-    """Return a topic's id as Kafka's own tools print it: in the URL-safe alphabet of base64, unlike librdkafka.
-
-    Without an id, return "".
-    """
+    """Return a topic's id as Kafka's own tools print it, in URL-safe base64; "" without an id."""
     text = str(topic_id).translate(_URL_SAFE)
     return "" if text == _NO_ID else text

@@ -16,7 +16,7 @@ from streampca.sources.oauth_tokens import create_tokens
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Return the options of every client. Raises `SourceError` if the login needs a token and gets none."""
+    """Return the options of every client. Raises `SourceError` if the login gets no token."""
     tokens = create_tokens(settings)
     login: dict[str, Any] = {
         "sasl.mechanism": settings.sasl_mechanism,
@@ -27,7 +27,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl.key.location": settings.ssl_keyfile and str(settings.ssl_keyfile),
         "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
     }
-    if tokens is not None:  # a token takes the place of user name and password
+    if tokens is not None:
         login |= {
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.username": None,
@@ -50,7 +50,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     """Return the options of the consumer."""
     intervals = choose_intervals(settings)
-    optional = {}  # librdkafka does not take None
+    optional = {}
     if settings.group_instance_id is not None:
         optional["group.instance.id"] = settings.group_instance_id
     if settings.rack is not None:
@@ -58,28 +58,21 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     return {
         **connection_options(settings),
         **optional,
-        "group.id": settings.group or "streampca",  # librdkafka demands one, also of a reader without a group
+        "group.id": settings.group or "streampca",  # librdkafka demands one
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        # If a position is out of range, the client reports this, and does not jump to another offset. Our `poll` then
-        # returns an event.
         "auto.offset.reset": "error",
-        # The client reports when it has read a partition to its end. Otherwise no position would move past the offsets
-        # of transaction markers and aborted records, which have no record.
-        "enable.partition.eof": True,
+        "enable.partition.eof": True,  # so that positions move past aborted records
         "isolation.level": "read_committed",
         "check.crcs": True,
         "max.poll.interval.ms": intervals.longest_poll_ms,
         "session.timeout.ms": intervals.session_ms,
         "heartbeat.interval.ms": intervals.heartbeat_ms,
-        # Every rebalance revokes all partitions and assigns all, as with kafka-python: both clients can share a group.
-        "partition.assignment.strategy": "range",
+        "partition.assignment.strategy": "range",  # as with kafka-python, which may be in the same group
         "max.partition.fetch.bytes": FETCH_BYTES,
         "fetch.max.bytes": FETCH_BYTES_OF_ALL,
-        # librdkafka fetches while its queue of fetched records is below this limit, so the last fetch may exceed it.
-        # The queue gets one half of `IN_FLIGHT_MIB`; records that we have taken from it get the other half.
-        "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,
-        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default, fetching pauses for a second
+        "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,  # see `in_flight_limit_bytes`
+        "fetch.queue.backoff.ms": 10,  # how long fetching pauses when the queue is full
     }
 
 

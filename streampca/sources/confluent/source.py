@@ -48,53 +48,46 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS  # that one poll returns
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        # `_rebalances` holds events that `poll` has not returned yet. For each `Assigned` among them, this deque holds
-        # the member's id and the generation of the group, as the client gives them.
-        self._memberships: deque[Any] = deque()
+        self._memberships: deque[Any] = deque()  # one for each `Assigned` in `_rebalances`
         self._group = settings.group  # "": no group
         self._has_joined = False
         self._has_subscribed = False
-        if not self._group:  # then this source reads all partitions from the start
+        if not self._group:
             self._assigned = self._connection.partitions()
-        self._is_revoking = False  # whether the group waits until the worker has handled a revocation
+        self._is_revoking = False  # until the worker has handled a revocation
         self._member_id = ""  # at the last assignment
-        # When to ask next, by time.monotonic: the client for the member's id, brokers whether anybody reads the topic.
-        self._next_member_check_at = 0.0
+        self._next_member_check_at = 0.0  # by time.monotonic
         self._next_group_check_at = 0.0
-        self._errors: list[KafkaError] = []  # that the client has reported since the last call of `_raise_final_errors`
-        self._ends_reached: dict[int, int] = {}  # partition → its end, if the last fetch has reached the end
+        self._errors: list[KafkaError] = []  # not handled yet
+        self._ends_reached: dict[int, int] = {}  # of partitions that the last fetch has read to their end
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
         self._consumer = create(Consumer, consumer_options(settings) | callbacks)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         """Return new records by partition; none if a rebalance has begun. The first call joins the group."""
-        # A member without partitions is usual in a group with more members than partitions. But perhaps nobody has any.
         has_no_partition = self._has_joined and not self._assigned
         if has_no_partition:
             self._rejoin_if_nobody_reads()
-        if self._group and not self._has_subscribed:
-            # `subscribe` joins the group at once, and then a rebalance waits until we poll. So we subscribe only now.
+        if self._group and not self._has_subscribed:  # not earlier: the group waits for a member's polls
             self._subscribe()
             self._has_subscribed = True
-        if self._is_revoking:  # the caller polls again, so it has handled the revocation
+        if self._is_revoking:  # the caller has handled the revocation
             self._is_revoking = False
             self._consumer.unassign()
         messages = self._consume(timeout_s)
-        if self._rebalances:  # a rebalance has begun in `_consume`
+        if self._rebalances:
             return {}
-        # A message with an error is not a record: it reports an error, or that a partition was read to its end.
         error_messages = [message for message in messages if message.error()]
         if error_messages:
             messages = [message for message in messages if not message.error()]
         self._ends_reached = self._note_errors_and_find_ends(error_messages)
-        self._raise_final_errors()  # raises `SourceError` if waiting cannot fix an error that the client has reported
+        self._raise_final_errors()
         return _group_by_partition(messages)
 
     def _rejoin_if_nobody_reads(self) -> None:
-        """If nobody in the group reads the topic, although this user may read it, join the group again.
+        """If nobody in the group reads the topic, although this user may, join the group again.
 
-        Fault of librdkafka: if the group's leader may not read the topic for a moment, it assigns no partition to
-        anybody, and does not assign again. We ask the brokers every ten seconds.
+        A leader that briefly lacks the right to read assigns no partition, and does not assign again.
         """
         now = time.monotonic()
         if now < self._next_group_check_at:
@@ -104,10 +97,7 @@ class ConfluentSource(ClientSource):
             self._subscribe()
 
     def _may_read(self) -> bool:
-        """Ask a broker whether this user may read the topic.
-
-        The answer also tells the client the topic's partitions, which it must know to assign them after a new join.
-        """
+        """Ask a broker whether this user may read the topic. The client also learns the topic's partitions."""
         try:
             topics = self._consumer.list_topics(self._topic, timeout=_OFFSETS_TIMEOUT_S).topics
         except KafkaException:
@@ -115,20 +105,18 @@ class ConfluentSource(ClientSource):
         return topics[self._topic].error is None
 
     def _subscribe(self) -> None:
-        """Join the group. If this member leads the group already, it then assigns the partitions again."""
+        """Join the group, so that its leader assigns the partitions."""
         self._consumer.subscribe([self._topic], self._on_assign, self._on_revoke, self._on_lost)
 
     def _fetched_to(self, partition: int) -> Reached:
-        # The client tells only at the end of a partition which offset it will fetch next.
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
         return Reached(next=self._ends_reached.get(partition, UNKNOWN), end=end)
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
-        return self._memberships.popleft()  # `_on_assign` has stopped fetching
+        return self._memberships.popleft()
 
     def _is_member(self) -> bool:
-        # If the group removes a member that has no partitions, librdkafka does not call `_on_lost`. But the client
-        # joins again and gets another member id, by which we notice it.
+        # For a member without partitions, librdkafka does not call `_on_lost`: only the member's id changes.
         now = time.monotonic()
         if self._has_joined and now >= self._next_member_check_at:
             self._next_member_check_at = now + _CHECK_MEMBER_EVERY_S
@@ -140,14 +128,10 @@ class ConfluentSource(ClientSource):
 
     def convert_offsets(self, offsets: Mapping[int, Committed]) -> list[TopicPartition]:
         """Return offsets in the form in which the client commits them."""
-        # `committed` is a pair: an offset and its metadata.
         return [TopicPartition(self._topic, partition, *committed) for partition, committed in offsets.items()]
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Ask for the group's committed offsets of these partitions; a partition without one is left out.
-
-        Raises `TimeoutError` if a later request may succeed, otherwise `SourceError`.
-        """
+        """Ask for the group's committed offsets of these partitions; a partition without one is left out."""
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
         try:
             answer = self._consumer.committed(tps, timeout=_OFFSETS_TIMEOUT_S) if tps else []
@@ -163,7 +147,7 @@ class ConfluentSource(ClientSource):
         return committed
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        """Ask for the offset of each partition's first record at or after this time; the end if there is none."""
+        """Ask for the offset of each partition's first record at or after this time, or its end."""
         offsets = {}
         found: list[TopicPartition] = []
         try:
@@ -178,15 +162,14 @@ class ConfluentSource(ClientSource):
         except KafkaException as error:
             raise self._connection.offsets_error("the offsets", error.args[0]) from None
         for tp in found:
-            is_found = tp.offset >= 0  # otherwise all records have earlier timestamps
+            is_found = tp.offset >= 0
             if is_found:
                 offsets[tp.partition] = tp.offset
         return offsets
 
     def _leave(self) -> None:
         """Leave the group, and close the consumer, within some seconds."""
-        # `close` has no timeout, and takes long while brokers are away. So a thread calls it, and we wait for the
-        # thread only for a moment.
+        # `close` has no timeout, so a thread calls it.
         closing = threading.Thread(target=self._consumer.close, name="closing", daemon=True)
         closing.start()
         closing.join(_CLOSE_TIMEOUT_S)
@@ -203,7 +186,7 @@ class ConfluentSource(ClientSource):
                 if left_s <= 0:
                     break
                 messages = self._consumer.consume(1, min(left_s, _LONGEST_WAIT_S))
-                if messages:  # the first one has come: take those that have come with it
+                if messages:
                     messages += self._consumer.consume(self._max_records - 1, 0)
         except KafkaException as error:
             self._errors.append(error.args[0])
@@ -218,9 +201,7 @@ class ConfluentSource(ClientSource):
 
     def _assign_read_partitions(self) -> None:
         """Let the client fetch all partitions that are being read, each from its position, and no others."""
-        if self._rebalances:
-            # A rebalance has begun, so the partitions in `_positions` are not to be read any more. The next poll
-            # returns its event.
+        if self._rebalances:  # the positions are of the assignment before
             return
         tps = []
         for partition in self._positions.by_partition:
@@ -228,27 +209,21 @@ class ConfluentSource(ClientSource):
         self._consumer.assign(tps)
 
     def _note_errors_and_find_ends(self, messages: Iterable[Any]) -> dict[int, int]:
-        """Note the errors and the positions out of range that the client reports by messages with an error.
-
-        Return the end of each partition that was read to its end: the client reports this by such a message, too.
-        """
+        """Note the errors in these messages. Return the end of each partition that was read to its end."""
         ends: dict[int, int] = {}
         for message in messages:
             error = message.error()
             code = error.code()
             partition = message.partition()
-            if code == KafkaError._PARTITION_EOF:  # the partition was read to its end
+            if code == KafkaError._PARTITION_EOF:
                 ends[partition] = message.offset()
-            elif code == KafkaError._AUTO_OFFSET_RESET:  # the log does not have the offset
-                # Only the text of the error says why: librdkafka gives the code of its reaction, not of the cause.
-                if _TRUNCATION in error.str():
+            elif code == KafkaError._AUTO_OFFSET_RESET:
+                if _TRUNCATION in error.str():  # only the text names the cause
                     self._positions.mark_cut(partition)
                 else:
                     self._positions.mark_out_of_range(partition)
             elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._group:
-                # librdkafka demands a group id in its options also of a reader without a group, and asks brokers about
-                # this group. The user need not have the right to use it.
-                pass
+                pass  # without a group, `group.id` is only a placeholder
             else:
                 self._errors.append(error)
         return ends
@@ -256,7 +231,7 @@ class ConfluentSource(ClientSource):
     def _raise_final_errors(self) -> None:
         """Raise `SourceError` if the client has reported an error that waiting cannot fix; log all others."""
         errors = list(self._errors)
-        self._errors.clear()  # the client keeps and fills this list, so it is not replaced by a new one
+        self._errors.clear()  # the client appends to this list
         for error in errors:
             self._connection.last_failure = one_line(error.str())
             log.debug("client error, retrying", error=self._connection.last_failure)
@@ -264,23 +239,21 @@ class ConfluentSource(ClientSource):
                 raise self._connection.source_error(error)
 
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
-        """Ask brokers for the earliest offset and the end of a partition; None if no broker answers."""
         try:
             tp = TopicPartition(self._topic, partition)
             earliest, end = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_TIMEOUT_S)
-        except KafkaException as error:  # most likely the broker is away
+        except KafkaException as error:
             self._errors.append(error.args[0])
             return None
         return earliest, end
 
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         """Let the next `poll` return `Assigned`. The client calls this when the group assigns partitions."""
-        consumer.assign([])  # so nothing is fetched before `seek`
+        consumer.assign([])  # nothing is fetched before `seek`
         self._has_joined = True
         self._member_id = self._consumer.memberid()
-        # The group's leader has just assigned, so `_rejoin_if_nobody_reads` need not ask brokers for some seconds.
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
-        if assigned:  # otherwise `_add_rebalance` adds no event, which would need a membership
+        if assigned:
             self._memberships.append(consumer.consumer_group_metadata())
         self._add_rebalance(Assigned, assigned)
 
@@ -288,29 +261,23 @@ class ConfluentSource(ClientSource):
         """Let the next `poll` return `Revoked`. The client calls this when the group revokes partitions."""
         self._has_joined = False
         if not self._closed:
-            # Fetch nothing more, but do not end the revocation: the group waits until `unassign` is called. `_fetch`
-            # calls it when the worker has handled the event. If this callback called neither `assign` nor `unassign`,
-            # librdkafka would call `unassign` now.
+            # The revocation lasts until `_fetch` calls `unassign`.
             consumer.assign([])
             self._is_revoking = True
             self._add_rebalance(Revoked, revoked)
 
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
-        """If the partitions have no event `Revoked` yet, let the next `poll` return `Lost`.
-
-        The client calls this when the group has removed this member.
-        """
+        """Let the next `poll` return `Lost`. The client calls this when the group has removed this member."""
         self._has_joined = False
-        if not self._is_revoking:  # otherwise the worker may be handling the event `Revoked`
+        if not self._is_revoking:  # otherwise an event `Revoked` was added
             self._add_rebalance(Lost, lost)
-        self._is_revoking = False  # the group does not wait for this member any more
+        self._is_revoking = False
 
 
 def _read_metadata(partition: TopicPartition) -> str:
     """Return the metadata of a committed offset; "" if the metadata is not text.
 
-    confluent-kafka reads metadata up to the next zero byte. If another client has committed metadata without a zero
-    byte, confluent-kafka reads past the end of the metadata, where any bytes may follow.
+    Without a zero byte at its end, confluent-kafka also reads the bytes behind it.
     """
     try:
         return partition.metadata or ""
@@ -319,10 +286,7 @@ def _read_metadata(partition: TopicPartition) -> str:
 
 
 def _group_by_partition(messages: Iterable[Message]) -> dict[int, ConfluentBatch]:
-    """Return the batch of each partition.
-
-    `groupby` is an optimisation: most messages come in long runs of the same partition.
-    """
+    """Return the batch of each partition. `groupby` is an optimisation, since messages come in long runs."""
     grouped: dict[Any, list[Message]] = {}
     for partition, run in groupby(messages, Message.partition):
         grouped.setdefault(partition, []).extend(run)

@@ -45,22 +45,18 @@ class ConfluentTransactions(ClientTransactions):
 
     def _start_producer(self) -> None:
         """Create a producer, and let it end what earlier producers with its transactional id have left open."""
-        limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))  # 2**31: no limit is known
-        # After a batch was too large, `_next_batch_bytes` is smaller than for the producer before.
+        limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))
         self.batch_bytes = min(self._next_batch_bytes, limit_of_topic)
         options = {
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
-            # After several batches that were too large, `batch_bytes` is 0, so that each record is a batch. librdkafka
-            # refuses 0, but with 1 byte, too, each record is a batch.
-            "batch.size": max(self.batch_bytes, 1),
+            "batch.size": max(self.batch_bytes, 1),  # librdkafka refuses 0
             "linger.ms": 5,
-            "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
+            "partitioner": "murmur2_random",  # as other clients
             "on_delivery": self._on_delivery,
             "delivery.report.only.error": True,
-            # With librdkafka's default, a commit may never end after an outage: it waits for a broker that the client
-            # has given up (docs/kafka.md).
+            # With the default, a commit may never end: see "Hangs in librdkafka" in docs/kafka.md.
             "metadata.recovery.strategy": "none",
         }
         self._producer = create(Producer, connection_options(self._settings) | options)
@@ -73,20 +69,17 @@ class ConfluentTransactions(ClientTransactions):
             partition_number = _BY_KEY if partition is None else partition
             if timestamp < 0:
                 time_ms = _TIME_OF_SENDING
-            elif timestamp == 0:  # librdkafka would take 0 for the time of sending
+            elif timestamp == 0:
                 time_ms = _JUST_AFTER_1970
             else:
                 time_ms = timestamp
-            on_delivery = None  # then the client calls the producer's option `on_delivery`
-            # After a batch was too large, `_has_smaller_batches` is true. From then on, a failure tells the size of its
-            # record, so that `_find_too_large_error` finds a record that is too large by itself. Before, measuring each
-            # record would only cost time.
-            if self._has_smaller_batches:
+            on_delivery = None  # then the producer calls its option `on_delivery`
+            if self._has_smaller_batches:  # measuring each record takes time
                 on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
             try:
-                # All arguments are positional, which is an optimisation: with keywords, the call takes 50 % longer.
+                # Positional arguments are an optimisation: the call takes a third less time.
                 produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
-            except BufferError:  # the queue is full: wait until it is empty
+            except BufferError:  # the queue is full
                 left_in_queue = producer.flush(_FULL_QUEUE_TIMEOUT_S)
                 if left_in_queue:
                     self._drop_producer()
@@ -105,12 +98,10 @@ class ConfluentTransactions(ClientTransactions):
         producer.abort_transaction(ABORT_S)
 
     def _close_producer(self, producer: Producer) -> None:
-        """Throw away the records that are not sent, after noting which records of an open transaction were refused."""
+        """Note which records were refused, and throw away those that are not sent."""
         if self._is_transaction_open:
-            with contextlib.suppress(KafkaException):  # raised if another producer has fenced this one
-                # `poll` calls `_on_delivery`, which notes each record that was refused. In these notes,
-                # `_give_up_and_raise` looks for the cause of the failed transaction.
-                producer.poll(0)
+            with contextlib.suppress(KafkaException):  # another producer may have fenced this one
+                producer.poll(0)  # calls `_on_delivery`
         producer.purge()
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
@@ -118,7 +109,7 @@ class ConfluentTransactions(ClientTransactions):
         return protocol_code(kafka_error), one_line(kafka_error.str())
 
     def _on_delivery(self, error: KafkaError | None, message: Any, size: int = 0) -> None:
-        """Note that a record was not delivered. The client calls this; `size` is 0 if it is unknown."""
+        """Note a record that was not delivered. The client calls this; `size` is 0 if it is unknown."""
         if error is not None:
             has_key = message.key() is not None
             self._failures.append(Failure(KafkaException(error), message.topic(), size=size, has_key=has_key))
@@ -147,22 +138,18 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, _Record] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        # Dead letters that brokers refused because their timestamp was the time of sending. Each is noted by its number
-        # in `_unacknowledged`, with the timestamp of the rejected record.
-        self._to_resend: list[tuple[int, int]] = []
+        self._to_resend: list[tuple[int, int]] = []  # number of a dead letter, and its new timestamp
         self._silent_s = SILENT_S  # a producer without an acknowledgement for this long is replaced
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
         self._options = connection_options(self._settings) | {
-            "message.timeout.ms": 0,  # waits for an absent broker without limit
+            "message.timeout.ms": 0,  # no limit
             "message.max.bytes": REQUEST_BYTES,
             "batch.size": min(max(limit_of_topic, 1), _BATCH_BYTES),  # librdkafka refuses 0
-            _QUEUE_LIMIT: _QUEUE_KIB,  # of the records that wait in the client
+            _QUEUE_LIMIT: _QUEUE_KIB,
             "enable.idempotence": self._is_idempotent,
-            # One request at a time keeps the order. Without idempotence a retry may write a dead letter twice: its
-            # readers recognise the second one by the offset in its headers.
-            "max.in.flight.requests.per.connection": 1,
-            "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
+            "max.in.flight.requests.per.connection": 1,  # keeps the order
+            "partitioner": "murmur2_random",  # as other clients
             "error_cb": self._on_error,
         }
         self._open()
@@ -173,9 +160,7 @@ class ConfluentProducer(ClientProducer):
         self._answered_at = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
             self._enqueue(number, record)
-        # The records in `_to_resend` were unacknowledged, so they have just been enqueued, with the time of sending. If
-        # it is refused again, `_on_delivery` adds them to `_to_resend` again.
-        self._to_resend.clear()
+        self._to_resend.clear()  # these records were enqueued, too
 
     def produce(
         self,
@@ -186,7 +171,7 @@ class ConfluentProducer(ClientProducer):
     ) -> None:
         """Send a record without waiting for an answer, and keep it until it is acknowledged."""
         if not self._unacknowledged:
-            self._answered_at = time.monotonic()  # the producer's silence begins with the first record that waits
+            self._answered_at = time.monotonic()  # before, there was nothing to answer
         self._sent += 1
         record = _Record(
             value=value,
@@ -199,15 +184,12 @@ class ConfluentProducer(ClientProducer):
         self._enqueue(self._sent, record)
 
     def _enqueue(self, number: int, record: _Record) -> None:
-        """Add a record to the producer's queue. If the queue is full, wait until it has room.
-
-        Raises `SourceError` if the queue stays full, or the client refuses the record.
-        """
+        """Add a record to the producer's queue; if the queue is full, wait for room. Raises `SourceError`."""
         try:
             self._produce(number, record)
         except BufferError:  # the queue is full, or smaller than the record
             left_in_queue = self._producer.flush(self._full_queue_timeout_s)
-            if not left_in_queue:  # the queue is empty now, but may be too small for the record
+            if not left_in_queue:
                 self._enlarge_queue(record)
             try:
                 self._produce(number, record)
@@ -215,20 +197,14 @@ class ConfluentProducer(ClientProducer):
                 raise self._explain_full_queue() from None
 
     def _enlarge_queue(self, record: _Record) -> None:
-        """If a record is larger than the queue, replace the producer by one with a larger queue.
-
-        librdkafka cannot change the limit of a queue. The old queue is empty, so no record is lost.
-        """
+        """If a record is larger than the queue, which is empty, replace the producer by one with a larger queue."""
         needed_kib = record_size(record.value, record.key, list(record.headers)) // 1024 + 1
         if needed_kib > self._options[_QUEUE_LIMIT]:
             self._options[_QUEUE_LIMIT] = needed_kib
             self._producer = create(Producer, self._options)
 
     def _explain_full_queue(self) -> SourceError:
-        """Return the error of a queue that stays full: no broker answers, or brokers do not acknowledge its records.
-
-        Raises `SourceError` if the topic does not exist.
-        """
+        """Return the error of a queue that stays full. Raises `SourceError` if the topic does not exist."""
         try:
             self._connection.describe()
         except TimeoutError:
@@ -244,7 +220,7 @@ class ConfluentProducer(ClientProducer):
                 record.key,
                 record.partition,
                 partial(self._on_delivery, number),
-                None,  # the client has two parameters for the callback; this is the second
+                None,  # a second callback
                 record.time_ms,
                 list(record.headers),
             )
@@ -252,26 +228,20 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error.args[0]) from None
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait for acknowledgements, and return how many are missing. Replace a producer that gets none for long."""
-        # `poll` calls `_on_delivery` for each answer, and `_on_error`. Without an unacknowledged record, no answer will
-        # come, so the timeout is 0.
+        """Wait for acknowledgements, and return how many are missing. Replace a silent producer."""
         self._producer.poll(timeout_s if self._unacknowledged else 0)
         self._resend_with_own_times()
         if not self._connection.connected:
-            # No broker answers any client: a new producer would get no answer either.
-            self._answered_at = time.monotonic()
+            self._answered_at = time.monotonic()  # a new producer would get no answer either
         if self._unacknowledged and self._connection.should_replace(self._answered_at, self._silent_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
-            self._silent_s *= 2  # a large record may need longer to be sent
+            self._silent_s *= 2  # a large record may need longer
             self._producer.purge()
-            self._open()  # sends all unacknowledged records again
+            self._open()  # enqueues the records again
         return len(self._unacknowledged)
 
     def _resend_with_own_times(self) -> None:
-        """Send the dead letters in `_to_resend` again, each with the timestamp of its rejected record.
-
-        Brokers have refused them because their timestamp was the time of sending.
-        """
+        """Send the dead letters in `_to_resend` again, each with the timestamp of its rejected record."""
         while self._to_resend:
             number, time_ms = self._to_resend.pop()
             record = self._unacknowledged[number]._replace(time_ms=time_ms)
@@ -280,26 +250,21 @@ class ConfluentProducer(ClientProducer):
 
     def _on_error(self, error: KafkaError) -> None:
         if self._connection.must_raise(error):
-            raise self._connection.source_error(error)  # the producer's method that runs this callback raises it
+            raise self._connection.source_error(error)
 
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
-        """Handle a broker's answer to the record with this number. The client calls this within `poll` and `flush`.
-
-        A dead letter that is refused for the time of sending will be sent once more, with its record's own time. For
-        any other refusal, raises `SourceError`, which `poll` or `flush` passes on.
-        """
+        """Handle the answer to a record. The client calls this in `poll` and `flush`, which pass a `SourceError` on."""
         if error is None:
             del self._unacknowledged[number]
             self._answered_at = time.monotonic()
             self._silent_s = SILENT_S
             return
         record = self._unacknowledged[number]
-        # The timestamp of the rejected record; None if the refusal is not about the timestamp, or no header holds it.
         own_time_ms = self._find_own_time_to_send(error.code(), record.headers)
-        was_sent_twice = record.time_ms != _TIME_OF_SENDING  # only the second try sets the own time
+        was_sent_twice = record.time_ms != _TIME_OF_SENDING
         if was_sent_twice or own_time_ms is None:
             raise self._connection.source_error(error, has_key=record.key is not None)
-        if own_time_ms == 0:  # librdkafka would take 0 for `_TIME_OF_SENDING`
+        if own_time_ms == 0:
             own_time_ms = _JUST_AFTER_1970
         self._to_resend.append((number, own_time_ms))
 

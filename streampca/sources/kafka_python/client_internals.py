@@ -1,6 +1,6 @@
 """Functions that need private parts of kafka-python 3.0.12, since its public methods fail or are missing.
 
-See `patched_connections`.
+Most docstrings name the fault of kafka-python. See also `patched_connections`.
 """
 
 import contextlib
@@ -16,9 +16,7 @@ from streampca.sources.base import Committed
 def rejoin_group(consumer: KafkaConsumer) -> None:
     """Ask for a rebalance at the next poll.
 
-    Fault of kafka-python: if the partitions of the topic change, the client begins a rebalance. It forgets this
-    rebalance if its poll ends before the group answers, or if the partitions change back meanwhile. The member would
-    then have neither partitions nor heartbeats.
+    Fault of kafka-python: the client forgets a rebalance if its poll ends before the group answers.
     """
     consumer._coordinator.request_rejoin()
 
@@ -32,17 +30,15 @@ def raise_if_fenced(consumer: KafkaConsumer) -> None:
 def read_committed_offsets(
     consumer: KafkaConsumer, partitions: Iterable[TopicPartition], timeout_ms: int
 ) -> dict[int, Committed]:
-    """Ask for the group's committed offsets of partitions of one topic; a partition without one is left out.
+    """Ask in one request for the group's committed offsets of these partitions.
 
-    The public method `committed` sends a request for each partition; this request is for all partitions.
-
-    Fault of kafka-python: if a request for offsets has timed out, its answer is returned by the next call. We drop it.
+    Fault of kafka-python: after a timeout, the next call returns the old answer.
     """
-    consumer._coordinator._offset_fetch_futures.clear()
+    consumer._coordinator._offset_fetch_futures.clear()  # drops old answers
     offsets = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
     committed = {}
     for tp, offset_and_metadata in offsets.items():
-        metadata = (offset_and_metadata.metadata or "").rstrip("\0")  # librdkafka commits the zero that ends a C string
+        metadata = (offset_and_metadata.metadata or "").rstrip("\0")  # librdkafka adds a zero byte
         committed[tp.partition] = Committed(offset_and_metadata.offset, metadata)
     return committed
 
@@ -53,10 +49,7 @@ def is_member(consumer: KafkaConsumer) -> bool:
 
 
 def next_fetch_offset(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
-    """Return the next offset to fetch; None while it is not known.
-
-    The public method `position` is slow: it goes through all partitions at each call.
-    """
+    """Return the next offset to fetch; None while it is not known. The public method `position` is slow."""
     position = consumer._subscription.position(partition)
     return None if position is None else int(position.offset)
 
@@ -64,10 +57,7 @@ def next_fetch_offset(consumer: KafkaConsumer, partition: TopicPartition) -> int
 def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> None:
     """Drop the records of a partition that were fetched before it was paused.
 
-    The caller has sought the offset from which the client will fetch now, so no record is lost.
-
-    Fault of kafka-python: if a resumed partition has such records, the client fetches no other resumed partition until
-    they are consumed.
+    Fault of kafka-python: while it holds such records, it fetches no other resumed partition.
     """
     consumer._fetcher._paused_partition_records.pop(partition, None)
 
@@ -75,23 +65,20 @@ def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> N
 def close_producer(producer: KafkaProducer, timeout_s: float) -> None:
     """Close the producer without sending what is left, within about twice `timeout_s`.
 
-    Fault of kafka-python: `close` waits for the records that were not sent yet, and raises if they are not sent in
-    time.
+    Fault of kafka-python: `close` waits for the records that were not sent yet.
     """
     producer._sender.force_close()
-    with contextlib.suppress(errors.KafkaTimeoutError):  # its thread did not end in time; it will end by itself
-        # `close` waits for `timeout` until the records are gone, and once more until the thread has ended.
+    with contextlib.suppress(errors.KafkaTimeoutError):  # its thread will end later
         producer.close(timeout=timeout_s)
 
 
 def call_transactional(producer: KafkaProducer, method: str, *arguments: Any, deadline: float) -> None:
     """Call a method of the producer's transaction manager, and wait for the brokers' answer.
 
-    Raises `KafkaTimeoutError` at the deadline (by `time.monotonic`). Fault of kafka-python: `commit_transaction` and
-    the other public methods wait without limit.
+    Raises `KafkaTimeoutError`. Fault of kafka-python: the public methods wait without limit.
     """
     result = getattr(producer._transaction_manager, method)(*arguments)
-    producer._sender.wakeup()  # its thread sends the request
+    producer._sender.wakeup()
     timeout_ms = max(deadline - time.monotonic(), 0) * 1000
     if not result.wait(timeout_ms):
         raise errors.KafkaTimeoutError("the brokers did not answer in time")

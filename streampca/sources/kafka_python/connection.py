@@ -55,24 +55,20 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Return the options of every client. Raises `SourceError` if the login needs a token and gets none.
-
-    kafka-python reads the certificates at every connection, so they may be replaced while it runs.
-    """
+    """Return the options of every client. Raises `SourceError` if the login gets no token."""
     tokens = create_tokens(settings)
     return {
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
         "security_protocol": settings.security_protocol,
         "sasl_mechanism": "OAUTHBEARER" if tokens else settings.sasl_mechanism,
-        "sasl_oauth_token_provider": tokens and _TokenProvider(tokens),  # None without tokens
+        "sasl_oauth_token_provider": tokens and _TokenProvider(tokens),
         "sasl_plain_username": settings.sasl_username,
         "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
         "ssl_cafile": settings.ssl_cafile,
         "ssl_certfile": settings.ssl_certfile,
         "ssl_keyfile": settings.ssl_keyfile,
-        "ssl_password": key_password(settings),  # "" without a password: with None, OpenSSL would ask the user for it
+        "ssl_password": key_password(settings),
         "ssl_check_hostname": True,
-        # A variable of this module, which only the demo sets. None: the client asks brokers for their version.
         "api_version": api_version,
         "client_id": settings.client_id,
         "allow_auto_create_topics": False,
@@ -96,7 +92,7 @@ class KafkaPythonConnection(ClientConnection):
         try:
             self.require_topic(_FIRST_ANSWER_S)
         except SourceError:
-            if isinstance(client, KafkaProducer):  # its own `close` waits without limit for answers to its requests
+            if isinstance(client, KafkaProducer):  # its own `close` waits without limit
                 close_producer(client, _CLOSE_TIMEOUT_S)
             else:
                 client.close()
@@ -107,9 +103,7 @@ class KafkaPythonConnection(ClientConnection):
         """Create a client of kafka-python, for a topic that need not exist. Raises `SourceError`."""
         try:
             options = connection_options(self._settings)
-            # Each class has only some of the options, and refuses the others.
             known_options = {name: value for name, value in options.items() if name in client_class.DEFAULT_CONFIG}
-            # The client calls `_open_network_client` to create its network client.
             return client_class(**known_options, **more_options, kafka_client=self._open_network_client)
         except (errors.KafkaError, OSError, ValueError) as error:
             raise self.source_error(error) from None
@@ -120,7 +114,7 @@ class KafkaPythonConnection(ClientConnection):
         self._manager = PatchedConnectionManager(net, self, **configs)
         client = PatchedNetClient(net=net, manager=self._manager, **configs)
         try:
-            # If an api_version is given, the consumer itself would connect late, and without a deadline.
+            # With an `api_version`, the consumer would connect without a deadline.
             self._manager.bootstrap(_FIRST_CONNECTION_S * 1000)
         except BaseException:
             client.close()
@@ -130,12 +124,12 @@ class KafkaPythonConnection(ClientConnection):
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
         """Ask a broker for the topic, from any thread."""
         has_ended = threading.Event()
-        # We do not call `manager.run()`: the event loop of a producer would then run in two threads.
+        # Not `run`: the event loop of a producer would run in two threads.
         request = self._manager.call_soon(self._request_topic, timeout_s)
         request.add_both(lambda _: has_ended.set())
-        is_in_time = has_ended.wait(timeout_s + 1)  # the request itself ends after `timeout_s`
+        is_in_time = has_ended.wait(timeout_s + 1)
         if not is_in_time or isinstance(request.exception, errors.RetriableError):
-            raise TimeoutError  # another broker may answer
+            raise TimeoutError
         if request.exception is not None:
             raise self.source_error(request.exception) from None
         return self._read_description(request.value)
@@ -143,11 +137,9 @@ class KafkaPythonConnection(ClientConnection):
     def _read_description(self, topic: Any) -> TopicDescription:
         """Return the topic in a broker's answer. Raises `SourceError`."""
         topic_error = errors.for_code(topic.error_code)
-        # The topic is unknown, or this user may not see it. Other errors do not matter here: the lack of a leader, for
-        # example, shows in the partitions.
         if issubclass(topic_error, _TOPIC_ERRORS):
             raise self.source_error(topic_error(self._topic))
-        operations = topic.authorized_operations  # empty if the broker does not tell them
+        operations = topic.authorized_operations  # empty if unknown
         in_sync = {}
         for partition in topic.partitions:
             has_leader = partition.leader_id >= 0
@@ -170,7 +162,6 @@ class KafkaPythonConnection(ClientConnection):
 
     def partitions(self) -> frozenset[int]:
         known_to_client = self._manager.cluster.partitions_for_topic(self._topic)
-        # The client may know none yet: then those of our own last request count.
         return frozenset(known_to_client or ()) or super().partitions()
 
     def wait_for_partitions(self) -> None:
@@ -188,10 +179,9 @@ class KafkaPythonConnection(ClientConnection):
 
     @contextmanager
     def translate_errors(self, asked_for: str = "") -> Iterator[None]:
-        """If the client raises an error in the block, raise `SourceError` instead.
+        """Raise `SourceError` for an error of the client in the block.
 
-        If the block asks brokers for something, `asked_for` names it for the message, such as "the offsets". An error
-        that a retry may fix then becomes a `TimeoutError`.
+        With `asked_for`, such as "the offsets", an error that a retry may fix becomes a `TimeoutError`.
         """
         try:
             yield
@@ -201,11 +191,7 @@ class KafkaPythonConnection(ClientConnection):
             raise self.source_error(error) from None
 
     def _find_cause(self, error: BaseException) -> str:
-        """Return why a request has failed.
-
-        If it was not sent, or not answered, the text of the client's error names no broker, or is empty. Then the last
-        failure to connect says more.
-        """
+        """Return why a request has failed; without an answer, the last failure to connect says more."""
         is_late = isinstance(error, errors.KafkaTimeoutError)
         is_unsent = isinstance(error, _NOT_CONNECTED)
         if self.last_failure and (is_late or is_unsent):
@@ -215,11 +201,10 @@ class KafkaPythonConnection(ClientConnection):
     def source_error(self, error: BaseException, *, has_key: bool = True) -> SourceError:
         """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
 
-        `no_broker_error` returns a `NoBrokerError` for a request without an answer, `unreachable_error` returns one for
-        a broker that cannot be reached. `has_key` is False if the error refuses a record without a key.
+        `has_key` says whether the refused record has a key.
         """
         text = one_line(error)
-        code = getattr(error, "errno", None)  # Kafka's code; only errors of brokers have one
+        code = getattr(error, "errno", None)  # Kafka's code
         match error:
             case errors.KafkaTimeoutError() | TimeoutError():
                 return self.broker_errors.no_broker_error(self.last_failure)
@@ -232,7 +217,6 @@ class KafkaPythonConnection(ClientConnection):
                 )
             case errors.RetriableError() if code not in UNKNOWN_TOPIC_CODES:
                 return self.broker_errors.unreachable_error(text)
-        # Waiting does not help here. For an unknown topic, kafka-python would retry, but the user has to create it.
         return self.broker_errors.explain(code, text, all_have_keys=has_key)
 
 
@@ -251,10 +235,7 @@ class KafkaPythonAdmin(KafkaPythonConnection):
         self.client = self.connect(KafkaAdminClient)
 
     def _ask(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call a method of the client. While it cannot connect, try again for some seconds: another broker may answer.
-
-        Raises `KafkaError`.
-        """
+        """Call a method of the client. While it cannot connect, try again for some seconds. Raises `KafkaError`."""
         deadline = time.monotonic() + _FIRST_ANSWER_S
         while True:
             try:
@@ -292,7 +273,7 @@ class KafkaPythonAdmin(KafkaPythonConnection):
         with self.translate_errors():
             (answer,) = self.client.create_topics({self._topic: options}, raise_errors=False)["topics"]
         code = answer["error_code"]
-        if code not in (0, TOPIC_EXISTS):  # 0: no error
+        if code not in (0, TOPIC_EXISTS):
             raise self.broker_errors.creation_error(code, answer["error_message"])
 
     def close(self) -> None:

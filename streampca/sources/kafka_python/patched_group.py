@@ -26,11 +26,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     _kept_generation: Any = None  # the group's generation of this assignment
 
     async def _do_join_and_sync_async(self) -> Any:
-        """Return the kept assignment of this generation; if there is none, join the group to get an assignment.
-
-        Fault of kafka-python: if the assignment arrives between two polls, the client drops it and calls this method
-        again, which would join the group once more.
-        """
+        """Return the kept assignment of this generation; if there is none, join the group to get an assignment."""
         is_kept = self._kept_assignment is not None and self._kept_generation is self._generation
         if not is_kept:
             self._assigned_nothing = False
@@ -39,16 +35,13 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return self._kept_assignment
 
     async def _on_join_complete_async(self, *args: Any) -> None:
-        """Take the assignment. The client calls this only within a poll, so the assignment is not kept any more."""
+        """Take the assignment. The client calls this only within a poll."""
         self._kept_generation = None
         self._kept_assignment = None
         await super()._on_join_complete_async(*args)
 
     def _perform_assignment(self, *args: Any) -> Any:
-        """Assign partitions to all members of the group, which this member leads.
-
-        It also notes for `need_rejoin` if nobody gets a partition.
-        """
+        """Assign partitions to all members of the group, which this member leads."""
         assignments = super()._perform_assignment(*args)
         self._assigned_nothing = not any(assignment.partitions() for assignment in assignments.values())
         return assignments
@@ -56,8 +49,8 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     def need_rejoin(self) -> bool:
         """Return whether to join the group again.
 
-        Fault of kafka-python: if the group's leader may not read the topic for a moment, it assigns no partition to
-        anybody, and does not assign again. We let the leader join again as soon as it knows partitions.
+        Fault of kafka-python: a leader that briefly lacks the right to read assigns no partition, and does not assign
+        again.
         """
         if self._assigned_nothing and self._knows_partitions():
             return True
@@ -67,18 +60,16 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return any(self._cluster.partitions_for_topic(topic) for topic in self._subscription.subscription)
 
     def time_to_next_poll(self) -> float:
-        """Return infinity: a poll never has to end for a heartbeat, because another thread sends the heartbeats.
+        """Return infinity, since another thread sends the heartbeats.
 
-        Fault of kafka-python: while a heartbeat is due or unanswered, a poll does not wait. It spins, and each turn
-        creates one more task, which stays until the pending fetch ends.
+        Fault of kafka-python: a poll spins while a heartbeat is due.
         """
         return math.inf
 
     def _handle_heartbeat_response(self, *args: Any) -> None:
-        """Handle the answer to a heartbeat.
+        """Handle the answer to a heartbeat, and keep the error of a fenced member for `raise_if_fenced`.
 
-        Fault of kafka-python: if another member with the same `group_instance_id` has replaced this one, the client
-        stops its heartbeats, and no poll raises the error. We keep the error for `client_internals.raise_if_fenced`.
+        Fault of kafka-python: no poll raises this error.
         """
         try:
             super()._handle_heartbeat_response(*args)
@@ -97,7 +88,6 @@ class PatchedRangeAssignor(RangePartitionAssignor):  # type: ignore[misc]
     def assign(cls, cluster: Any, members: Iterable[Any]) -> Any:
         """Assign partitions to all members.
 
-        Fault of kafka-python: if some members have a `group_instance_id` and some have none, members of the two kinds
-        must not alternate, or some get no partition. We sort them by kind.
+        Fault of kafka-python: some get none if members with and without a `group_instance_id` alternate.
         """
         return super().assign(cluster, sorted(members, key=lambda member: member.group_instance_id is None))

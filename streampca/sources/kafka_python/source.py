@@ -53,13 +53,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings.topic)
         self._connection = KafkaPythonConnection(settings, settings.topic)
-        # Creates the client, and asks brokers for the topic until one answers, for some seconds.
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        # The partitions that the current rebalance has revoked, and for which an event `Revoked` was added.
-        self._revoked: set[TopicPartition] = set()
+        self._revoked: set[TopicPartition] = set()  # by the current rebalance
         self._is_static_member = settings.group_instance_id is not None
         self._partitions_before: frozenset[int] = frozenset()  # the topic's, at the last poll
-        # Our listener raises to suspend a rebalance, and the client would log that as an error with a traceback.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspension)
         if settings.group:
             self._consumer.subscribe([settings.topic], listener=self)
@@ -67,15 +64,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         else:
             self._assigned = self._connection.partitions()
             self._consumer.assign([TopicPartition(self._topic, partition) for partition in self._assigned])
-            self._prepare_assigned(self._assigned)  # pauses them until `seek`
+            self._prepare_assigned(self._assigned)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
-        """Return new records by partition; none if a rebalance begins.
-
-        When a rebalance begins, the client's poll calls our listener, which adds an event to `_rebalances` and raises
-        `_SuspendError`. The client's poll then raises a `KafkaError` in its place; the next call continues the
-        rebalance.
-        """
+        """Return new records by partition; none if a rebalance begins."""
         self._rejoin_if_partitions_were_added()
         fetched: Mapping[TopicPartition, list[Record]] = {}
         try:
@@ -83,30 +75,27 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             client_internals.raise_if_fenced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
             is_truncated = isinstance(error, LogTruncationError)
-            # Both errors hold the partitions, each with an offset, but in different places. Only the partitions are
-            # used.
             offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
-            self._consumer.pause(*offsets_by_tp)  # until `seek`: otherwise the client would fetch the offsets again
+            self._consumer.pause(*offsets_by_tp)
             for tp in offsets_by_tp:
-                if is_truncated:  # the log was cut before our position, and has other records there now
+                if is_truncated:
                     self._positions.mark_cut(tp.partition)
                 else:
                     self._positions.mark_out_of_range(tp.partition)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
-            self._fetch_lost_records_again()  # the failed poll loses the records that it has collected already
+            self._fetch_lost_records_again()
         except KafkaError as error:
-            is_from_our_listener = bool(self._rebalances)
+            is_from_our_listener = bool(self._rebalances)  # the client replaces our `_SuspendError`
             if not is_from_our_listener:
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
 
     def _fetched_to(self, partition: int) -> Reached:
-        """Return how far the client has fetched a partition."""
         tp = TopicPartition(self._topic, partition)
         position = client_internals.next_fetch_offset(self._consumer, tp)
         end = self._consumer.highwater(tp)
-        if position is None or end is None:  # nothing was fetched yet
+        if position is None or end is None:
             return Reached(next=UNKNOWN, end=UNKNOWN)
         return Reached(next=position, end=end)
 
@@ -114,7 +103,6 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         return client_internals.is_member(self._consumer)
 
     def _start_fetching(self, partitions: Collection[int]) -> None:
-        """Let the client fetch these partitions, each from its `ReadPositions.fetch_offset`."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             offset = self._positions.fetch_offset(partition)
@@ -122,8 +110,6 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 self._consumer.seek_to_beginning(tp)
             else:
                 self._consumer.seek(tp, offset)
-            # The client keeps the records that it had fetched before the pause. After the seek they are of no use, and
-            # while it keeps them, it fetches no other partition.
             client_internals.drop_paused_records(self._consumer, tp)
             self._consumer.resume(tp)
 
@@ -136,7 +122,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def convert_offsets(self, offsets: Mapping[int, Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return offsets in the form in which the client commits them.
 
-        We add a zero byte to the metadata, since librdkafka reads metadata to the next zero byte.
+        librdkafka reads metadata up to a zero byte.
         """
         return {
             TopicPartition(self._topic, partition): OffsetAndMetadata(offset, f"{metadata}\0", leader_epoch=-1)
@@ -149,10 +135,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             return client_internals.read_committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        """Ask for the offset of each partition's first record at or after this time.
-
-        Return the end of a partition without such a record, and of all partitions if `time_ms` is None.
-        """
+        """Ask for the offset of each partition's first record at or after this time, or its end."""
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
         first_records = {}
         with self._connection.translate_errors("the offsets"):
@@ -161,7 +144,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 first_records = self._consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
         offsets = {}
         for tp in tps:
-            first = first_records.get(tp)  # None: all records have earlier timestamps, or no time was given
+            first = first_records.get(tp)
             offsets[tp.partition] = ends[tp] if first is None else first.offset
         return offsets
 
@@ -172,10 +155,9 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             log.warning("the group was not left in order", error=one_line(error))
 
     def _rejoin_if_partitions_were_added(self) -> None:
-        """If this is a static member, and the topic has new partitions since the last poll, join the group again.
+        """If the topic has new partitions, let a static member join the group again.
 
-        A static member has a `group_instance_id`. If it leads its group and restarts, it does not know that it leads,
-        and nobody looks for new partitions. So each static member looks for them.
+        A static member that leads its group and restarts does not know that it leads.
         """
         before = self._partitions_before  # empty at the first poll
         partitions = self.partitions()
@@ -189,19 +171,13 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             self._consumer.pause(tp)
-            # Without a position, the client would ask for the committed offset, and continue there. Any position will
-            # do, since the partition is paused until `seek`.
-            self._consumer.seek(tp, 0)
+            self._consumer.seek(tp, 0)  # without a position, the client would look for the committed offset
         metadata = self._consumer.group_metadata()
         has_joined = metadata.generation_id >= 0
         return metadata if has_joined else None
 
     def _fetch_lost_records_again(self) -> None:
-        """Let the client go back to our positions where it is ahead of them.
-
-        A failed poll loses the records that it has collected already, and the client would fetch the records after
-        them.
-        """
+        """Let the client go back to our positions, since a failed poll loses the records that it has collected."""
         for partition in list(self._positions.by_partition):
             client_offset = client_internals.next_fetch_offset(self._consumer, TopicPartition(self._topic, partition))
             our_offset = self._positions.fetch_offset(partition)
@@ -220,18 +196,14 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     # The client's thread calls these methods, while the worker's thread waits in the client's poll.
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Let our poll return `Revoked`, and suspend the rebalance until the next poll.
+        """Let our poll return `Revoked`, and suspend the rebalance until the worker has handled the event.
 
-        The client calls this twice with the same partitions. The first call raises an error that ends the client's
-        poll, so that the worker can save. In the next poll the client calls this again. Then no partition is newly
-        revoked, and the rebalance proceeds.
+        When the client calls this again, the rebalance proceeds.
         """
-        # The error will end the client's poll, after which the client may forget the rebalance. This makes the next
-        # poll begin it again.
-        client_internals.rejoin_group(self._consumer)
+        client_internals.rejoin_group(self._consumer)  # otherwise the client may forget the rebalance
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked
-        self._suspend(Revoked, newly_revoked)  # raises the error, unless no partition is newly revoked
+        self._suspend(Revoked, newly_revoked)
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = set()
@@ -243,18 +215,14 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._suspend(Lost, not_revoked)
 
     def _suspend(self, event: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
-        """Add an event for our poll, and raise `_SuspendError`, which ends the client's poll amid the rebalance.
-
-        The next poll returns the event, and the poll after it continues the rebalance. Without partitions, or while we
-        close, no event is added, and the rebalance proceeds.
-        """
+        """Add an event for our poll, and raise `_SuspendError`. Without partitions, let the rebalance proceed."""
         if partitions and not self._closed:
             self._add_rebalance(event, partitions)
             raise _SuspendError
 
 
 def _is_not_suspension(record: logging.LogRecord) -> bool:
-    """Return whether to log a record of the client's log: not if it reports the error of a suspended rebalance."""
+    """Return False for a record of the client's log that reports our `_SuspendError`."""
     return not record.exc_info or not isinstance(record.exc_info[1], _SuspendError)
 
 
@@ -266,7 +234,7 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "group_instance_id": settings.group_instance_id,
         "client_rack": settings.rack or "",
         "enable_auto_commit": False,
-        "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump
+        "auto_offset_reset": "none",
         "isolation_level": "read_committed",
         "max_poll_records": base.MAX_POLL_RECORDS,
         "max_partition_fetch_bytes": FETCH_BYTES,
@@ -274,7 +242,6 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "max_poll_interval_ms": intervals.longest_poll_ms,
         "session_timeout_ms": intervals.session_ms,
         "heartbeat_interval_ms": intervals.heartbeat_ms,
-        # Every rebalance revokes all partitions and assigns all. That is more work than with the cooperative protocol,
-        # but a member never keeps a partition through a rebalance that it missed.
+        # Not cooperative: a member would keep partitions through a rebalance that it missed.
         "partition_assignment_strategy": (PatchedRangeAssignor,),
     }

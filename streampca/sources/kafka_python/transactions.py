@@ -75,21 +75,17 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            # The client refuses a record whose key and value are None. So `_hand_over` puts each value into a tuple,
-            # and this serializer takes it out again.
             value_serializer=_TupleToValue(),
             acks="all",
             enable_idempotence=self._is_idempotent,
-            # One request at a time keeps the order. Without idempotence a retry may write a dead letter twice: its
-            # readers recognise the second one by the offset in its headers.
-            max_in_flight_requests_per_connection=1,
+            max_in_flight_requests_per_connection=1,  # keeps the order
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=int(self._full_queue_timeout_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
         try:
             with self._connection.translate_errors():
-                self._producer.partitions_for(self._topic)  # asked for now, so that `produce` never waits for them
+                self._producer.partitions_for(self._topic)  # so that `produce` never waits for them
         except SourceError:
             self.close()
             raise
@@ -103,17 +99,15 @@ class KafkaPythonProducer(ClientProducer):
     ) -> None:
         """Send a record without waiting for an answer, and keep it until it is acknowledged."""
         record = _Record(value=value, key=key, headers=headers, partition=partition)
-        sent = self._hand_over(record)  # the record, with a future of the brokers' answer
+        sent = self._hand_over(record)
         self._unacknowledged.append(sent)
 
     def _hand_over(self, record: _Record, time_ms: int | None = None) -> _Sent:
-        """Hand a record to the client. If `time_ms` is None, the record gets the time of sending."""
+        """Hand a record to the client, with this timestamp or the time of sending."""
         with self._connection.translate_errors():
             future = self._producer.send(
                 self._topic,
-                # The client refuses a record whose key and value are None. A tuple is not None; our serializer
-                # `_TupleToValue` takes the value out of it.
-                (record.value,),
+                (record.value,),  # see `_TupleToValue`
                 record.key,
                 headers=_replace_null_by_empty(record.headers),
                 partition=record.partition,
@@ -122,33 +116,30 @@ class KafkaPythonProducer(ClientProducer):
         return _Sent(answer=future, record=record, time_ms=time_ms)
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait for each record in turn, `timeout_s` at most for each, and return how many are not acknowledged yet.
+        """Wait at most `timeout_s` for each record, and return how many are not acknowledged yet.
 
-        A dead letter that is refused for its timestamp is sent again with another timestamp. For any other refusal,
-        raises `SourceError`.
+        Raises `SourceError`.
         """
         while self._unacknowledged:
             oldest = self._unacknowledged[0]
             try:
                 oldest.answer.get(timeout_s)
             except KafkaError as error:
-                # `get` raises the broker's refusal, which `answer.exception` holds, or, if no answer has come in time,
-                # an error of its own.
                 is_brokers_answer = oldest.answer.exception is error
-                if not is_brokers_answer:
+                if not is_brokers_answer:  # no answer has come in time
                     break
-                sent_again = self._send_with_own_time(oldest, error)  # raises `SourceError` if this does not help
+                sent_again = self._send_with_own_time(oldest, error)
                 self._unacknowledged.append(sent_again)
-            self._unacknowledged.popleft()  # the oldest record was acknowledged or sent again
+            self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
     def _send_with_own_time(self, refused: _Sent, error: KafkaError) -> _Sent:
-        """Send a dead letter that was refused for the time of sending once more, with its record's own time.
+        """Send a refused dead letter again, with its record's own time.
 
-        Raises `SourceError` if the own time was refused, too, and for any other refusal.
+        Raises `SourceError` unless the letter was refused for the time of sending.
         """
         own_time_ms = self._find_own_time_to_send(getattr(error, "errno", None), refused.record.headers)
-        was_sent_twice = refused.time_ms is not None  # only the second try sets the own time
+        was_sent_twice = refused.time_ms is not None
         if was_sent_twice or own_time_ms is None:
             raise self._connection.source_error(error, has_key=refused.record.key is not None) from None
         return self._hand_over(refused.record, own_time_ms)
@@ -170,15 +161,11 @@ class KafkaPythonTransactions(ClientTransactions):
             KafkaProducer,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            # The client refuses a record whose key and value are None. So `_send` puts each value into a tuple, and
-            # this serializer takes it out again.
             value_serializer=_TupleToValue(),
             acks="all",
             linger_ms=5,
-            # No record expires: the client would commit the transaction without an expired record.
+            # The client would commit the transaction without an expired record.
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            # How long a call may wait for brokers, such as `init_transactions` below. `begin_s` limits the time until
-            # transactions can begin.
             max_block_ms=int(self.begin_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
@@ -186,32 +173,28 @@ class KafkaPythonTransactions(ClientTransactions):
 
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
         """Hand the records to the producer. It calls `_add_failure` for each record that it cannot deliver."""
-        failures = self._failures  # each transaction has its own list, to which an error is added even if it comes late
+        failures = self._failures  # of this transaction, even if an error comes late
         for topic, partition, value, key, headers, timestamp in records:
             time_ms = timestamp if timestamp >= 0 else None  # None: the time of sending
             try:
                 future = producer.send(
                     topic,
-                    # The client refuses a record whose key and value are None. A tuple is not None; our serializer
-                    # `_TupleToValue` takes the value out of it.
-                    (value,),
+                    (value,),  # see `_TupleToValue`
                     key,
-                    headers=_replace_null_by_empty(headers),  # the client cannot write a header that is None
+                    headers=_replace_null_by_empty(headers),
                     partition=partition,
                     timestamp_ms=time_ms,
                 )
-            except (KafkaError, ValueError) as error:  # ValueError: the producer does not know the partition yet
+            except (KafkaError, ValueError) as error:  # ValueError: an unknown partition
                 self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
             future.add_errback(partial(_add_failure, failures, topic, value, key, headers))
 
     def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
-        """Commit the transaction with these offsets. Raises `KafkaTimeoutError` if brokers do not answer in time."""
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
         if self._failures:  # the client would commit the transaction without these records
             first_failure = self._failures[0]
-            self._give_up_and_raise(first_failure)  # looks for the cause in all failures
-        # `call_transactional` calls the client's method with this name, and waits for the brokers' answer.
+            self._give_up_and_raise(first_failure)
         if offsets:
             converted = self._source.convert_offsets(offsets)
             call_transactional(producer, "send_offsets_to_transaction", converted, membership, deadline=deadline)
@@ -224,13 +207,12 @@ class KafkaPythonTransactions(ClientTransactions):
         close_producer(producer, _CLOSE_TIMEOUT_S)
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
-        """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
         text = one_line(error)
-        # The client wraps an error that it does not expect. The text of the outer error holds the code: "[Error 87] …".
+        # The client may wrap an error; only the text then holds the code: "[Error 87] …".
         code_in_text = _CODE_IN_TEXT.search(text)
         if code_in_text:
             return int(code_in_text[1]), text
-        return getattr(error, "errno", None), text  # kafka-python's `errno` is Kafka's code, not the system's
+        return getattr(error, "errno", None), text  # Kafka's code, not the system's
 
 
 def _add_failure(
@@ -241,5 +223,5 @@ def _add_failure(
     headers: Headers,
     error: Exception,
 ) -> None:
-    """Note that a record was not delivered. The client calls this with the error as the last argument."""
+    """Note a record that was not delivered. The client calls this with the error as the last argument."""
     failures.append(Failure(error, topic, size=record_size(value, key, headers), has_key=key is not None))
