@@ -108,6 +108,18 @@ def test_where_a_partition_has_begun_is_told_by_an_offset_a_checkpoint_or_a_mode
     assert simulate(PLANS["gone"](seed)).violations == ()
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1000438, id="the newest model is damaged after the checkpoints of a partition were deleted"),
+        pytest.param(1001772, id="the log was cut and the checkpoint with its records deleted"),
+        pytest.param(1002956, id="the identity is deleted while a worker examines the store"),
+    ],
+)
+def test_two_faults_of_one_thing_break_no_guarantee(seed: int) -> None:
+    assert simulate(PLANS["gone"](seed)).violations == ()
+
+
 def test_members_begin_a_group_though_its_lowest_partition_has_no_records() -> None:
     for seed in range(1, 11):
         plan = make_transform_plan(seed)
