@@ -7,14 +7,21 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from streampca.cli.transform_start import TransformStart
 from streampca.errors import SettingsError
 from streampca.formats import reader_of, writer_of
+from streampca.formats.base import Layout
+from streampca.formats.trial import check_writer
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
 from streampca.settings import plug_ins, store_url
+from streampca.settings.commands import TransformSettings
 from streampca.settings.kafka import FormatSettings
 from streampca.stores.choice import open_store
+from streampca.stores.memory import MemoryStore
+from streampca.transform.record_packer import RecordPacker
 from tests.command_line import printed
 from tests.errors import refusal
 
@@ -104,6 +111,78 @@ def test_a_format_has_no_schema_and_any_field(installed: Install) -> None:
     install_guide(installed)
     settings = FormatSettings(format="bars", field="a.b")
     assert (settings.format_name, settings.vector_dtype) == ("bars", "float64")
+
+
+PACKED = Layout({"coordinates": "numbers", "residual": "number"})
+EVERYTHING = Layout(PACKED.fields | {"label": "text", "names": "texts", "dimensions": "integers", "record": "bytes"})
+OUTPUTS = {"topic": "readings", "output_topic": "projected", "output_format": "bars"}
+PACKER = """
+from streampca.formats.base import Writer
+
+class BarsReader: pass
+
+class BarsWriter(Writer):
+    holds_names = {holds_names}
+
+    def write(self, fields, counts=None):
+        {write}
+"""
+
+
+def mistakes_of(**options: str) -> list[str]:
+    """The mistakes in these settings of transform."""
+    _, mistakes = TransformSettings.explain(None, **(OUTPUTS | options))
+    return mistakes
+
+
+def test_transform_writes_outputs_in_the_guides_format(installed: Install) -> None:
+    install_guide(installed)
+    assert mistakes_of(emit="coordinates,p") == []
+    writer = writer_of("bars")
+    check_writer(writer, PACKED)
+    fields = {"coordinates": np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), "residual": np.array([0.5, 0.25, 0.125])}
+    packer = RecordPacker(writer, always_lists=False)
+    assert packer.write_values(fields, np.array([1, 2])) == [b"1.0|2.0|0.5", b"3.0|4.0|0.25\n5.0|6.0|0.125"]
+
+
+@pytest.mark.parametrize("emit", ["coordinates,record", "contributions:3"])
+def test_an_output_format_that_holds_only_numbers_has_no_records_and_contributions(
+    installed: Install, emit: str
+) -> None:
+    install_guide(installed)
+    [mistake] = mistakes_of(emit=emit)
+    assert "output_format bars holds only numbers, since its writer does not set holds_names" in mistake
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "protobuf", "arrow", "float32", "npy"])
+def test_the_writers_of_streampca_say_whether_they_hold_names(kind: str) -> None:
+    mistakes = mistakes_of(output_format=kind, emit="record", schema_registry_url="http://registry:1")
+    assert (mistakes == []) == writer_of(kind).holds_names
+
+
+def test_an_output_format_that_holds_names_has_records_and_contributions(installed: Install) -> None:
+    write = "return writer_of('json').write(fields, counts)"
+    code = "from streampca.formats import writer_of" + PACKER.format(holds_names=True, write=write)
+    installed("named", ("streampca.formats", "bars = named"), named=code)
+    assert mistakes_of(emit="record,contributions:3") == []
+    check_writer(writer_of("bars"), EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        ("return [b''] * len(fields['residual'])", "must return 2 values for counts of 1 and 2 rows, not 3"),
+        ("return b'one value'", "must return a list of bytes"),
+        ("return ['texts'] * 3", "must return a list of bytes"),
+        ("1 / 0", "fails for 3 rows of coordinates, residual: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_start_of_transform_refuses_a_writer_that_lacks_something(
+    installed: Install, write: str, message: str
+) -> None:
+    installed("wrong", ("streampca.formats", "bars = wrong"), wrong=PACKER.format(holds_names=False, write=write))
+    start = TransformStart(TransformSettings(**OUTPUTS), MemoryStore())
+    assert f"output_format bars: the write of BarsWriter {message}" in refusal(SettingsError, start._create_packer)
 
 
 def test_without_plug_ins_there_is_none() -> None:

@@ -11,8 +11,10 @@ from streampca.errors import SourceError
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
+from streampca.formats.trial import check_writer
 from streampca.process.machine import describe_openblas_kernels
 from streampca.settings.commands import TransformSettings
+from streampca.settings.kafka import load_format_of_plug_in
 from streampca.sources.base import Transactions
 from streampca.sources.broker_errors import TopicError
 from streampca.sources.clients import create_transactions, open_reader, require_writable
@@ -169,6 +171,9 @@ class TransformStart(MemberStart):
         else:
             layout = self.output_fields.layout
             writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
+            is_plug_in = load_format_of_plug_in(settings.output_format) is not None
+            if is_plug_in:  # its writer is not known to keep the contract, and a wrong output could not be taken back
+                check_writer(writer, layout)
             self.packer = RecordPacker(writer, always_lists=self.codec.is_batch)
         return f"outputs can be written as {settings.output_format}"
 

@@ -310,6 +310,8 @@ def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
 
 
 class ArrowWriter(Writer):
+    holds_names = True
+
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a stream for each row or, with `counts`, for each group of `counts[i]` rows."""
         first_field = next(iter(fields.values()))

@@ -111,6 +111,8 @@ class AvroReader(Reader):
 class AvroWriter(Writer):
     """Writes an array as one block and the empty block that ends it. A record adds no bytes to those of its fields."""
 
+    holds_names = True
+
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: the frame, then the fields. `counts` are not used."""
         parts: list[Any] = [self.frame]

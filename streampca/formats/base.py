@@ -94,6 +94,8 @@ class Writer(ABC):
     format: str
     around: tuple[str, ...]  # names of the objects that the fields are inside of, from the outermost
     frame: bytes  # comes before each value, and names its schema
+    holds_names: ClassVar[bool] = False
+    """Whether values have the names of their fields, and may hold integers, texts and bytes beside numbers."""
 
     @abstractmethod
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:

@@ -54,6 +54,8 @@ class JsonWriter(Writer):
     With `counts`, a value is for several rows, and each of its fields is the list of the field's rows.
     """
 
+    holds_names = True
+
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
         bounds = None if counts is None else row_bounds(counts, n=0)  # with counts, n is not used

@@ -156,6 +156,8 @@ class ProtobufWriter(Writer):
     Only fields of floats are written inside of messages, so all rows have the same size there.
     """
 
+    holds_names = True
+
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: frame, indexes of the message's type, and fields. `counts` are not used."""
         parts_of_fields = list[Any]()

@@ -8,7 +8,7 @@ import re
 import socket
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, PlainValidator, field_validator
 
@@ -22,6 +22,7 @@ from streampca.settings.kafka import (
     KafkaSettings,
     LabelSettings,
     TopicSettings,
+    load_format_of_plug_in,
 )
 from streampca.settings.pins import parse_version_or_pin
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
@@ -34,6 +35,8 @@ Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 # Fields of transform's outputs, besides the record itself and contributions.
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 _EMIT = re.compile("|".join([*EMITTED, "record", "contributions:[1-9][0-9]{0,5}"]))
+
+_OutputFormat = Literal["json", "float32", "npy", "avro", "protobuf", "arrow"]  # beside those of plug-ins
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -186,6 +189,20 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     )  # fmt: skip
 
 
+def _emits_names(emit: str) -> bool:
+    """Return whether outputs have fields that are not only numbers: the record, or contributions."""
+    return "record" in emit or "contributions" in emit
+
+
+def _lacks_names(output_format: str) -> bool:
+    """Return whether values of a plug-in's format hold only numbers, without names."""
+    module = load_format_of_plug_in(output_format)
+    if module is None:  # the format is built in
+        return False
+    writer = getattr(module, f"{output_format.title()}Writer")
+    return not getattr(writer, "holds_names", False)
+
+
 class TransformSettings(ConsumerSettings, TransformGroupSettings):
     """Settings of `streampca transform`."""
 
@@ -197,8 +214,9 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
         description="Fields of an output, in order: coordinates, residual, score, p, reconstruction, record, "
         "contributions:N.",
     )
-    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "arrow"] = Field(
-        "json", description="Format of outputs: json, float32, npy, avro, protobuf or arrow."
+    output_format: _OutputFormat | str = Field(
+        "json",
+        description="Format of outputs, or the name of a plug-in: json, float32, npy, avro, protobuf or arrow.",
     )
     basis: Literal["principal", "whitened"] = Field(
         "principal", description="Coordinates along orthonormal axes (principal), or with variance one (whitened)."
@@ -215,6 +233,15 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
         "output's record), earliest, latest, or a time (ISO 8601); unset: earliest, if nothing can be written twice.",
     )
     metrics_port: Port = Field(8020, description="Port of /metrics, /healthz and /readyz; 0: any free one.")
+
+    @field_validator("output_format")
+    @classmethod
+    def _check_output_format(cls, name: str) -> str:
+        is_plug_in = load_format_of_plug_in(name) is not None
+        built_in = get_args(_OutputFormat)
+        if name not in built_in and not is_plug_in:
+            raise ValueError(f"neither {', '.join(built_in)} nor offered by an installed package")
+        return name
 
     @field_validator("transform_start")
     @classmethod
@@ -254,9 +281,12 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
     RULES: ClassVar[Rules] = (
         (lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
          "output_topic must be neither the topic itself nor the dead-letter topic"),
-        (lambda s: s.output_format in ("float32", "npy") and ("record" in s.emitted or "contributions" in s.emit),
+        (lambda s: s.output_format in ("float32", "npy") and _emits_names(s.emit),
          "output_format {s.output_format} holds only numbers, without names: emit record and contributions in json, "
          "avro, protobuf or arrow"),
+        (lambda s: _lacks_names(s.output_format) and _emits_names(s.emit),
+         "output_format {s.output_format} holds only numbers, since its writer does not set holds_names: emit record "
+         "and contributions in json, avro, protobuf or arrow"),
         (lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
          "output_format {s.output_format} needs schema_registry_url"),
         (lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",

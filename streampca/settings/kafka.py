@@ -35,6 +35,16 @@ def _find_numpy_type(name: str) -> np.dtype[Any] | None:
         return None
 
 
+def load_format_of_plug_in(name: str) -> Any:
+    """Return the module of a format that another package offers; None if no package does.
+
+    Raises `ValueError` if the module lacks a class, or if the name is reserved: plug-ins must not have the name of a
+    built-in format, or of any NumPy type.
+    """
+    is_reserved_name = name in BUILT_IN_FORMATS or _find_numpy_type(name) is not None
+    return load_format(name, is_built_in=is_reserved_name)
+
+
 def find_aws_region(bootstrap_servers: str) -> str | None:
     """Return the AWS region that the host names of MSK brokers contain.
 
@@ -195,10 +205,7 @@ class FormatSettings(Settings):
         """Refuse a name that is not a built-in format, a raw format of numbers, or a plug-in."""
         dtype = _find_numpy_type(name)
         is_raw = dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8
-        # Raw formats are some types of NumPy. Plug-ins must not have the name of any type.
-        is_reserved_name = name in BUILT_IN_FORMATS or dtype is not None
-        plug_in = load_format(name, is_built_in=is_reserved_name)
-        is_plug_in = plug_in is not None
+        is_plug_in = load_format_of_plug_in(name) is not None
         if name not in BUILT_IN_FORMATS and not is_raw and not is_plug_in:
             raise ValueError(
                 f"neither {', '.join(BUILT_IN_FORMATS)} nor a NumPy type of numbers of 1 to 8 bytes (>f8, int16), "

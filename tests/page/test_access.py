@@ -3,16 +3,20 @@
 import itertools
 import json
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import numpy as np
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.example_models import numbered, with_past_scores
+from streampca.stores.pins import Pins
+from tests.example_models import TOPIC, numbered, with_past_scores
 from tests.page.browser import OpenPage, check_page_logs, check_with_axe, report_member, wait_for_status
 from tests.process.test_bearer_tokens import token_line
 from tests.sidecar.process import SidecarProcess
@@ -38,7 +42,16 @@ def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str
         expect(page.locator("#scree-chart canvas")).to_be_visible()
 
 
-def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, sidecar: str) -> None:
+def project_pumps(page: Page, names: list[str]) -> None:
+    """Project records of two pumps, one with a long name; the page shows these names if they are labels."""
+    for pump in ("pump-07", "pump-" + "x" * 60):
+        record = dict.fromkeys(names, 30.0) | {"pump": pump}
+        page.request.post(urljoin(page.url, "v1/project"), data={"records": [record]})
+
+
+@pytest.mark.parametrize("label", ["", "pump"])
+def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, label: str) -> None:
+    """Where records have no label, and where the setting `label` names it."""
     names = ["temperature", "humidity", "pressure", "flow", "revolutions"]
     for version in (123_456_788, 123_456_789):
         published = replace(numbered(version), names=names, partition_losses={0: 0.1, 1: 0.2})
@@ -46,10 +59,18 @@ def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectorySto
     Models(store, "orders").save(numbered(10))
     for name, silent_s in (("busy", 0), ("ended", 100)):
         report_member(store, name, silent_s, {"0": 1_000})
+    with SidecarProcess(store.root, label=label) as process:
+        check_all_tabs_with_axe(browser, process.wait_for_url(), names, has_labels=label != "")
+
+
+def check_all_tabs_with_axe(browser: Browser, sidecar: str, names: list[str], *, has_labels: bool) -> None:
     for width, scheme in itertools.product((1366, 390), ("light", "dark")):
         options: Any = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "is_mobile": width == 390}
         with browser.new_context(**options) as context, check_page_logs(context.new_page()) as page:
             page.goto(f"{sidecar}/?tab=vectors&with=123456788")
+            project_pumps(page, names)
+            expect(page.locator("#worst tr").nth(1)).to_be_visible()
+            expect(page.get_by_role("columnheader", name="Record")).to_be_visible(visible=has_labels)
             for button in ("Fill in an example", "Project"):
                 page.get_by_role("button", name=button).click()
                 expect(page.locator("#try-message" if button != "Project" else "#try-summary")).not_to_be_empty()
@@ -83,6 +104,45 @@ def test_axe_finds_nothing_among_strips_with_a_description(browser: Browser, mod
             expect(page.locator(".beside-pointer:visible")).to_have_count(1)
             check_with_axe(page)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_axe_finds_nothing_in_rare_states(browser: Browser, models: Models, store: DirectoryStore) -> None:
+    """Without a model, with an earlier version and an outdated pin, after a wrong vector, and without the sidecar."""
+    names = ["temperature", "humidity", "pressure", "flow", "revolutions"]
+    with ExitStack() as contexts:
+        pages: list[tuple[int, Page]] = []
+        for width, scheme in itertools.product((1366, 390), ("light", "dark")):
+            options: Any = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+            context = contexts.enter_context(browser.new_context(**options))
+            pages.append((width, context.new_page()))
+
+        def check(status: str) -> None:
+            for width, page in pages:
+                wait_for_status(page, status)
+                check_with_axe(page)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+        with SidecarProcess(store.root, label="pump") as process:
+            url = process.wait_for_url()
+            for _, page in pages:
+                page.goto(f"{url}/?tab=vectors")
+            check("there is no store at")
+            for version in (10, 20):
+                models.save(with_past_scores(replace(numbered(version), names=names), np.eye(5)))
+            Pins(store, TOPIC).set("healthy", 10)
+            project_pumps(pages[0][1], names)
+            for _, page in pages:
+                wait_for_status(page, "Serving version 20")
+                expect(page.locator("#verdict li").first).to_be_visible()
+                expect(page.get_by_role("columnheader", name="Record")).to_be_visible()
+                page.locator("#vector").fill("1 2 wrong")
+                page.get_by_role("button", name="Project").click()
+                expect(page.locator("#try-message")).not_to_be_empty()
+            check("Serving version 20")
+            for _, page in pages:
+                page.locator("#slider").fill("0")
+            check("Showing the earlier version 10")
+        check("The sidecar has not responded since")
 
 
 def test_everything_can_be_reached_by_the_keyboard(open_page: OpenPage) -> None:
@@ -151,7 +211,9 @@ def test_the_page_asks_for_a_token(
             wait_for_status(page, why)
             expect(field).to_be_focused()
             expect(field).to_have_accessible_description(re.compile(f"^{why}"))
-            check_with_axe(page)
+            for scheme in ("dark", "light"):
+                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                check_with_axe(page)
             field.fill(token)
             page.keyboard.press("Enter")
         wait_for_status(page, "Serving version 10")

@@ -1,5 +1,6 @@
 """Vectors on the page, in a real Chromium: a pasted one, and the most recent ones."""
 
+import itertools
 import json
 import re
 import time
@@ -160,10 +161,11 @@ def test_the_most_unusual_vectors_have_the_labels_of_their_records(
         page.request.post(urljoin(page.url, "v1/project"), data={"records": [record | {"pump": label}]})
         expect(page.get_by_role("columnheader", name="Record")).to_be_visible()
         expect(page.locator("#worst td:nth-child(4)")).to_have_text([label, "–"])
-        check_with_axe(page)
-        page.set_viewport_size({"width": 390, "height": 844})
-        check_with_axe(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for width, scheme in itertools.product((1366, 390), ("light", "dark")):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            check_with_axe(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.goto("about:blank")
 
 

@@ -309,8 +309,13 @@ def test_a_zone_has_no_fraction_of_a_second(time: datetime, offset_s: int, fract
         ({"emit": "coordinates,loss"}, "not a comma-separated choice of coordinates, residual"),
         ({"emit": "p,p"}, "not a comma-separated choice"),
         ({"emit": ""}, "not a comma-separated choice"),
+        ({"output_format": "npy", "emit": "record"}, "output_format npy holds only numbers, without names"),
+        ({"output_format": "float32", "emit": "p,contributions:2"}, "output_format float32 holds only numbers"),
         ({"output_format": "avro"}, "output_format avro needs schema_registry_url"),
-        ({"output_format": "int8"}, "'json', 'float32', 'npy', 'avro', 'protobuf' or 'arrow', got 'int8'"),
+        (
+            {"output_format": "int8"},
+            "protobuf, arrow nor offered by an installed package",
+        ),
         ({"output_format": "avro", "format": "arrow", "schema_registry_url": "http://r:1"}, "holds one vector"),
     ],
 )
