@@ -35,7 +35,7 @@ class ServedModels:
         max_age_s: float | None = None,
     ) -> None:
         """`on_load` is called with each model that was read, in the thread that read it."""
-        self.cache = ModelCache(models, clock, on_load, after_poll=self._refresh)
+        self.cache = ModelCache(models, clock, on_load, on_list=self._refresh)
         self._age = ModelAge(ProcessStatuses(models.store, models.topic), clock, max_age_s or math.inf)
         self.pins: dict[str, int] = {}
         self.drifts: dict[str, dict[str, Any]] = {}  # pin → fields of `schemas.DriftResponse`
