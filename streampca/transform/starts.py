@@ -23,10 +23,10 @@ _ARROW_BEGINNING = b"\xff\xff\xff\xff"  # of the value of an Arrow message
 
 
 class Written(NamedTuple):
-    """What a partition of the output topic tells about the records that were written to it."""
+    """What a partition of the output topic tells about the records that have outputs in it."""
 
-    last: int | None  # offset of the last record that has a committed output; None: no output was found
-    is_never_written: bool  # no output was found, though the partition has lost no record and was read completely
+    last_offset: int | None  # of the last record that has a committed output; None: no output was found
+    surely_has_no_output: bool  # no output was found, though the partition has lost no record and was read completely
 
 
 class Starts(NamedTuple):
@@ -97,12 +97,12 @@ class StartFinder:
 
         Raises `SettingsError` if outputs could be written twice.
         """
-        if written.last is not None and self.transform_start == OUTPUTS:
-            return Position(written.last + 1)
-        if written.is_never_written:
+        if written.last_offset is not None and self.transform_start == OUTPUTS:
+            return Position(written.last_offset + 1)
+        if written.surely_has_no_output:
             return _EARLIEST
-        if written.last is not None:
-            evidence = f"holds the output of its record at offset {written.last}"
+        if written.last_offset is not None:
+            evidence = f"holds the output of its record at offset {written.last_offset}"
             choices = "outputs (behind this record), earliest, latest or a time"
         else:
             evidence = "does not tell what was written: it has lost its first records, or ends with many aborted ones"
@@ -120,15 +120,11 @@ class StartFinder:
             with closing(self.open_outputs()) as reader:
                 output_partition_count = len(reader.log_bounds)
                 require_output_partitions(self.output_topic, output_partition_count, self.topic, partitions)
-                # A partition is absent if the search gave up before it found an output.
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
-                    last = _find_last_record(newest_outputs.get(partition, []), topic_id)
-                    has_search_ended = partition in newest_outputs
+                    outputs = newest_outputs.get(partition)  # None: the search gave up before it found an output
                     earliest_offset, _ = reader.log_bounds[partition]
-                    has_lost_no_record = earliest_offset == 0
-                    is_never_written = last is None and has_search_ended and has_lost_no_record
-                    written[partition] = Written(last, is_never_written)
+                    written[partition] = _find_written(outputs, earliest_offset, topic_id)
         except NoBrokerError as error:  # a retry can help
             raise TimeoutError(str(error)) from None
         except SourceError as error:
@@ -140,10 +136,10 @@ class StartFinder:
 
 def require_output_partitions(output_topic: str, count: int, topic: str, partitions: Collection[int]) -> None:
     """Raise `TimeoutError`, so that the member tries again, if the output topic lacks one of these partitions."""
-    waiting = [str(partition) for partition in sorted(partitions) if partition >= count]
-    if waiting:
+    lacking = [str(partition) for partition in sorted(partitions) if partition >= count]
+    if lacking:
         raise TimeoutError(
-            f"{output_topic} has {count} partitions, so partitions {list_names(waiting)} of {topic} wait: "
+            f"{output_topic} has {count} partitions, so partitions {list_names(lacking)} of {topic} wait: "
             f"add partitions to {output_topic}, since each partition is written to the one of the same number"
         )
 
@@ -152,7 +148,19 @@ def _is_output(record: Record) -> bool:
     return read_origin(record.headers) is not None
 
 
-def _find_last_record(outputs: Sequence[Record], topic_id: str) -> int | None:
+def _find_written(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> Written:
+    """Return what the newest outputs in a partition of the output topic tell.
+
+    `outputs` is None if the search for them gave up, and `earliest_offset` is the offset of the oldest output left.
+    """
+    if outputs is None:
+        return Written(last_offset=None, surely_has_no_output=False)
+    last_offset = _find_last_input_offset(outputs, topic_id)
+    has_lost_no_record = earliest_offset == 0
+    return Written(last_offset, surely_has_no_output=last_offset is None and has_lost_no_record)
+
+
+def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:
     """Return the offset of the last record that these outputs were made from, or None.
 
     Outputs of a deleted topic of the same name do not count.
@@ -161,8 +169,8 @@ def _find_last_record(outputs: Sequence[Record], topic_id: str) -> int | None:
         origin = read_origin(output.headers)
         if origin is not None and not _is_of_other_topic(origin, topic_id):
             # The header of an Arrow message names only its first record.
-            last_offset = _read_offset_of_last_row(output)
-            return origin.offset if last_offset is None else last_offset
+            offset_of_last_row = _read_offset_of_last_row(output)
+            return origin.offset if offset_of_last_row is None else offset_of_last_row
     return None
 
 

@@ -216,7 +216,7 @@ MUTANTS: Mutants = {
 }  # fmt: skip
 # Of runs in which something in the store is gone.
 GONE_MUTANTS: Mutants = {
-    "models shrink": (4, make_patch(publisher, _refuse=do_nothing)),
+    "models shrink": (4, make_patch(publisher, _raise_if_missing=do_nothing)),
 }
 ALL_MUTANTS = {"worker": MUTANTS, "gone": GONE_MUTANTS, "transform": TRANSFORM_MUTANTS}
 
