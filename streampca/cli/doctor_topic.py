@@ -170,7 +170,7 @@ class TopicChecks:
         for partition, (first, end) in self.bounds.items():
             position = start.positions.get(partition, first)
             if not first <= position <= end:  # the record was deleted: the setting on_offset_gap decides
-                position = start.config.resume_at(OutOfRange(partition, position, first, end))
+                position = start.config.choose_resume_offset(OutOfRange(partition, position, first, end))
             behind += end - position
         return f"{start.settings.group} is {behind:,} records behind"
 

@@ -11,7 +11,7 @@ from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import is_number_word
 from streampca.formats.tensors import names_beside
 from streampca.formats.text import parse_cell
-from streampca.formats.walk import MAX_TEXTS, open_texts
+from streampca.formats.walk import MAX_JSON_TEXTS, parse_json_texts
 from streampca.settings.field_paths import (
     Choice,
     Condition,
@@ -227,21 +227,21 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
         raise InputError(f"{file} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
 
 
-def _expand(pattern: Path, value: Any, file: str, max_texts: int = MAX_TEXTS) -> dict[Path, Any]:
+def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON_TEXTS) -> dict[Path, Any]:
     """Return each path that matches the pattern, with its value. Raises `InputError` if none matches.
 
     The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`.
     """
     if not pattern:
         return {(): value}
-    value, max_texts = open_texts(value, max_texts)
+    value, max_json_texts = parse_json_texts(value, max_json_texts)
     has_no_names = value is None or value == [] or isinstance(value, str)
     if has_no_names:
         # Other rows may have names here, so the pattern stays.
         return {pattern: None}
     value_by_path = {}
     for step, inner in _match_step(pattern[0], value, file).items():
-        for rest, found in _expand(pattern[1:], inner, file, max_texts).items():
+        for rest, found in _expand(pattern[1:], inner, file, max_json_texts).items():
             value_by_path[(step, *rest)] = found
     return value_by_path
 
@@ -280,7 +280,7 @@ def refuse_patterns(columns: Columns, file: str) -> None:
 
 def open_text(value: Any) -> Any:
     """Return the value that a text holds as JSON; any other value as it is."""
-    opened, _ = open_texts(value, MAX_TEXTS)
+    opened, _ = parse_json_texts(value, MAX_JSON_TEXTS)
     return opened
 
 
