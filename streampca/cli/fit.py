@@ -159,7 +159,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             fold, _losses = fold.take(batch, fold_config, before_block=scores_builder.score_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
-            update(completed=chunk.share, rows=stats.learned, note=loss)
+            update(completed=chunk.progress, rows=stats.learned, note=loss)
     seconds = time.perf_counter() - started
     for line in describe_skipped(skipped):
         print_note(line)
