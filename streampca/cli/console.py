@@ -51,11 +51,11 @@ def print_warning(text: str) -> None:
     print_note(f"warning: {text}" if text else "")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:
-    """Return a table without lines between its cells. The columns whose headings are in `right` are aligned right."""
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right_aligned: Collection[str] = ()) -> Table:
+    """Return a table without lines between its cells. `right_aligned` are headings of columns."""
     result = Table(box=None, pad_edge=False, show_header=bool(headings))
     for heading in headings:
-        result.add_column(heading, justify="right" if heading in right else "left")
+        result.add_column(heading, justify="right" if heading in right_aligned else "left")
     for row in rows:
         result.add_row(*row)
     return result

@@ -68,11 +68,12 @@ class Settings(BaseModel):
     def _find_broken_rules(cls, settings: object, *, ignore_absent: bool = False) -> list[str]:
         """Return the sentences of the rules that these settings break.
 
-        With `ignore_absent`, a rule about an absent setting is not broken.
+        With `ignore_absent`, rules about absent settings are ignored.
         """
         sentences: list[str] = []
         for base in reversed(cls.__mro__):
-            for is_broken, sentence in vars(base).get("RULES", ()):
+            own_rules = vars(base).get("RULES", ())
+            for is_broken, sentence in own_rules:
                 try:
                     if is_broken(settings):
                         sentences.append(sentence.format(s=settings))
@@ -99,10 +100,10 @@ class Settings(BaseModel):
         """
         reading = cls._read(config, options)
         effective = dict(reading.given)
-        # Validated values include defaults that depend on other settings.
+        # Prefer validated values, which include defaults that depend on other settings.
         if reading.settings is not None:
             for name, value in reading.settings:
-                origin = effective[name].origin if name in effective else _DEFAULT
+                origin = reading.given[name].origin if name in reading.given else _DEFAULT
                 effective[name] = GivenValue(value, origin)
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
         return [_describe_setting(name, field, effective.get(name)) for name, field in fields], reading.mistakes
@@ -117,7 +118,7 @@ class Settings(BaseModel):
         try:
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # An error without a location ("loc") is a broken rule. All rules are checked below.
+            # An error without a location ("loc") is a broken rule. `_find_broken_rules` finds all of these.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
         for details in wrong_values:
             mistakes.append(_describe_mistake(cls, given, details))
@@ -176,7 +177,7 @@ def _describe_mistake(kind: type[Settings], given: Mapping[str, GivenValue], det
     value = details["input"]
     shown_value = MASK if _is_secret(kind.model_fields[name]) else _mask_secrets_in_urls(repr(value))
     origin = given[name].origin if name in given else _DEFAULT
-    if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which nobody has set on purpose
+    if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which no user has set
         origin += _NO_SERVICE_LINKS
     return f"{name}: {text}, got {shown_value} ({origin})"
 

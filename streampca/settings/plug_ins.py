@@ -37,9 +37,11 @@ def load_format(name: str, *, is_built_in: bool = False) -> Any:
     Raises `ValueError` if the module lacks a class, such as `TextReader` for the format text.
     """
     module = load_plug_in("format", name, is_built_in=is_built_in)
+    if module is None:
+        return None
     for role in ("Reader", "Writer"):
         class_name = name.title() + role
-        if module is not None and not hasattr(module, class_name):
+        if not hasattr(module, class_name):
             raise ValueError(f"the module of the format {name}, {module.__name__}, has no class {class_name}")
     return module
 
