@@ -97,8 +97,8 @@ def _learn_again(
     ):
         # If the topic lacks the partition, `read_between` raises.
         earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))
-        first = max(start, earliest)
-        remaining_records = reader.read_between(partition, first, end) if first < end else iter(())
+        first_offset = max(start, earliest)
+        remaining_records = reader.read_between(partition, first_offset, end) if first_offset < end else iter(())
         while records := list(itertools.islice(remaining_records, _BATCH_RECORDS)):
             batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
             fold, _losses = fold.take(batch, config.fold)

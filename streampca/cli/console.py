@@ -1,6 +1,7 @@
 """Output of the commands: plain text and tables, and a progress bar on stderr."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from streampca.errors import StreampcaError
 
 if TYPE_CHECKING:
     from streampca.files.rows import Rows
+    from streampca.formats.seen_names import SeenNames
 
 Confirm = Callable[[str], bool] | None
 """Gets a question and returns whether to go on. None: nobody is asked."""
@@ -44,6 +46,16 @@ def print_note(text: str) -> None:
 def print_notes(rows: "Rows") -> None:
     """If something about the file was guessed, such as its separator, print the guess."""
     print_note(f"{rows.path}: {rows.notes}" if rows.notes else "")
+
+
+def print_row_warnings(rows: "Rows", skipped: Counter[str], seen_names: "SeenNames") -> None:
+    """Print how many rows were skipped, by reason, and what was odd about the names and arrays of the other rows."""
+    from streampca.files.rows import describe_skipped
+
+    for line in describe_skipped(skipped):
+        print_note(line)
+    print_warning(seen_names.describe_unseen("the rows"))
+    print_warning(rows.describe_moved_array_elements())
 
 
 def print_warning(text: str) -> None:

@@ -69,9 +69,9 @@ def _create_starts(options: Options) -> list[MemberStart]:
     return starts
 
 
-def _is_any_given(names: Collection[str], kind: type[Settings], options: Options) -> bool:
+def _is_any_given(names: Collection[str], settings_class: type[Settings], options: Options) -> bool:
     """Return whether an option, the environment or the file gives one of these settings."""
-    settings, _ = kind.explain(**options)
+    settings, _ = settings_class.explain(**options)
     return any(setting.is_given for setting in settings if setting.name in names)
 
 

@@ -63,6 +63,14 @@ def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
     return "; its numbers are float32: a worker with dtype=float32 learns them in half the time"
 
 
+def _refuse_wrong_type(codec: Codec, records: Sequence[Record]) -> None:
+    """Raise `BadRecordError` if numbers of a raw format, which do not name their type, look like another type."""
+    samples = codec.sample_untyped(records)
+    wrong_type = codec.explain_wrong_type(samples)
+    if wrong_type:
+        raise BadRecordError(f"the newest {len(records)} records are not what was sent: {wrong_type}")
+
+
 def _describe_range(decoded: Decoded) -> str:
     """Return the least, the median and the greatest number of the vectors; "" if they have no numbers."""
     numbers = decoded.vectors[np.isfinite(decoded.vectors)]
@@ -145,8 +153,10 @@ class TopicChecks:
         self.bounds = reader.find_bounds()
         max_count = sum(end - first for first, end in self.bounds.values())
         configs = read_configs(self._settings, self._settings.topic)
-        note = "; it is compacted, so audit may not find all that was learned" if is_compacted(configs) else ""
-        return f"{self._settings.topic} holds at most {max_count:,} records{note}"
+        finding = f"{self._settings.topic} holds at most {max_count:,} records"
+        if is_compacted(configs):
+            finding += "; it is compacted, so audit may not find all that was learned"
+        return finding
 
     def _compare_largest_record_sizes(self) -> str:
         return compare_largest_record_sizes(self._settings)
@@ -233,11 +243,7 @@ class TopicChecks:
         """
         codec = self._start.codec
         records = [record for _partition, record in newest]
-        # Records of a raw format do not name the type of their numbers.
-        samples = codec.sample_untyped(records)
-        wrong_type = codec.explain_wrong_type(samples)
-        if wrong_type:
-            raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
+        _refuse_wrong_type(codec, records)
         values = codec.values_to_decode(records)
         decoded, decoded_count = codec.decode_some(values)
         skipped_indices = {reject.index for reject in decoded.skipped}

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from threadpoolctl import threadpool_limits
 
 from streampca.cli import locations
-from streampca.cli.console import console, print_note, print_notes, print_warning, progress, table
+from streampca.cli.console import console, print_notes, print_row_warnings, print_warning, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.rows import RowChunk, Rows, describe_skipped
+from streampca.files.rows import RowChunk, Rows
 from streampca.fold import model_file
 from streampca.fold.continuation import restore_fold
 from streampca.fold.dominance import describe_dominant_dimension
@@ -169,10 +169,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             loss_note = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=chunk.share, rows=stats.learned, note=loss_note)
     seconds = time.perf_counter() - started
-    for line in describe_skipped(skipped):
-        print_note(line)
-    print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.describe_moved_array_elements())
+    print_row_warnings(rows, skipped, seen_names)
     return _Learned(fold, scores_builder, seconds)
 
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.console import console, print_note, print_notes, print_warning, progress
+from streampca.cli.console import console, print_notes, print_row_warnings, progress
 from streampca.cli.locations import model_at
 from streampca.errors import InputError, SettingsError, StoreError, explain_missing_extra
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.projected import TABLE_SUFFIXES, projected_file
-from streampca.files.rows import Rows, describe_skipped, require_kind
+from streampca.files.rows import Rows, require_kind
 from streampca.formats.seen_names import SeenNames
 from streampca.pca.arrays import Array
 from streampca.pca.missing_values import MissingValues
@@ -86,10 +86,7 @@ def _project_rows(rows: Rows, projector: Projector, output: Path, types_of_other
             vector_count += len(chunk.vectors)
             seen_names.add(chunk.vectors)
             update(completed=chunk.share, rows=vector_count)
-    for line in describe_skipped(skipped):
-        print_note(line)
-    print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.describe_moved_array_elements())
+    print_row_warnings(rows, skipped, seen_names)
     return vector_count
 
 

@@ -145,18 +145,18 @@ def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
     return not field.is_required(), common_index, name
 
 
-def collect_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
+def collect_fields(settings_class: type[Settings]) -> dict[str, FieldInfo]:
     """Return the settings of a class and of all its subclasses."""
-    fields = dict(kind.model_fields)
-    for subclass in kind.__subclasses__():
+    fields = dict(settings_class.model_fields)
+    for subclass in settings_class.__subclasses__():
         fields |= collect_fields(subclass)
     return fields
 
 
-def _convert_valid(kind: type[Settings], values: Mapping[str, Any], wrong_names: set[str]) -> dict[str, Any]:
+def _convert_valid(settings_class: type[Settings], values: Mapping[str, Any], wrong_names: set[str]) -> dict[str, Any]:
     """Return the values of all settings except the wrong ones, converted to their types."""
     valid: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
+    for name, field in settings_class.model_fields.items():
         if name in wrong_names:
             continue
         if name in values:
@@ -167,7 +167,9 @@ def _convert_valid(kind: type[Settings], values: Mapping[str, Any], wrong_names:
     return valid
 
 
-def _describe_mistake(kind: type[Settings], given: Mapping[str, GivenValue], details: Mapping[str, Any]) -> str:
+def _describe_mistake(
+    settings_class: type[Settings], given: Mapping[str, GivenValue], details: Mapping[str, Any]
+) -> str:
     """Say in a sentence what is wrong with one setting. `details` is an item of pydantic's `errors()`."""
     name = str(details["loc"][0])
     if details["type"] == "missing":
@@ -175,7 +177,7 @@ def _describe_mistake(kind: type[Settings], given: Mapping[str, GivenValue], det
     text = str(details["msg"]).removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = details["input"]
-    shown_value = MASK if _is_secret(kind.model_fields[name]) else _mask_secrets_in_urls(repr(value))
+    shown_value = MASK if _is_secret(settings_class.model_fields[name]) else _mask_secrets_in_urls(repr(value))
     origin = given[name].origin if name in given else _DEFAULT
     if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which no user has set
         origin += _NO_SERVICE_LINKS

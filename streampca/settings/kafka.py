@@ -244,10 +244,10 @@ class FormatSettings(Settings):
         if not urls:  # a file may hold ""
             return urls
         for url in urls.split(","):
-            parts = urlsplit(url.strip())
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            parsed_url = urlsplit(url.strip())
+            if parsed_url.scheme not in ("http", "https") or not parsed_url.hostname:
                 raise ValueError("not http://host:port or https://host:port")
-            if parts.username or parts.password:
+            if parsed_url.username or parsed_url.password:
                 raise ValueError("set user and password as schema_registry_login")
         return urls
 
