@@ -25,7 +25,7 @@ from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints, name_folder
 
 # Fields of `FileOptions`. The key of a chunk always holds their values, see `_make_chunk_key`.
-_OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "names", "impute", "others")
+_OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "names", "impute", "other_columns")
 
 
 def execute(
@@ -185,7 +185,8 @@ def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
     for name, value in plan.files._asdict().items():
         is_set = value != FileOptions._field_defaults[name]
         if name in _OPTIONS_OF_FIRST_RELEASE or is_set:
-            options.append(f"{name}={value!r}")
+            name_in_key = "others" if name == "other_columns" else name  # its name in the first release
+            options.append(f"{name_in_key}={value!r}")
     # The first release hashed the `repr` of a tuple of these: any other text gives other keys.
     elements = [
         repr(tuple(chunk)),

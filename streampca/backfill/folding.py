@@ -15,7 +15,7 @@ from pyarrow import compute as pc, parquet
 from threadpoolctl import threadpool_limits
 
 from streampca.errors import InputError
-from streampca.files.arrow import batch_of, columns_of
+from streampca.files.arrow import choose_columns_by_schema, read_record_batch
 from streampca.files.columns import FileOptions
 from streampca.files.rows import FileBatch, input_errors
 from streampca.fold.checkpoint import Checkpoint, decode, encode
@@ -68,7 +68,7 @@ class BackfillPlan:
             dimensions=self.fold_config.learning.dimensions,
             names=self.fold_config.names,
             impute=True,  # `_select_history` rejects rows with too many gaps
-            others=other_columns,
+            other_columns=other_columns,
         )
 
     def make_checkpoint(self, fold: Fold) -> Checkpoint:
@@ -127,7 +127,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
                 element_places.add(file_batch.places)
             rows_before = batch.next
         # Pending vectors do not fill a block: learn them, too.
-        state = fold.provisional(learning)
+        state = fold.state_with_pending(learning)
     # The position of a part is the number of its rows.
     fold = replace(fold, position=rows_before, state=state).without_pending()
     return Part(
@@ -144,7 +144,7 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
     vectors = file_batch.found.vectors
     vectors_per_row = file_batch.found.counts
     row_count = len(vectors_per_row)
-    columns = {name: _to_arrow(column) for name, column in file_batch.columns.items()}
+    columns = {name: _to_arrow(column) for name, column in file_batch.other_columns.items()}
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
     else:
@@ -207,10 +207,10 @@ def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
 def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
     """Decode the vectors in an Arrow record batch. Raises `InputError` for a wrong column."""
     with input_errors("the record batch", VectorError):
-        columns = columns_of(batch.schema, plan.options, "the record batch")
+        columns = choose_columns_by_schema(batch.schema, plan.options, "the record batch")
         dimensions = plan.fold_config.learning.dimensions
         decoder = columns.create_fields(dimensions, value_name="record batch")
-        return batch_of(batch, columns, decoder, share_read=0.0)
+        return read_record_batch(batch, columns, decoder, progress=0.0)
 
 
 def _find_history(

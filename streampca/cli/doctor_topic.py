@@ -181,7 +181,7 @@ class TopicChecks:
             position = start.positions.get(partition, first)
             is_deleted = not first <= position <= end
             if is_deleted:  # the setting on_offset_gap decides where the member resumes
-                position = start.config.resume_at(OutOfRange(partition, position, first, end))
+                position = start.config.choose_resume_offset(OutOfRange(partition, position, first, end))
             lag += end - position
         return f"{start.settings.group} is {lag:,} records behind"
 

@@ -167,7 +167,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             fold, _losses = fold.take(batch, fold_config, before_block=scores_builder.score_block)
             stats = fold.stats
             loss_note = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
-            update(completed=chunk.share, rows=stats.learned, note=loss_note)
+            update(completed=chunk.progress, rows=stats.learned, note=loss_note)
     seconds = time.perf_counter() - started
     print_row_warnings(rows, skipped, seen_names)
     return _Learned(fold, scores_builder, seconds)

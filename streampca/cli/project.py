@@ -51,13 +51,13 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             dimensions=projector.dimensions,
             names=projector.names,
             impute=projector.impute,
-            others=reads_other_columns,
+            other_columns=reads_other_columns,
         )
         rows = open_rows(file, file_options)
         rows = rows._replace(missing_values=projector.missing_values)
         print_notes(rows)
         # A table needs its columns before the first row.
-        types_of_other_columns = rows.others if keeps_columns else {}
+        types_of_other_columns = rows.other_types if keeps_columns else {}
         opened.enter_context(threadpool_limits(1))  # for the same bits as from a sidecar
         vector_count = _project_rows(rows, projector, output, types_of_other_columns)
     console().print(f"{vector_count:,} vectors projected by {projector.description}, written to {output}")
@@ -82,10 +82,10 @@ def _project_rows(rows: Rows, projector: Projector, output: Path, types_of_other
                 raise InputError(
                     f"{rows.path}, rows {first_row} to {last_row}: values too large, results exceed float64"
                 )
-            write(coordinates, residual, chunk.others)
+            write(coordinates, residual, chunk.other_columns)
             vector_count += len(chunk.vectors)
             seen_names.add(chunk.vectors)
-            update(completed=chunk.share, rows=vector_count)
+            update(completed=chunk.progress, rows=vector_count)
     print_row_warnings(rows, skipped, seen_names)
     return vector_count
 

@@ -62,7 +62,7 @@ class PartitionState(NamedTuple):
     def _find_unsaved_since_of_read_records(self) -> float | None:
         """Return `unsaved_since` if records behind the saved position were read; otherwise None.
 
-        A failed transaction keeps `unsaved_since`, though no read record waits then.
+        After a failed transaction, the position is the saved one, although `unsaved_since` is set.
         """
         is_none_read = self.position == self.saved_up_to
         return None if is_none_read else self.unsaved_since
@@ -113,7 +113,7 @@ class PartitionStates(Mapping[int, PartitionState]):
     def _after_assignment(self, positions: Mapping[int, int]) -> "PartitionStates":
         """Return the states after partitions were assigned and restored, each at its position.
 
-        Records of a failed transaction still wait, so `unsaved_since` is kept.
+        `unsaved_since` is kept: after a failed transaction, its records still wait to be saved.
         """
         assigned = {}
         for partition, position in positions.items():

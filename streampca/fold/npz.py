@@ -108,12 +108,17 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
         return header, arrays
     if version == format_version - 1 and upgrade:
         return upgrade(header, arrays)
+    raise _other_version_error(kind, version, format_version)
+
+
+def _other_version_error(kind: str, version: int, format_version: int) -> NewerFormatError | EarlierFormatError:
+    """Return the error of a file with another version than `format_version`, which this release reads."""
     if version > format_version:
-        raise NewerFormatError(
+        return NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
         )
-    raise EarlierFormatError(
+    return EarlierFormatError(
         f"an earlier release has written this {kind} file (format version {version}, too old for this release): "
         "start over with another store folder and another group_id, or continue with that release"
     )

@@ -87,6 +87,7 @@ class ClientTransactions(Transactions, ABC):
         self._configs: Mapping[str, str] = {}  # of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
         self._failures: list[Failure] = []  # of the current transaction
+        # When brokers refuse a batch as too large, the next producer sends smaller ones.
         self._next_batch_bytes = self.batch_bytes
         self._has_smaller_batches = False
         for topic in topics:

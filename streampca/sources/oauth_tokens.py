@@ -82,6 +82,7 @@ class OAuthTokens:
             self._request_at = now + _RETRY_AFTER_S
             return
         if self._token:
+            # A client may still log in with the old token, which may have expired already.
             self._ends_of_replaced_tokens.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry

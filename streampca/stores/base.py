@@ -87,5 +87,7 @@ def list_topics(store: Store, *folders: Literal["checkpoints", "models"]) -> lis
 
 def describe_other_topics(store: Store, topic: str) -> str:
     """Return the end of an error's sentence, which lists the other topics that have models; "" if there are none."""
-    others = [other for other in list_topics(store, "models") if other != topic]
-    return f"; the store has models of {list_names(others)}" if others else ""
+    other_topics = [listed for listed in list_topics(store, "models") if listed != topic]
+    if not other_topics:
+        return ""
+    return f"; the store has models of {list_names(other_topics)}"

@@ -49,21 +49,22 @@ class Checkpoints:
         view._store = self._store.snapshot(self._folder)
         return view
 
-    def ensure_identity(self) -> StoreIdentity:
+    def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
         """Return the identity of the store; if it has none, create it.
 
-        Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
+        `found` is what `find_identity` has returned. If it is no placeholder, it is returned: were the identity deleted
+        since, a store that the group knows would get another one. Raises `StoreError`, and `DamagedFileError` if the
+        identity's file is damaged.
         """
-        ours = identity.ensure(self._store)
+        ours = found
+        if ours is None or identity.is_placeholder(ours):
+            ours = identity.ensure(self._store)
         self._memory.identity = ours
         return ours
 
     def is_same_store(self) -> bool:
-        """Return whether the store still has the identity that `ensure_identity` has returned.
-
-        Return True if it was never called.
-        """
-        if self._memory.identity is None:
+        """Return whether the store still has the identity that `ensure_identity` has returned."""
+        if self._memory.identity is None:  # `ensure_identity` was not called
             return True
         try:
             return identity.find(self._store) == self._memory.identity
@@ -112,25 +113,22 @@ class Checkpoints:
 
         Raises `DamagedFileError` if all files are damaged, and `StoreError` if a retry can help.
         """
-        failures: dict[int, Exception] = {}
+        error_by_offset: dict[int, Exception] = {}  # of the checkpoints that could not be loaded
         while True:
-            # List again after each failure: a newer checkpoint may have been saved.
-            untried = [offset for offset in self.offsets(partition) if offset not in failures]
-            if not untried:
+            # List again after each error: a newer checkpoint may have been saved.
+            untried_offsets = [offset for offset in self.offsets(partition) if offset not in error_by_offset]
+            if not untried_offsets:
                 break
-            offset = untried[-1]
+            offset = untried_offsets[-1]  # the newest
             try:
                 checkpoint = self._load(partition, offset)
             except (FileNotFoundError, DamagedFileError) as error:  # not `StoreError`: the file may be undamaged
-                failures[offset] = error
+                error_by_offset[offset] = error
                 continue
-            skipped = {failed: error for failed, error in failures.items() if failed > offset}
-            self._note_skipped(partition, skipped)
-            newest_known = self._memory.newest_known.get(partition, offset)
-            self._memory.newest_known[partition] = max(newest_known, offset)
+            self._remember_loaded(partition, offset, error_by_offset)
             return checkpoint
-        if failures:
-            self._raise_unusable(partition, failures)
+        if error_by_offset:
+            self._raise_unusable(partition, error_by_offset)
         self._memory.newest_known.pop(partition, None)
         return None
 
@@ -148,8 +146,8 @@ class Checkpoints:
         data = _encode_readable(checkpoint)
         position = checkpoint.fold.position
         existing_offsets = self.offsets(partition)
-        self._refuse_ahead(partition, position, existing_offsets)
-        self._refuse_replaced(partition, existing_offsets)
+        self._refuse_if_store_is_ahead(partition, position, existing_offsets)
+        self._refuse_if_store_was_replaced(partition, existing_offsets)
         folder = name_folder(self.topic, partition)
         numbered.write(self._store, folder, position, data, existing=existing_offsets, keep=self._keep)
         self._memory.newest_known[partition] = position
@@ -169,20 +167,24 @@ class Checkpoints:
             self._store.delete(self._path(partition, before.fold.position))
         self._memory.newest_known[partition] = after.fold.position
 
-    def _note_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
-        """Remember and log the checkpoints that are damaged."""
-        for offset, error in failures.items():
-            if isinstance(error, FileNotFoundError):
-                continue  # it was deleted after it was listed
-            self._memory.skipped.add((partition, offset))
-            log.error("checkpoint damaged, falling back", file=self._path(partition, offset), error=str(error))
+    def _remember_loaded(self, partition: int, offset: int, error_by_offset: Mapping[int, Exception]) -> None:
+        """Remember the checkpoint that was loaded, and the newer ones that are damaged; also log these."""
+        for failed_offset, error in error_by_offset.items():
+            was_deleted = isinstance(error, FileNotFoundError)  # after it was listed
+            if failed_offset < offset or was_deleted:
+                continue
+            self._memory.skipped.add((partition, failed_offset))
+            log.error("checkpoint damaged, falling back", file=self._path(partition, failed_offset), error=str(error))
+        newest_known = self._memory.newest_known.get(partition, offset)
+        self._memory.newest_known[partition] = max(newest_known, offset)
 
-    def _raise_unusable(self, partition: int, failures: Mapping[int, Exception]) -> NoReturn:
+    def _raise_unusable(self, partition: int, error_by_offset: Mapping[int, Exception]) -> NoReturn:
         """Raise the error that explains why none of the partition's checkpoints can be used."""
         name = partition_name(partition)
-        error_by_file = {self._path(partition, offset): error for offset, error in failures.items()}
+        error_by_file = {self._path(partition, offset): error for offset, error in error_by_offset.items()}
         files_text = ", ".join(error_by_file)
-        if any(isinstance(error, FileNotFoundError) for error in failures.values()):
+        is_listing_stale = any(isinstance(error, FileNotFoundError) for error in error_by_offset.values())
+        if is_listing_stale:
             raise StaleListingError(
                 f"every checkpoint of partition {name} that the store lists is gone ({files_text}): a "
                 "network file system may list a folder as it was a minute ago"
@@ -194,7 +196,7 @@ class Checkpoints:
             f"`streampca reset`, or do without what was learned: `streampca reset --drop {name}`"
         )
 
-    def _refuse_ahead(self, partition: int, position: int, existing_offsets: Sequence[int]) -> None:
+    def _refuse_if_store_is_ahead(self, partition: int, position: int, existing_offsets: Sequence[int]) -> None:
         """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves."""
         for offset in reversed(existing_offsets):
             is_ahead = offset > position
@@ -205,16 +207,16 @@ class Checkpoints:
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
                 )
 
-    def _refuse_replaced(self, partition: int, existing_offsets: Sequence[int]) -> None:
+    def _refuse_if_store_was_replaced(self, partition: int, existing_offsets: Sequence[int]) -> None:
         """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows."""
-        known = self._memory.newest_known.get(partition)
-        is_there = known is not None and known in existing_offsets
-        if is_there or self.is_same_store():  # a user may delete checkpoints of the same store
+        newest_known = self._memory.newest_known.get(partition)
+        has_newest_known = newest_known is not None and newest_known in existing_offsets
+        if has_newest_known or self.is_same_store():  # a user may delete checkpoints of the same store
             return
         name = partition_name(partition)
         lost = [f"this store's own {identity.NAME}"]
-        if known is not None:
-            lost.insert(0, f"the checkpoint of partition {name} at offset {known},")
+        if newest_known is not None:
+            lost.insert(0, f"the checkpoint of partition {name} at offset {newest_known},")
         raise StoreError(
             f"the store no longer holds {' and '.join(lost)}, so partition {name} is not saved: was the volume "
             "unmounted, or were files deleted?"

@@ -18,18 +18,18 @@ def open_store(location: Path | str, observe: Observe = observe_nothing) -> Stor
     package is missing.
     """
     try:
-        checked = store_url.validate_location(str(location))
-        scheme = store_url.find_scheme(checked)
-        if scheme is not None and not store_url.is_bucket(checked):
-            plugged_in = cast(Store, load_plug_in("store", scheme)(checked))
-            return ObservedStore(plugged_in, observe)
+        valid_location = store_url.validate_location(str(location))
+        scheme = store_url.find_scheme(valid_location)
+        if scheme is None:
+            return DirectoryStore(valid_location)
+        if not store_url.is_bucket(valid_location):
+            create_store = load_plug_in("store", scheme)
+            return ObservedStore(cast(Store, create_store(valid_location)), observe)
     except ValueError as error:
         raise SettingsError(f"store: {error}") from None
-    if scheme is None:
-        return DirectoryStore(checked)
     with explain_missing_extra("object-store", needed_by="a store at a URL"):
         from streampca.stores.object_store import ObjectStore
-    return ObjectStore(checked, observe=observe)
+    return ObjectStore(valid_location, observe=observe)
 
 
 def open_parent_store(url: str) -> tuple[Store, str]:

@@ -136,7 +136,7 @@ class DirectoryStore(Store):
         exists = folder.is_dir()
         if exists and not self._needs_flush(folder):
             return
-        if not exists and was_seen and self._is_gone():
+        if not exists and was_seen and self._is_gone_or_empty():
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
                 "restart this process if it was deleted"
@@ -153,15 +153,15 @@ class DirectoryStore(Store):
 
         Above the store, only folders that this process has created need a flush.
         """
+        was_flushed = folder in self._flushed_folders
         is_above_store = not folder.is_relative_to(self.root)
         if is_above_store:
             was_created = folder in self._seen_folders  # folders above the store are never listed
-            if not was_created:
-                return False
-        return folder not in self._flushed_folders
+            return was_created and not was_flushed
+        return not was_flushed
 
-    def _is_gone(self) -> bool:
-        """Return whether the store is gone or empty, as it looks while its volume is not mounted."""
+    def _is_gone_or_empty(self) -> bool:
+        """Return whether the store looks as if its volume were not mounted."""
         return not self.root.is_dir() or not any(self.root.iterdir())
 
     def _path(self, name: str) -> Path:
@@ -193,7 +193,7 @@ def _link(temporary: Path, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _LINKS_UNSUPPORTED:
             raise
-        return _rename_if_missing(temporary, path)
+        return _rename_unless_taken(temporary, path)
     finally:
         _remove(temporary)  # only this name of the file; its real name remains
     return True
@@ -205,14 +205,14 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _rename_if_missing(temporary: Path, path: Path) -> bool:
-    """Do what `_link` does, on a file system without hard links.
+def _rename_unless_taken(temporary: Path, path: Path) -> bool:
+    """Give the temporary file its real name unless another file has it. Return whether it has got this name.
 
-    If several processes try at once, only the process that creates a second temporary file, the claim, renames.
+    A lock file lets only one process rename at a time.
     """
-    claim = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
+    lock_file = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
     try:
-        claim.touch(exist_ok=False)
+        lock_file.touch(exist_ok=False)
     except FileExistsError:
         return False
     try:
@@ -220,7 +220,7 @@ def _rename_if_missing(temporary: Path, path: Path) -> bool:
             return False
         return _rename(temporary, path)
     finally:
-        _remove(claim)
+        _remove(lock_file)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -257,7 +257,7 @@ def _convert_errors(verb: str, path: Path) -> Iterator[None]:
         if isinstance(error, FileNotFoundError) and verb in ("read", "list"):
             raise
         remedy = _REMEDIES.get(error.errno or 0)
-        if error.errno == errno.ENOSPC and _has_no_inodes(path):
+        if error.errno == errno.ENOSPC and _has_no_free_inode(path):
             remedy = "there is space, but no free inode: remove some files, or make a file system with more inodes"
         explanation = f"cannot {verb} {path}: {error.strerror or error}"
         if remedy:
@@ -265,12 +265,12 @@ def _convert_errors(verb: str, path: Path) -> Iterator[None]:
         raise StoreError(explanation) from None
 
 
-def _has_no_inodes(path: Path) -> bool:
+def _has_no_free_inode(path: Path) -> bool:
     """Return whether the file system limits the number of files, and has reached the limit."""
     if not hasattr(os, "statvfs"):  # Windows
         return False
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    usage = os.statvfs(existing)
-    is_limited = usage.f_files > 0
+    existing_path = next(parent for parent in (path, *path.parents) if parent.exists())
+    usage = os.statvfs(existing_path)
+    are_inodes_limited = usage.f_files > 0
     free_inodes = usage.f_favail  # for users other than root
-    return is_limited and free_inodes == 0
+    return are_inodes_limited and free_inodes == 0

@@ -51,23 +51,24 @@ class ModelCache:
         models: Models,
         clock: Callable[[], float] = time.monotonic,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
-        after_poll: Callable[[Models], None] = lambda listed: None,
+        on_list: Callable[[Models], None] = lambda listed: None,
     ) -> None:
-        """`on_load` is called with each model that was read, `after_poll` with the models that a poll has listed.
+        """`on_load` is called with each model that was read, `on_list` with the models that a poll has listed.
 
-        If `after_poll` raises `StoreError`, the poll counts as failed.
+        If `on_list` raises `StoreError`, the poll counts as failed.
         """
         self._models = models
         self._clock = clock
         self.loader = ReadableModels(models, clock)
         self._on_load = on_load
-        self._after_poll = after_poll
+        self._on_list = on_list
         self.current: PublishedModel | None = None
         self.current_since = 0.0  # by the clock
         self.pinned: Collection[int] = ()
         self.store_error: str | None = None  # of the last poll
-        self._beside_current: OrderedDict[int, PublishedModel] = OrderedDict()  # the most recently used last
-        self._lock = threading.Lock()  # protects _beside_current
+        # By version, the models that are not in use; the most recently requested last.
+        self._not_in_use: OrderedDict[int, PublishedModel] = OrderedDict()
+        self._lock = threading.Lock()  # protects _not_in_use
         self._missing_store: str | None = None  # its location; None if it exists
         self._other_topics_text = ""
         self._stop = threading.Event()
@@ -80,15 +81,17 @@ class ModelCache:
         Raises `NotLoadedError` if it is not in memory, and `NoModelError`.
         """
         current = self.current  # read once: another thread may replace it
-        if current is not None and version in (None, current.version):
-            return current
         if version is None:
-            raise NoModelError(self.explain_no_model())
+            if current is None:
+                raise NoModelError(self.explain_no_model())
+            return current
+        if current is not None and version == current.version:
+            return current
         with self._lock:
-            if version not in self._beside_current:
+            if version not in self._not_in_use:
                 raise NotLoadedError(version)
-            self._beside_current.move_to_end(version)
-            return self._beside_current[version]
+            self._not_in_use.move_to_end(version)  # the most recently requested last
+            return self._not_in_use[version]
 
     def get(self, version: int | None) -> PublishedModel:
         """Return the model of a version; None stands for the version in use. If it is not in memory, read it.
@@ -107,7 +110,7 @@ class ModelCache:
         except NotLoadedError:
             model = self.loader.load(version)
         if model is not None:
-            self._keep_beside_current(model)
+            self._keep_in_memory(model)
         return model
 
     def versions(self) -> list[int]:
@@ -116,10 +119,12 @@ class ModelCache:
 
     def explain_no_model(self) -> str:
         """Explain why no model is in use."""
-        location = self._missing_store
-        if location is not None:
-            return f"there is no store at {location} yet: no worker has written to it, or its volume is not mounted"
-        unreadable = dict(self.loader.unreadable)
+        missing_store = self._missing_store
+        if missing_store is not None:
+            return (
+                f"there is no store at {missing_store} yet: no worker has written to it, or its volume is not mounted"
+            )
+        unreadable = dict(self.loader.unreadable)  # a copy: another thread changes the original
         if unreadable:
             newest = max(unreadable)
             cause = unreadable[newest].cause
@@ -129,14 +134,7 @@ class ModelCache:
     def poll(self) -> None:
         """List the store, and load the newest model unless it is in use already."""
         try:
-            self._missing_store = self._models.store.missing()
-            listed = self._models.snapshot()
-            versions = listed.versions()
-            self._drop_deleted(versions)
-            self._use_first_readable(self._list_candidates(versions))
-            self._after_poll(listed)
-            if self.current is None:
-                self._other_topics_text = describe_other_topics(self._models.store, self._models.topic)
+            self._list_and_load()
         except StoreError as error:
             self.failures["store"] += 1
             if self.store_error is None:
@@ -148,6 +146,17 @@ class ModelCache:
         if self.store_error is not None:
             log.info("store readable again")
             self.store_error = None
+
+    def _list_and_load(self) -> None:
+        """Do the work of `poll`. Raises `StoreError`."""
+        self._missing_store = self._models.store.missing()
+        listed = self._models.snapshot()
+        versions = listed.versions()
+        self._forget_deleted(versions)
+        self._use_first_readable(self._list_candidates(versions))
+        self._on_list(listed)
+        if self.current is None:
+            self._other_topics_text = describe_other_topics(self._models.store, self._models.topic)
 
     def start(self, interval_s: float) -> None:
         """Load the newest model now, and poll for newer ones in a thread."""
@@ -180,9 +189,9 @@ class ModelCache:
         newer = [version for version in newest_first if version > current.version]
         if newer:
             return newer
-        # The listing may be old, so look for the file, too.
-        is_gone = current.version not in versions and not self.loader.is_stored(current.version)
-        return newest_first if is_gone else []
+        # The listing may be outdated, so look for the file, too.
+        was_deleted = current.version not in versions and not self.loader.is_stored(current.version)
+        return newest_first if was_deleted else []
 
     def _use_first_readable(self, candidates: Sequence[int]) -> None:
         """Load the first candidate that can be read, and use it from now on."""
@@ -198,13 +207,13 @@ class ModelCache:
             self._on_load(model)
             return
 
-    def _drop_deleted(self, versions: Sequence[int]) -> None:
-        """Forget deleted models. `versions` are those that the store has."""
-        self.loader.forget_deleted(versions)
+    def _forget_deleted(self, stored_versions: Sequence[int]) -> None:
+        """Forget the models that the store has no more."""
+        self.loader.forget_deleted(stored_versions)
         with self._lock:
-            deleted = self._beside_current.keys() - versions
+            deleted = self._not_in_use.keys() - stored_versions
             for version in deleted:
-                del self._beside_current[version]
+                del self._not_in_use[version]
 
     def _read_and_keep(self, version: int) -> PublishedModel:
         """Read a version that is not in memory, and keep it.
@@ -217,17 +226,18 @@ class ModelCache:
             raise UnknownVersionError(
                 f"there is no model version {version}: never published, or removed; `streampca inspect STORE` lists all"
             ) from None
-        self._keep_beside_current(model)
+        self._keep_in_memory(model)
         return model
 
-    def _keep_beside_current(self, model: PublishedModel) -> None:
-        """Keep in memory a model other than the one in use, and call `on_load` with it.
+    def _keep_in_memory(self, model: PublishedModel) -> None:
+        """Keep in memory a model that is not in use, and call `on_load` with it.
 
-        Of the versions that are not pinned, only the last used ones stay.
+        Of the versions that are not pinned, only the most recently requested ones stay.
         """
         self._on_load(model)
         with self._lock:
-            self._beside_current[model.version] = model
-            unpinned = [version for version in self._beside_current if version not in self.pinned]
-            for version in unpinned[:-_MAX_OLDER_VERSIONS]:
-                del self._beside_current[version]
+            self._not_in_use[model.version] = model
+            unpinned = [version for version in self._not_in_use if version not in self.pinned]
+            least_recently_requested = unpinned[:-_MAX_OLDER_VERSIONS]
+            for version in least_recently_requested:
+                del self._not_in_use[version]

@@ -94,8 +94,8 @@ class Models:
         """
         version = model.version
         versions = self.versions()
-        is_too_old = len(versions) >= self._keep and version < versions[-self._keep]
-        if is_too_old:
+        newer_versions = [listed for listed in versions if listed > version]
+        if len(newer_versions) >= self._keep:
             return False
         was_written = self._write_unless_readable(model, is_listed=version in versions)
         if not was_written:
@@ -180,11 +180,15 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
     if len(versions) <= keep:
         return None
     newest_first = sorted(versions, reverse=True)
-    first = max(min(_NEWEST_KEPT, keep), 1)
-    oldest = len(newest_first) - 1
-    if first >= oldest:
-        return newest_first[oldest]
+    newest_kept = max(min(_NEWEST_KEPT, keep), 1)
+    index_of_oldest = len(newest_first) - 1
+    if newest_kept >= index_of_oldest:
+        return newest_first[index_of_oldest]
     ages = [newest_first[0] - version for version in newest_first]  # in messages
     ages[0] = 1  # not 0, since it may be a divisor
-    chosen = min(range(first, oldest), key=lambda i: ages[i + 1] / ages[i - 1])
-    return newest_first[chosen]
+
+    def divide_ages_of_neighbours(index: int) -> float:
+        return ages[index + 1] / ages[index - 1]
+
+    deletable = range(newest_kept, index_of_oldest)
+    return newest_first[min(deletable, key=divide_ages_of_neighbours)]

@@ -125,10 +125,9 @@ class ObjectStore(Store):
 
         If this takes several requests, it is not atomic: two processes may both get True.
         """
-        was_created = None
-        if len(data) <= _PART_BYTES:
-            was_created = self._create_in_one_request(name, data)
-        if was_created is None:
+        fits_one_request = len(data) <= _PART_BYTES
+        was_created = self._create_in_one_request(name, data) if fits_one_request else None
+        if was_created is None:  # the object is too large, or the server does not know such requests
             was_created = self._write_unless_found(name, data)
         if self._listing:  # also if another process has uploaded the object
             self._listing.add(name, len(data))

@@ -36,8 +36,9 @@ class ObservedStore(Store):
             return self._store.size(name)
 
     def snapshot(self, folder: str) -> "ObservedStore":
-        """Return an observed view of the store. With the default `snapshot`, which lists nothing, it is the store."""
-        if type(self._store).snapshot is Store.snapshot:
+        """Return an observed view of the store."""
+        has_default_snapshot = type(self._store).snapshot is Store.snapshot
+        if has_default_snapshot:  # it lists nothing
             return self
         with self._report("list"):
             view = self._store.snapshot(folder)

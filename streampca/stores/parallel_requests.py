@@ -48,9 +48,9 @@ class ParallelRequests(Generic[R]):
         return not self._in_flight
 
     def take_ended(self, timeout_s: float) -> list[Answer[R]]:
-        """Wait for the calls in flight, and take the answers of those that have ended.
+        """Wait for one call after the other, until one does not end within `timeout_s`.
 
-        The first call that does not end within `timeout_s` ends the waiting.
+        Then take the answers of all calls that have ended.
         """
         for future in self._in_flight.values():
             if not wait_for_end(future, timeout_s):
@@ -84,14 +84,16 @@ class ParallelRequests(Generic[R]):
         """Return whether the call for a partition may begin beside the calls in flight."""
         if not self._in_flight:  # a single call may be larger than the limit
             return True
-        nbytes = self._sizes[partition] + sum(self._sizes[other] for other in self._in_flight)
-        return len(self._in_flight) < REQUESTS_AT_ONCE and nbytes <= BYTES_AT_ONCE
+        bytes_in_flight = sum(self._sizes[partition_in_flight] for partition_in_flight in self._in_flight)
+        has_request = len(self._in_flight) < REQUESTS_AT_ONCE
+        has_bytes = bytes_in_flight + self._sizes[partition] <= BYTES_AT_ONCE
+        return has_request and has_bytes
 
 
 def wait_for_end(future: Future[Any], timeout_s: float) -> bool:
     """Wait for a future, for `timeout_s` at most, and return whether it has ended. Its error is not raised."""
     with suppress(TimeoutError):
-        future.exception(timeout_s)
+        future.exception(timeout_s)  # waits
     return future.done()
 
 

@@ -37,8 +37,8 @@ class ReadableModels:
 
         A version that could not be read is not read again for a minute. Raises `StoreBusyError`.
         """
-        earlier = self.unreadable.get(version)
-        has_just_failed = earlier is not None and self._clock() < earlier.reread_at
+        unreadable = self.unreadable.get(version)
+        has_just_failed = unreadable is not None and self._clock() < unreadable.reread_at
         if has_just_failed:
             return None
         try:
@@ -58,9 +58,9 @@ class ReadableModels:
         """Return whether the file of a version exists, even if it cannot be read. Raises `StoreBusyError`."""
         return self.load(version) is not None or version in self.unreadable
 
-    def forget_deleted(self, versions: Collection[int]) -> None:
-        """Forget deleted versions. `versions` are those that the store has."""
-        for version in self.unreadable.keys() - versions:
+    def forget_deleted(self, stored_versions: Collection[int]) -> None:
+        """Forget the versions that the store has no more."""
+        for version in self.unreadable.keys() - stored_versions:
             del self.unreadable[version]
 
     def log_unreadable(self, in_use: int | None) -> None:
@@ -75,4 +75,5 @@ class ReadableModels:
         """Count a file that cannot be read, unless another release has written it."""
         if isinstance(error, NewerFormatError | EarlierFormatError):
             return
-        self.failures["damaged" if isinstance(error, DamagedFileError) else "unreadable"] += 1
+        cause = "damaged" if isinstance(error, DamagedFileError) else "unreadable"
+        self.failures[cause] += 1
