@@ -49,12 +49,16 @@ class Checkpoints:
         view._store = self._store.snapshot(self._folder)
         return view
 
-    def ensure_identity(self) -> StoreIdentity:
+    def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
         """Return the identity of the store; if it has none, create it.
 
-        Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
+        `found` is what `find_identity` has returned. If it is no placeholder, it is returned: were the identity deleted
+        since, a store that the group knows would get another one. Raises `StoreError`, and `DamagedFileError` if the
+        identity's file is damaged.
         """
-        ours = identity.ensure(self._store)
+        ours = found
+        if ours is None or identity.is_placeholder(ours):
+            ours = identity.ensure(self._store)
         self._memory.identity = ours
         return ours
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from streampca.consumer_group.committed import read_shape
 from streampca.errors import NoBrokerError, SettingsError, SourceError, explain_missing_extra, list_names
 from streampca.formats.record import Record
 from streampca.sources.base import Committed, Source
@@ -76,7 +77,22 @@ class StartFinder:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
             without_offset -= committed.keys()
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
+        self._wait_for_first_shape(partitions, committed)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))
+
+    def _wait_for_first_shape(self, partitions: Collection[int], committed: Mapping[int, Committed]) -> None:
+        """Raise `TimeoutError` if no committed offset names a shape, unless the lowest partition is to be read.
+
+        A new group begins with the owner of the lowest partition alone. If all members began at the same time, and had
+        read models of different shapes, they would write outputs before one could see the offsets of another.
+        """
+        lowest = min(self.source.partitions(), default=0)
+        is_shape_known = any(read_shape(offset.metadata) is not None for offset in committed.values())
+        if lowest not in partitions and not is_shape_known:
+            raise TimeoutError(
+                f"the group has committed no offset of {self.topic} that tells the shape of its outputs: the member "
+                f"that reads partition {lowest} commits the first one"
+            )
 
     def _find_committed(self) -> Mapping[int, Committed]:
         """Return the group's offsets of all partitions of the topic."""

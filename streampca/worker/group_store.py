@@ -80,7 +80,7 @@ def compare_offsets(
             expected = 0 if checkpoint_offset is None else checkpoint_offset
             if offset != expected:
                 set_by_other_tools[partition] = offset
-        elif checkpoint_offset is None and marks_start(metadata):
+        elif checkpoint_offset is None and marks_start(metadata):  # a new partition: its owner has saved nothing yet
             committed_starts[partition] = offset
         elif checkpoint_offset is None or checkpoint_offset < offset:
             committed_ahead[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
@@ -120,11 +120,12 @@ def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) 
     Read `committed` first. Raises `ForeignStoreError`, and `StoreError` when a retry can help.
     """
     # Another group's store is refused before it gets an identity.
-    refuse_other_store(checkpoints, committed, checkpoints.find_identity())
+    found = checkpoints.find_identity()
+    refuse_other_store(checkpoints, committed, found)
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
     compared = compare_offsets(checkpoints.topic, offsets, committed)
-    return Examined(stored, offsets, compared, checkpoints.ensure_identity())
+    return Examined(stored, offsets, compared, checkpoints.ensure_identity(found))
 
 
 class GroupStore:
