@@ -42,7 +42,7 @@ def execute(
     _refuse_other_settings(checkpoints, plan)
     chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
     all_keys = "".join(chunk_by_key)
-    # Shows whether a backfill with this number has learned other files.
+    # If a saved backfill has another digest, it has learned other files.
     sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
     _refuse_other_sources(store, folder, plan, sources_digest)
     checkpoint = checkpoints.newest(partition)

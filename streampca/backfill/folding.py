@@ -67,7 +67,7 @@ class BackfillPlan:
         return self.files._replace(
             dimensions=self.fold_config.learning.dimensions,
             names=self.fold_config.names,
-            impute=True,  # `_select_history` rejects rows with too many gaps
+            impute=True,  # `_select_rows_before_end` rejects rows with too many gaps
             other_columns=other_columns,
         )
 
@@ -118,7 +118,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     rows_before = 0
     with threadpool_limits(1):  # several threads may compute other bits
         for file_batch in batches:
-            batch = _select_history(file_batch, plan, judge, rows_before)
+            batch = _select_rows_before_end(file_batch, plan, judge, rows_before)
             fold, _ = fold.take(batch, plan.fold_config)
             for reject in sorted(batch.decoded.rejects):
                 row = rows_before + reject.index
@@ -136,7 +136,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     )
 
 
-def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
+def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows before the end of the backfill as a batch to learn.
 
     Rows without the needed time or offset are rejected, and so are rows whose vectors must not be learned.
@@ -149,14 +149,14 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
     else:
         times_ms = np.full(row_count, _NO_TIME)
-    is_history, has_no_position = _find_history(columns, times_ms, plan)
-    if not is_history.all():  # an optimisation: usually all are history
-        is_vector_of_history = np.repeat(is_history, vectors_per_row)
-        vectors = vectors[is_vector_of_history]
-    rows_with_vectors = np.flatnonzero(is_history & (vectors_per_row > 0))
+    is_before_end, has_no_position = _find_rows_before_end(columns, times_ms, plan)
+    if not is_before_end.all():  # an optimisation: usually all are
+        is_vector_before_end = np.repeat(is_before_end, vectors_per_row)
+        vectors = vectors[is_vector_before_end]
+    rows_with_vectors = np.flatnonzero(is_before_end & (vectors_per_row > 0))
     # The worker reads later rows from the topic. Rows without a position are rejected below.
     rejects_of_unreadable_rows = [
-        Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_history[row]
+        Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_before_end[row]
     ]
     decoded = judge.reject_bad(
         vectors,
@@ -215,7 +215,7 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
         return read_record_batch(batch, columns, decoder, progress=0.0)
 
 
-def _find_history(
+def _find_rows_before_end(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return two masks (n,): rows before the end of the backfill, and rows without the needed time or offset."""
