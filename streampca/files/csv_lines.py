@@ -90,26 +90,28 @@ def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) ->
     if first_row == 0:  # the lines begin with rows
         return ""
     row_pattern = number_patterns[-1]
-    patterns_above_rows = number_patterns[:first_row]
     has_numbers = any(row_pattern)
-    are_rows_above = row_pattern in patterns_above_rows
+    are_rows_above = row_pattern in number_patterns[:first_row]
     if not has_numbers or are_rows_above:
         return ""
-    skip_all_above_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1
     header_pattern = number_patterns[header_index]
-    if len(header_pattern) != len(row_pattern):  # a text such as "Device 7"
-        return skip_all_above_rows
-    may_be_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
-    if may_be_row or header_index == 0:
-        return ""
-    line_above_header = head[header_index - 1]
-    pattern_above_header = number_patterns[header_index - 1]
-    is_excel_line = line_above_header.startswith("sep=")  # Excel reads the separator from such a line
-    has_two_headers = len(pattern_above_header) == len(row_pattern) and not is_excel_line
-    if has_two_headers:  # such as names above units
-        return skip_all_above_rows
+    has_header = len(header_pattern) == len(row_pattern)  # otherwise, there is a text such as "Device 7"
+    if has_header:
+        may_be_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
+        if may_be_row or header_index == 0:
+            return ""
+    if not has_header or _has_two_headers(head, number_patterns, header_index):
+        return f"--skip-lines {skipped + first_row} --no-header"
     return f"--skip-lines {skipped + header_index}"
+
+
+def _has_two_headers(head: Sequence[str], number_patterns: Sequence[Sequence[bool]], header_index: int) -> bool:
+    """Return whether the line above the header is a header, too, such as names above units."""
+    line_above = head[header_index - 1]
+    is_excel_line = line_above.startswith("sep=")  # Excel reads the separator from such a line
+    cell_count = len(number_patterns[header_index])
+    return len(number_patterns[header_index - 1]) == cell_count and not is_excel_line
 
 
 def _find_first_row(number_patterns: Sequence[Sequence[bool]]) -> int:

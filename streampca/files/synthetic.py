@@ -98,7 +98,7 @@ class Sensors:
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
         behaviours_in_turn = itertools.cycle(MACHINE.values())
-        behaviours = [MACHINE.get(name, next_one) for name, next_one in zip(names, behaviours_in_turn, strict=False)]
+        behaviours = [MACHINE.get(name, other) for name, other in zip(names, behaviours_in_turn, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])
         self._deviation = np.array([deviation for _, deviation, _ in behaviours])
         self._correlations = np.array([correlations for _, _, correlations in behaviours])
@@ -121,5 +121,6 @@ class Sensors:
     def _batches(self) -> Iterator[FileBatch]:
         n = _FAULT_EVERY
         while True:
-            columns = {"machine": np.full(n, "pump-1"), "at": np.full(n, time.time_ns() // 1_000_000)}
+            now_ms = time.time_ns() // 1_000_000
+            columns = {"machine": np.full(n, "pump-1"), "at": np.full(n, now_ms)}
             yield batch_of_vectors(self.draw(n), progress=0.0)._replace(other_columns=columns)

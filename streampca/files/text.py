@@ -311,7 +311,9 @@ def _csv_records(text: Iterable[str], separator: str, *, strict: bool = False) -
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     """Return whether the first line is a header, by the first two lines; None if it may be either."""
     numbers = [parse_cell(cell) for cell in first]
-    if None in numbers or "" in first:  # the column of an index has an empty name
+    has_text = None in numbers
+    has_empty_name = "" in first  # of the column of an index
+    if has_text or has_empty_name:
         return True
     has_missing_word = any(map(is_missing, first))  # such as NA
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names

@@ -81,8 +81,8 @@ class Checkpoint:
             remedy = f"delete it: `streampca backfill --remove {backfill_number}`"
         else:
             remedy = "start over with another store folder and another group_id"
-        can_adopt = not self._why_not_adoptable(changes)
-        if can_adopt:
+        is_adoptable = not self._why_not_adoptable(changes)
+        if is_adoptable:
             remedy = f"keep what was learned: `streampca reset --adopt-settings`, or {remedy}"
         raise SettingsError(
             f"the checkpoint of partition {partition_name(self.partition)} of {self.topic} was made with "
@@ -102,7 +102,9 @@ class Checkpoint:
     def _why_not_adoptable(self, changes: Sequence[Change]) -> str:
         """Return why learning cannot continue from the checkpoint with these changes, or "" if it can."""
         state = self.fold.state
-        return explain_refusal(changes, knows_all_axes=state.covariance is not None or not state.count)
+        has_learned = state.count > 0
+        knows_all_axes = state.covariance is not None or not has_learned
+        return explain_refusal(changes, knows_all_axes=knows_all_axes)
 
     def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
         """Return the checkpoint from which a worker with these settings continues.

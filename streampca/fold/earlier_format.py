@@ -64,8 +64,8 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     components = arrays.get("components")
     variance = arrays.get("explained_variance")
     settings = header.get("settings")
-    impute = isinstance(settings, dict) and settings.get("missing") == "impute"
-    if not impute or mean is None or components is None or variance is None:
+    may_have_gaps = isinstance(settings, dict) and settings.get("missing") == "impute"
+    if not may_have_gaps or mean is None or components is None or variance is None:
         return header, arrays
     is_damaged = components.ndim != 2 or mean.shape != components.shape[1:] or variance.shape != components.shape[:1]
     if is_damaged:  # `model_file.decode` refuses it
@@ -109,9 +109,9 @@ def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
     d = unseen.size
     lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed
     to_convert = {"unseen": unseen} | {name: array for name, array in arrays.items() if name in lengths}
-    have_types = all(
+    have_expected_types = all(
         array.shape == (lengths[name],) and array.dtype == np.float64 for name, array in to_convert.items()
     )
     are_shares = ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()
-    if not have_types or not are_shares:
+    if not have_expected_types or not are_shares:
         raise DamagedFileError("unseen does not fit the other arrays, or holds values that are not shares")

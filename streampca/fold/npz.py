@@ -89,11 +89,11 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
-        with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as members:
+        with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as archive:
             # A small compressed member might need any amount of memory.
-            if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
                 raise ValueError("a member is compressed")
-            arrays = {name: members[name] for name in members.files}
+            arrays = {name: archive[name] for name in archive.files}
         header = orjson.loads(arrays.pop("header").tobytes())
         found_kind = header["kind"]
         version = header.get("format_version")

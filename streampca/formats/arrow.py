@@ -65,7 +65,7 @@ class ArrowReader(Reader):
         return GuessedNumbers(numbers, dtype) if dtype else numbers
 
     def read_tree(self, value: bytes) -> Any:
-        """Return the rows as objects, with only the column that the path `label` begins with. Texts are bytes."""
+        """Return the rows as objects, with only the column that the path `label` begins with. Texts stay bytes."""
         [path] = parse_paths(self.label)
         with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
             rows: list[Any] = []
@@ -308,7 +308,7 @@ def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
         parent = _find_column(batch, path[:-1])
     except VectorError:  # no record of the batch has this struct
         return np.ones(len(batch), np.bool_)
-    if parent is None:
+    if parent is None:  # it is not a struct
         return np.zeros(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 

@@ -146,8 +146,8 @@ def schema_of(layout: Layout) -> WriterSchema:
 
     With ["after"], the record is the field `after` of another record.
     """
-    is_array = list(layout.fields) == [""]
-    if is_array:
+    is_whole_value = list(layout.fields) == [""]
+    if is_whole_value:  # the value is an array
         return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
     fields = [{"name": name, "type": _TYPES[kind]} for name, kind in layout.fields.items()]
     schema = {"type": "record", "name": layout.record, "fields": fields}

@@ -166,7 +166,7 @@ class Codec:
         read = self._reader.read(value)
         if isinstance(read, GuessedNumbers):
             untyped = read
-        elif self._reader.dtype_to_check is not None:
+        elif self._reader.dtype_to_check is not None:  # only the setting `format` names the type
             untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)
         else:
             return []

@@ -137,13 +137,13 @@ def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> byt
 
     If a cell holds no number, raises `VectorError`; `describe` makes its message.
     """
-    layout = f"{len(cells)}d"
+    struct_format = f"{len(cells)}d"
     try:
         # This is much faster than `parse_cell`.
-        return struct.pack(layout, *orjson.loads(f"[{','.join(cells)}]"))
+        return struct.pack(struct_format, *orjson.loads(f"[{','.join(cells)}]"))
     except (ValueError, struct.error):
         numbers = [parse_cell(cell) for cell in cells]
     if None in numbers:
         index = numbers.index(None)
         raise VectorError("undecodable", describe(index, cells[index][:_MAX_CELL_LENGTH]))
-    return struct.pack(layout, *numbers)
+    return struct.pack(struct_format, *numbers)

@@ -106,7 +106,7 @@ class ElementPlaces:
 
         If an element is at another place here than in `later`, sets the warning.
         """
-        # For an array that both have seen, what this object has seen stays.
+        # For an array that both have seen, the earlier ends stay.
         self._path_ends_by_array = later._path_ends_by_array | self._path_ends_by_array
         for array_id, seen_later in later._arrays.items():
             seen = self._find_or_add(array_id)

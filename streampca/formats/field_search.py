@@ -16,12 +16,12 @@ _MAX_CANDIDATES = 64
 _Names: TypeAlias = tuple[str, ...]  # in a path
 
 
-def suggest_field(value: Any, dimensions: int, pack: Callable[[Sequence[Path]], object]) -> str | None:
+def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequence[Path]], object]) -> str | None:
     """Return a `field` that reads d numbers from an object; None if none was found."""
     for paths in islice(_find_candidates(value, (), dimensions), _MAX_CANDIDATES):
         field = ",".join(map(spell_path, paths))
         with suppress(ValueError, VectorError):  # some names cannot be written in a path
-            packed = pack(parse_paths(field))
+            packed = pack_numbers_at(parse_paths(field))
             is_one_vector = isinstance(packed, bytes) and len(packed) == 8 * dimensions
             if is_one_vector:
                 return field

@@ -93,7 +93,7 @@ class NumberFields:
             self._steps_to_container = self._steps_of_paths[0]
             self._get_entries = None
             are_in_one_container = len(self._steps_of_paths) == 1  # the array of d numbers
-        # The placeholder looks like a vector.
+        # A value may be Debezium's placeholder, which looks like a vector.
         may_be_debezium_placeholder = self.dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
         self._has_fast_way = are_in_one_container and not self.where and not may_be_debezium_placeholder
 

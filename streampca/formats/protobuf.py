@@ -161,7 +161,7 @@ class ProtobufWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: frame, indexes of the message's type, and fields. `counts` are not used."""
         columns = list[Any]()
-        floats_size = 0
+        floats_size = 0  # bytes of a row's fields of floats
         for number, values in enumerate(fields.values(), 1):
             length_tag = _encode_tag(number, _WIRE_LENGTH)
             with_tag_and_size = partial(_encode_item, length_tag)
@@ -292,12 +292,12 @@ def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
     If no field there can hold numbers, raises `VectorError`.
     """
     fields = _fields_along(path, root)
-    if not fields:
+    if not fields:  # the path only chooses items
         return None
     field = fields[-1]
     message = field.message_type
     is_wrapper = message is not None and message.file.name == _WRAPPERS
-    if is_wrapper or _may_hold_any_names(field):
+    if is_wrapper or _may_hold_any_names(field):  # numbers may be inside of it
         return None
     if field.cpp_type not in _NUMBERS and field.type != FieldDescriptor.TYPE_BYTES:
         held = f", but {message.full_name}" if message else ""

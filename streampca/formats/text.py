@@ -65,7 +65,7 @@ def begins_as_array(value: Any) -> bool:
     return isinstance(value, str) and value.lstrip().startswith(("[", "{"))
 
 
-def is_unavailable(value: Any) -> bool:
+def is_debezium_placeholder(value: Any) -> bool:
     """Return whether a value is Debezium's placeholder, which is skipped as null is."""
     return value in _UNAVAILABLE
 

@@ -15,7 +15,7 @@ import orjson
 from streampca.formats.errors import VectorError
 from streampca.formats.numbers import plain_number
 from streampca.formats.tensors import read_array
-from streampca.formats.text import is_unavailable
+from streampca.formats.text import is_debezium_placeholder
 from streampca.settings.field_paths import Choice, Condition, Step, is_word
 
 MAX_JSON_TEXTS = 2
@@ -160,7 +160,7 @@ def _find(value: Any, paths: _Paths, conditions: Sequence[_Condition], max_json_
 
     At most `max_json_texts` texts, one inside of the other, are parsed as JSON.
     """
-    if is_unavailable(value):
+    if is_debezium_placeholder(value):
         return [Item((index,), SkipReason.NULL) for index in paths.indices]
     if paths.by_next_step:  # not all paths end at this value
         value, max_json_texts = parse_json_texts(value, max_json_texts)
@@ -210,7 +210,7 @@ def _first_path_index(item: Item) -> int:
 
 def _find_in_array(array: list[Any], paths: _Paths, conditions: Sequence[_Condition], max_json_texts: int) -> Found:
     """Return what paths lead to in an array; `SkipReason.UNMET` if the array does not meet the conditions."""
-    # In an array of arrays, the choice is made in each inner array.
+    # In an array of arrays, a choice such as `[id=temp]` is made in each inner array.
     can_choose = not any(isinstance(element, list) for element in array)
     choices = [step for step in paths.by_next_step if isinstance(step, Choice)] if can_choose else []
     divided = _divide_conditions_in_array(conditions, paths, can_choose=can_choose)
@@ -223,10 +223,10 @@ def _find_in_array(array: list[Any], paths: _Paths, conditions: Sequence[_Condit
         if isinstance(found, SkipReason):
             return found
         items += found
-    paths_through_all = paths.going_on_except(choices)
-    if paths_through_all.indices:
-        elements = Elements(array, paths_through_all, divided.on_each_element, max_json_texts)
-        items.append(Item(paths_through_all.indices, elements))
+    paths_into_each_element = paths.going_on_except(choices)
+    if paths_into_each_element.indices:
+        elements = Elements(array, paths_into_each_element, divided.on_each_element, max_json_texts)
+        items.append(Item(paths_into_each_element.indices, elements))
     return sorted(items, key=_first_path_index)
 
 

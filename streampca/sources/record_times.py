@@ -97,7 +97,7 @@ class TimestampReplacer:
         kept = self._find_kept_times()
         earliest_ms = now_ms - kept.before_ms
         latest_ms = now_ms + kept.after_ms
-        if timestamps is not None:
+        if timestamps is not None:  # `initial`: they may be an empty array
             is_none_too_early = earliest_ms <= timestamps.min(initial=now_ms)
             is_none_too_late = timestamps.max(initial=now_ms) <= latest_ms
             if is_none_too_early and is_none_too_late:

@@ -80,7 +80,7 @@ def compare_offsets(
             expected = 0 if checkpoint_offset is None else checkpoint_offset
             if offset != expected:
                 set_by_other_tools[partition] = offset
-        elif checkpoint_offset is None and marks_start(metadata):
+        elif checkpoint_offset is None and marks_start(metadata):  # a new partition: its owner has saved nothing yet
             committed_starts[partition] = offset
         elif checkpoint_offset is None or checkpoint_offset < offset:
             committed_ahead[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)

@@ -45,7 +45,7 @@ def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[
     """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is gone."""
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
-    # Only the model shows backfills, only committed offsets partitions that no model contains.
+    # A backfill has no committed offset, so the model must show it. A new partition may be in no model yet.
     in_model = find_missing(models.newest(), offsets, topic_id)
     gone = {partition: cause for partition, cause in in_model.items() if partition not in offsets}
     missing = compare_offsets(checkpoints.topic, offsets, committed).committed_ahead | gone

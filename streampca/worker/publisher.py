@@ -96,7 +96,7 @@ class NewestCheckpoints:
             except StoreError as error:
                 unreadable[partition] = str(error)
                 continue
-            if newest is not None:
+            if newest is not None:  # None: deleted since the listing
                 usable = newest.adapt_to(self._fold_config)
                 self._cache_if_it_fits(usable)
                 yield usable
