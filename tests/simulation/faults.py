@@ -60,8 +60,7 @@ class Faults(ProcessFaults):
 
         Only when the group's offsets show it: they name the store, but only an offset shows that a backup is old.
         """
-        has_identity = f"/store/{identity.NAME}" in self._world.volume.entries  # `vanish` may have deleted it
-        if fault.target % 2 and self._has_saved_all() and has_identity:
+        if fault.target % 2 and self._has_saved_all() and self._has_identity:
             self._restore_old_backup()
         if not self._world.cluster.committed or (self._is_backup and not self._has_saved_all()):
             return
@@ -77,9 +76,10 @@ class Faults(ProcessFaults):
     def expire(self, fault: Fault) -> None:
         """The group's committed offsets expire. Not where only they say that the store or the log is incomplete.
 
-        Nor where only they say that a partition has begun: a worker would begin it again, at another offset.
+        Nor where only they say that a partition has begun: a worker would begin it again, at another offset. Nor while
+        the identity is deleted: only they name the store then, and a worker that starts gives it another identity.
         """
-        if self._world.mounted is not self._world.volume or self._is_trimmed:
+        if self._world.mounted is not self._world.volume or self._is_trimmed or not self._has_identity:
             return
         if not self._may_begin_again() and not self._would_forget_starts(offsets=(), gone=()):
             self._world.cluster.committed.clear()
@@ -174,6 +174,11 @@ class Faults(ProcessFaults):
     def _has_saved_all(self) -> bool:
         """Whether the group has an offset of every partition."""
         return all(self._world.cluster.committed.get(partition) for partition in range(len(self._world.cluster.logs)))
+
+    @property
+    def _has_identity(self) -> bool:
+        """Whether the workers' store has its identity: `vanish` may have deleted it."""
+        return f"/store/{identity.NAME}" in self._world.volume.entries
 
     @property
     def _is_start_fixed(self) -> bool:

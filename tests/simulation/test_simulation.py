@@ -114,6 +114,8 @@ def test_where_a_partition_has_begun_is_told_by_an_offset_a_checkpoint_or_a_mode
         pytest.param(1000438, id="the newest model is damaged after the checkpoints of a partition were deleted"),
         pytest.param(1001772, id="the log was cut and the checkpoint with its records deleted"),
         pytest.param(1002956, id="the identity is deleted while a worker examines the store"),
+        pytest.param(2001193, id="the identity is deleted, and then the offsets that name the store expire"),
+        pytest.param(2002668, id="the log was cut, and a single message was learned, which has no model"),
     ],
 )
 def test_two_faults_of_one_thing_break_no_guarantee(seed: int) -> None:
