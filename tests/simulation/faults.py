@@ -1,9 +1,11 @@
 """The faults of the workers' store and topic, each a method of `Faults`."""
 
 import posixpath
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
+from streampca.consumer_group.committed import parse_store_metadata
 from streampca.fold import model_file
+from streampca.fold.checkpoint import decode
 from streampca.fold.partitions import BACKFILL, parse_offsets
 from streampca.stores import identity
 from tests.example_models import newer
@@ -154,10 +156,28 @@ class Faults(ProcessFaults):
     def heal(self) -> None:
         super().heal()
         for path, file in self._world.deleted.items():
-            folder = posixpath.dirname(path)
-            newer = [name for name in self._world.volume.files(f"{folder}/") if name >= path]
-            if not (path in self._world.volume.entries if folder == "/store" else newer):
+            if not self._was_written_again(path, file):
                 _put(self._world.volume, path, file)
+
+    def _was_written_again(self, path: str, file: File) -> bool:
+        """Whether workers have written a deleted file again, or a checkpoint that takes its place.
+
+        A later checkpoint takes its place, and each one of another topic: if the topic was created again, a checkpoint
+        of the deleted topic may be ahead of all that workers save, and they rightly write nothing behind it.
+        """
+        entries, folder = self._world.volume.entries, posixpath.dirname(path)
+        if folder == "/store":  # the identity; if workers refuse another one, their error shows the text of this one
+            return path in entries and file.data not in self._find_identities_of_group()
+        names = self._world.volume.files(f"{folder}/")
+        topics = _find_topics(entries[name] for name in names)
+        is_of_other_topic = bool(topics and _find_topics([file]) - topics)
+        return is_of_other_topic or any(name >= path for name in names)
+
+    def _find_identities_of_group(self) -> set[bytes]:
+        """The files of the identities that the group's offsets name."""
+        cluster = self._world.cluster
+        stores = [parse_store_metadata(cluster.metadata[partition]) for partition in cluster.committed]
+        return {identity.format_file(store.id).encode() for store in stores if store}
 
     def _delete(self, paths: list[str]) -> None:
         volume = self._world.volume
@@ -234,6 +254,11 @@ class Faults(ProcessFaults):
 
     def _set_stray(self, on: bool) -> None:
         self._world.mounted = self._world.stray if on else self._world.volume
+
+
+def _find_topics(files: Iterable[File]) -> set[str]:
+    """The ids of the topics of which these checkpoints are, but of those that cannot be read."""
+    return {decode(file.data).topic_id for file in files if file.is_whole and not file.is_damaged}
 
 
 def _put(volume: Volume, path: str, file: File) -> None:

@@ -115,11 +115,22 @@ def test_where_a_partition_has_begun_is_told_by_an_offset_a_checkpoint_or_a_mode
         pytest.param(1001772, id="the log was cut and the checkpoint with its records deleted"),
         pytest.param(1002956, id="the identity is deleted while a worker examines the store"),
         pytest.param(2001193, id="the identity is deleted, and then the offsets that name the store expire"),
+        pytest.param(3001590, id="a new topic was begun where the checkpoint of the deleted one was deleted"),
         pytest.param(2002668, id="the log was cut, and a single message was learned, which has no model"),
     ],
 )
 def test_two_faults_of_one_thing_break_no_guarantee(seed: int) -> None:
     assert simulate(PLANS["gone"](seed)).violations == ()
+
+
+def test_the_groups_identity_can_be_written_back_when_a_late_worker_has_replaced_it() -> None:
+    """A worker is paused while it creates the identity; meanwhile another one has, and then that is deleted."""
+    plan = PLANS["gone"](5000820)
+    pause = Fault(at=0.003, kind="pause", target=1, seconds=4.2, call="write")
+    eviction = Fault(at=0.25, kind="evict", target=1, seconds=0.0, call="")
+    deletion = Fault(at=0.9, kind="vanish", target=0, seconds=0.0, call="")
+    assert (plan.machines, plan.start) == (2, "backfill")
+    assert simulate(replace(plan, faults=(pause, eviction, deletion))).violations == ()
 
 
 def test_members_begin_a_group_though_its_lowest_partition_has_no_records() -> None:
