@@ -39,7 +39,7 @@ _WORKER_DIED = (
 
 def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
     """Fold the rows of a chunk. Raises `InputError`."""
-    keep_freed_memory()  # otherwise returning memory takes a quarter of the time
+    keep_freed_memory()  # returning memory to the system would take a quarter of the time
     return fold_rows(read(chunk, plan.options), plan, f"{chunk.path}#{chunk.start}")
 
 
@@ -56,17 +56,17 @@ def on_executor(
         remaining_chunks = iter(chunks.items())
         name_by_future: dict[Future[Part], str] = {}
 
-        def submit(count: int) -> None:
+        def submit_next(count: int) -> None:
             for name, chunk in islice(remaining_chunks, count):
                 future = executor.submit(fold, chunk, plan)
                 name_by_future[future] = name
 
         try:
-            submit(chunks_in_flight)
+            submit_next(chunks_in_flight)
             while name_by_future:
                 for future in wait(name_by_future, return_when=FIRST_COMPLETED).done:
                     yield name_by_future.pop(future), future.result()
-                    submit(1)
+                    submit_next(1)
         finally:
             for future in name_by_future:
                 future.cancel()
@@ -80,7 +80,7 @@ def on_processes(workers: int | None = None) -> Engine:
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         """Fold the chunks in a pool of processes, which end with the last chunk or at an error."""
-        callers_children = set(multiprocessing.active_children())
+        children_before = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(process_count, mp_context=spawn, initializer=_end_with_parent) as pool:
             fold_in_pool = on_executor(pool, chunks_in_flight=2 * process_count)
@@ -88,7 +88,7 @@ def on_processes(workers: int | None = None) -> Engine:
                 yield from fold_in_pool(chunks, plan)
             except BaseException as error:
                 # Otherwise the pool would wait for the chunks that are being folded.
-                processes_of_pool = set(multiprocessing.active_children()) - callers_children
+                processes_of_pool = set(multiprocessing.active_children()) - children_before
                 for process in processes_of_pool:
                     process.terminate()
                 if isinstance(error, BrokenExecutor):

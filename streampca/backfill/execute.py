@@ -25,7 +25,7 @@ from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints, name_folder
 
 # Fields of `FileOptions`. The key of a chunk always holds their values, see `_make_chunk_key`.
-_OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "names", "impute", "others")
+_OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "names", "impute", "other_columns")
 
 
 def execute(
@@ -42,7 +42,7 @@ def execute(
     _refuse_other_settings(checkpoints, plan)
     chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
     all_keys = "".join(chunk_by_key)
-    # Shows whether a backfill with this number has learned other files.
+    # If a saved backfill has another digest, it has learned other files.
     sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
     _refuse_other_sources(store, folder, plan, sources_digest)
     checkpoint = checkpoints.newest(partition)
@@ -55,7 +55,7 @@ def execute(
     if checkpoint is None:
         raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
     rejects = _read_table(store, f"{folder}/rejects.parquet")
-    # Other parts stay: another process may be folding other files.
+    # Only the parts of these chunks are deleted: another process may be folding other files.
     for key in chunk_by_key:
         for suffix in ("npz", "parquet"):
             store.delete(f"{folder}/parts/{key}.{suffix}")
@@ -112,11 +112,7 @@ def _merge_and_save(
     # A generator keeps one part in memory at a time.
     parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)
     checkpoint = merge(parts, plan)
-    tables = [_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys]
-    element_places = ElementPlaces()
-    for table in tables:
-        element_places.add(decode_element_places(table))
-    rejects = pa.concat_tables(tables).replace_schema_metadata({PLACES_KEY: element_places.encode()})
+    rejects = _join_rejects([_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
     if not checkpoint.fold.stats.learned:
         raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
     checkpoints = Checkpoints(store, plan.topic)
@@ -129,6 +125,14 @@ def _merge_and_save(
     store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
     checkpoints.save(checkpoint)  # last: a checkpoint marks the backfill as done
     return checkpoint
+
+
+def _join_rejects(tables: Sequence[Any]) -> Any:
+    """Return the tables of rejected rows as one table, with the places of array elements in its metadata."""
+    element_places = ElementPlaces()
+    for table in tables:
+        element_places.add(decode_element_places(table))
+    return pa.concat_tables(tables).replace_schema_metadata({PLACES_KEY: element_places.encode()})
 
 
 def _explain_nothing_learned(row_count: int, rejects: Any) -> str:
@@ -154,7 +158,7 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
     for partition in checkpoints.partitions():
         newest = checkpoints.newest(partition)
         if newest and newest.fold.stats.learned:
-            # In files, `field` and `where` mean something else than in records.
+            # In files, `field` and `where` mean something else than in records, so they may differ.
             where = str(newest.settings.get("where", ""))
             config = replace(plan.fold_config, field=newest.settings["field"], where=where)
             newest.refuse_other_settings(config)
@@ -162,8 +166,8 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
 
 def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources_digest: str) -> None:
     """Raise `SettingsError` if the store holds a backfill of other files or columns with this number."""
-    saved_files = set(store.names(folder)) - {f"{folder}/parts"}  # with parts alone, the backfill is not saved yet
-    if not saved_files:
+    saved_files = set(store.names(folder)) - {f"{folder}/parts"}
+    if not saved_files:  # with parts alone, the backfill is not saved yet
         return
     sources_file = f"{folder}/sources"
     has_same_sources = sources_file in saved_files and store.read(sources_file).decode() == sources_digest
@@ -185,7 +189,8 @@ def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
     for name, value in plan.files._asdict().items():
         is_set = value != FileOptions._field_defaults[name]
         if name in _OPTIONS_OF_FIRST_RELEASE or is_set:
-            options.append(f"{name}={value!r}")
+            name_in_key = "others" if name == "other_columns" else name  # its name in the first release
+            options.append(f"{name_in_key}={value!r}")
     # The first release hashed the `repr` of a tuple of these: any other text gives other keys.
     elements = [
         repr(tuple(chunk)),

@@ -15,7 +15,7 @@ from pyarrow import compute as pc, parquet
 from threadpoolctl import threadpool_limits
 
 from streampca.errors import InputError
-from streampca.files.arrow import batch_of, columns_of
+from streampca.files.arrow import choose_columns_by_schema, read_record_batch
 from streampca.files.columns import FileOptions
 from streampca.files.rows import FileBatch, input_errors
 from streampca.fold.checkpoint import Checkpoint, decode, encode
@@ -30,7 +30,7 @@ from streampca.formats.record import Batch, Reject
 
 _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
 _NO_TIME = -1  # of a row without a time
-_UNCLEAR = "it may be history or the topic's"  # the message of a row that does not say when or where it belongs
+_NO_POSITION = "it may be history or the topic's"  # the message of a row without its time or its offset
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 PLACES_KEY = "places_of_elements"  # in the metadata of a table of rejects
 
@@ -67,8 +67,8 @@ class BackfillPlan:
         return self.files._replace(
             dimensions=self.fold_config.learning.dimensions,
             names=self.fold_config.names,
-            impute=True,  # `_select_history` rejects rows with too many gaps
-            others=other_columns,
+            impute=True,  # `_select_rows_before_end` rejects rows with too many gaps
+            other_columns=other_columns,
         )
 
     def make_checkpoint(self, fold: Fold) -> Checkpoint:
@@ -118,7 +118,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     rows_before = 0
     with threadpool_limits(1):  # several threads may compute other bits
         for file_batch in batches:
-            batch = _select_history(file_batch, plan, judge, rows_before)
+            batch = _select_rows_before_end(file_batch, plan, judge, rows_before)
             fold, _ = fold.take(batch, plan.fold_config)
             for reject in sorted(batch.decoded.rejects):
                 row = rows_before + reject.index
@@ -126,8 +126,8 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             if file_batch.places is not None:
                 element_places.add(file_batch.places)
             rows_before = batch.next
-        # Pending vectors do not fill a block: learn them, too.
-        state = fold.provisional(learning)
+        # No vectors follow that could fill the last block.
+        state = fold.state_with_pending(learning)
     # The position of a part is the number of its rows.
     fold = replace(fold, position=rows_before, state=state).without_pending()
     return Part(
@@ -136,7 +136,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     )
 
 
-def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
+def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows before the end of the backfill as a batch to learn.
 
     Rows without the needed time or offset are rejected, and so are rows whose vectors must not be learned.
@@ -144,19 +144,19 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
     vectors = file_batch.found.vectors
     vectors_per_row = file_batch.found.counts
     row_count = len(vectors_per_row)
-    columns = {name: _to_arrow(column) for name, column in file_batch.columns.items()}
+    columns = {name: _to_arrow(column) for name, column in file_batch.other_columns.items()}
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
     else:
         times_ms = np.full(row_count, _NO_TIME)
-    is_history, is_unclear = _find_history(columns, times_ms, plan)
-    if not is_history.all():  # an optimisation: usually all are history
-        is_in_history = np.repeat(is_history, vectors_per_row)
-        vectors = vectors[is_in_history]
-    rows_with_vectors = np.flatnonzero(is_history & (vectors_per_row > 0))
-    # Later rows are the worker's; unclear rows are rejected below.
+    is_before_end, has_no_position = _find_rows_before_end(columns, times_ms, plan)
+    if not is_before_end.all():  # an optimisation: usually all are
+        is_vector_before_end = np.repeat(is_before_end, vectors_per_row)
+        vectors = vectors[is_vector_before_end]
+    rows_with_vectors = np.flatnonzero(is_before_end & (vectors_per_row > 0))
+    # The worker reads later rows from the topic. Rows without a position are rejected below.
     rejects_of_unreadable_rows = [
-        Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_history[row]
+        Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_before_end[row]
     ]
     decoded = judge.reject_bad(
         vectors,
@@ -164,8 +164,10 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, row
         counts=vectors_per_row[rows_with_vectors],
         rejects=rejects_of_unreadable_rows,
     )
-    rejects_of_unclear_rows = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
-    decoded = decoded._replace(rejects=[*decoded.rejects, *rejects_of_unclear_rows])
+    rejects_without_position = [
+        Reject(row, "no_position", _NO_POSITION) for row in np.flatnonzero(has_no_position).tolist()
+    ]
+    decoded = decoded._replace(rejects=[*decoded.rejects, *rejects_without_position])
     times_of_good_rows = times_ms[decoded.indices]
     return Batch(decoded, timestamps=times_of_good_rows, records=(), next=rows_before + row_count)
 
@@ -207,16 +209,16 @@ def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
 def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
     """Decode the vectors in an Arrow record batch. Raises `InputError` for a wrong column."""
     with input_errors("the record batch", VectorError):
-        columns = columns_of(batch.schema, plan.options, "the record batch")
+        columns = choose_columns_by_schema(batch.schema, plan.options, "the record batch")
         dimensions = plan.fold_config.learning.dimensions
         decoder = columns.create_fields(dimensions, value_name="record batch")
-        return batch_of(batch, columns, decoder, share_read=0.0)
+        return read_record_batch(batch, columns, decoder, progress=0.0)
 
 
-def _find_history(
+def _find_rows_before_end(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two masks (n,): the rows before the end of the backfill, and those without the needed time or offset."""
+    """Return two masks (n,): rows before the end of the backfill, and rows without the needed time or offset."""
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
         return has_time & (times_ms < plan.until_ms), ~has_time
@@ -227,8 +229,9 @@ def _find_history(
         # NumPy has no null; `has_position` leaves these rows out.
         partitions = pc.fill_null(partition_column, 0).to_numpy()
         offsets = pc.fill_null(offset_column, 0).to_numpy()
-        ends = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
-        return has_position & (offsets < ends), ~has_position
+        end_offsets = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
+        return has_position & (offsets < end_offsets), ~has_position
+    # Without an end, all rows are learned.
     return np.ones(len(times_ms), np.bool_), np.zeros(len(times_ms), np.bool_)
 
 

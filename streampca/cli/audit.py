@@ -26,8 +26,8 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     config = create_worker_config(settings)
     offsets = checkpoints.offsets(partition)
-    may_start_at_0 = settings.start == "earliest"
-    start, end = choose_checkpoints(offsets, partition, start, end, may_start_at_0=may_start_at_0)
+    workers_begin_at_0 = settings.start == "earliest"
+    start, end = choose_checkpoints(offsets, partition, start, end, workers_begin_at_0=workers_begin_at_0)
     saved = checkpoint_file.decode(checkpoints.read_file(partition, end))
     saved.refuse_other_settings(config.fold)
     if start in offsets:
@@ -35,44 +35,50 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     else:
         fold_at_start = Fold.empty(config.fold.learning)
     messages_at_start = fold_at_start.stats.messages
-    fold_at_end, count = _learn_again(settings, config, fold_at_start, partition, start, end)
+    fold_at_end, record_count = _learn_again(settings, config, fold_at_start, partition, start, end)
     # The checkpoint may end later, since markers of transactions take offsets, too.
     learned_again = replace(saved, fold=fold_at_end.at(end))
-    where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
+    where = f"partition {partition}, offsets {start} to {end}"
+    done = f"{where}: {record_count:,} records learned again"
     # An earlier release may have encoded the checkpoint in another format.
     has_same_bytes = checkpoint_file.encode(learned_again) == checkpoint_file.encode(saved)
     if not has_same_bytes:
-        messages_learned = saved.fold.stats.messages - messages_at_start
-        messages_learned_again = fold_at_end.stats.messages - messages_at_start
-        if messages_learned_again < messages_learned:
-            raise StreampcaError(
-                f"partition {partition}, offsets {start} to {end}: {messages_learned:,} messages were learned, and the "
-                f"topic now holds {messages_learned_again:,} of them; compaction or retention has deleted the others, "
-                "so audit newer checkpoints, soon after they were saved"
-            )
+        learned_count = saved.fold.stats.messages - messages_at_start
+        count_now = fold_at_end.stats.messages - messages_at_start
+        _refuse_deleted_messages(where, learned_count, count_now)
         raise StreampcaError(
-            f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
+            f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
             "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
         )
-    console().print(f"{where}; the checkpoint has the same bytes")
+    console().print(f"{done}; the checkpoint has the same bytes")
+
+
+def _refuse_deleted_messages(where: str, learned_count: int, count_now: int) -> None:
+    """Raise `StreampcaError` if the topic now holds fewer messages than the worker learned."""
+    if count_now < learned_count:
+        raise StreampcaError(
+            f"{where}: {learned_count:,} messages were learned, and the topic now holds {count_now:,} of them; "
+            "compaction or retention has deleted the others, so audit newer checkpoints, soon after they were saved"
+        )
 
 
 def choose_checkpoints(
-    offsets: Sequence[int], partition: int, start: int | None, end: int | None, *, may_start_at_0: bool
+    offsets: Sequence[int], partition: int, start: int | None, end: int | None, *, workers_begin_at_0: bool
 ) -> tuple[int, int]:
     """Return the offsets of the checkpoints at the start and the end of the audit.
 
-    Without `start`, it is the oldest checkpoint before the end, or 0. Without `end`, it is the newest. Raises
-    `SettingsError` if there is no such checkpoint.
+    Without `end`, the audit ends at the newest checkpoint. Raises `SettingsError` if there is no such checkpoint.
     """
     if end is None and offsets:
         end = offsets[-1]
     if start is None:
-        oldest = offsets[0] if offsets else 0
-        has_older = end is not None and oldest < end
-        start = 0 if may_start_at_0 and not has_older else oldest
-    can_start = start == 0 or start in offsets
-    if end is None or end not in offsets or not can_start or start >= end:
+        start = offsets[0] if offsets else 0
+        is_before_end = end is not None and start < end
+        # No checkpoint is before the end, so learn all records.
+        if not is_before_end and workers_begin_at_0:
+            start = 0
+    is_known_start = start == 0 or start in offsets
+    if end is None or end not in offsets or not is_known_start or start >= end:
         raise SettingsError(
             f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: "
             f"{', '.join(map(str, offsets)) or 'none'}"
@@ -91,9 +97,9 @@ def _learn_again(
     ):
         # If the topic lacks the partition, `read_between` raises.
         earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))
-        first = max(start, earliest)
-        all_records = reader.read_between(partition, first, end) if first < end else iter(())
-        while records := list(itertools.islice(all_records, _BATCH_RECORDS)):
+        first_offset = max(start, earliest)
+        remaining_records = reader.read_between(partition, first_offset, end) if first_offset < end else iter(())
+        while records := list(itertools.islice(remaining_records, _BATCH_RECORDS)):
             batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
             fold, _losses = fold.take(batch, config.fold)
             count += len(records)

@@ -68,22 +68,22 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # The metadata of this table has the places of array elements.
+    # They are in the metadata of this table.
     element_places = decode_element_places(rejected_rows)
     print_warning(element_places.warning)
-    learned = _describe_learned(checkpoint, settings.store)
-    published = _publish(settings, store, plan.fold_config)
+    about_learning = _describe_learned(checkpoint, settings.store)
+    about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"
-    console().print(f"{learned}\n{published}; workers with start=backfill begin {where_workers_begin}")
+    console().print(f"{about_learning}\n{about_model}; workers with start=backfill begin {where_workers_begin}")
 
 
 def _describe_learned(checkpoint: Checkpoint, store: str) -> str:
     """Return how many vectors of the files were learned into the store, rejected and skipped."""
     stats = checkpoint.fold.stats
-    counts = ", ".join(f"{reason}: {count}" for reason, count in stats.rejected.items())
+    rejected = ", ".join(f"{reason}: {count}" for reason, count in stats.rejected.items())
     return (
         f"{partition_name(checkpoint.partition)} is done: {stats.learned:,} vectors learned into "
-        f"{store}; rejected: {counts or 'none'}; skipped: {stats.skipped}"
+        f"{store}; rejected: {rejected or 'none'}; skipped: {stats.skipped}"
     )
 
 

@@ -13,7 +13,11 @@ from streampca.settings.commands import ServeSettings, TransformSettings, Worker
 from streampca.settings.given_values import find_unknown_variables
 from streampca.settings.process import is_loopback
 
-_KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "transform": TransformSettings}
+_SETTINGS_BY_COMMAND: dict[str, type[Settings]] = {
+    "worker": WorkerSettings,
+    "serve": ServeSettings,
+    "transform": TransformSettings,
+}
 
 
 def run(options: Options) -> int:
@@ -25,11 +29,11 @@ def run(options: Options) -> int:
     printed: list[EffectiveSetting] = []
     mistakes: list[str] = []
     warnings: list[str] = []
-    for command, kind in _KINDS.items():
-        settings, mistakes_of_command = kind.explain(**options)
+    for command, settings_class in _SETTINGS_BY_COMMAND.items():
+        settings, mistakes_of_command = settings_class.explain(**options)
         new_settings = [setting for setting in settings if setting not in printed]
-        is_transform_unused = kind is TransformSettings and not any(setting.is_given for setting in new_settings)
-        if is_transform_unused:
+        is_any_given = any(setting.is_given for setting in new_settings)
+        if settings_class is TransformSettings and not is_any_given:
             continue
         title = f"streampca {command}{' (besides those above)' if printed else ''}"
         out.print(_create_table(title, new_settings))

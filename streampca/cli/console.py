@@ -1,6 +1,7 @@
 """Output of the commands: plain text and tables, and a progress bar on stderr."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from streampca.errors import StreampcaError
 
 if TYPE_CHECKING:
     from streampca.files.rows import Rows
+    from streampca.formats.seen_names import SeenNames
 
 Confirm = Callable[[str], bool] | None
 """Gets a question and returns whether to go on. None: nobody is asked."""
@@ -46,16 +48,26 @@ def print_notes(rows: "Rows") -> None:
     print_note(f"{rows.path}: {rows.notes}" if rows.notes else "")
 
 
+def print_row_warnings(rows: "Rows", skipped: Counter[str], seen_names: "SeenNames") -> None:
+    """Print how many rows were skipped, by reason, and what was odd about the names and arrays of the other rows."""
+    from streampca.files.rows import describe_skipped
+
+    for line in describe_skipped(skipped):
+        print_note(line)
+    print_warning(seen_names.describe_unseen("the rows"))
+    print_warning(rows.describe_moved_array_elements())
+
+
 def print_warning(text: str) -> None:
     """Print the text of a warning, unless it is empty."""
     print_note(f"warning: {text}" if text else "")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:
-    """Return a table without lines between its cells. The columns whose headings are in `right` are aligned right."""
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right_aligned: Collection[str] = ()) -> Table:
+    """Return a table without lines between its cells. `right_aligned` are headings of columns."""
     result = Table(box=None, pad_edge=False, show_header=bool(headings))
     for heading in headings:
-        result.add_column(heading, justify="right" if heading in right else "left")
+        result.add_column(heading, justify="right" if heading in right_aligned else "left")
     for row in rows:
         result.add_row(*row)
     return result

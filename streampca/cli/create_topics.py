@@ -18,7 +18,7 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
     partition_count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
     if settings.dead_letter_topic:
         # By default, a broker may compact a topic, which would remove letters.
-        configs = {CLEANUP_POLICY: "delete", **_allow_larger_messages(settings)}
+        configs = {CLEANUP_POLICY: "delete", **_options_for_largest_letter(settings)}
         _create_if_missing(settings, settings.dead_letter_topic, 1, replication_factor, **configs)
         require_letters_kept(settings, settings.dead_letter_topic)
     if settings.output_topic:  # an output goes to the partition of the same number
@@ -43,15 +43,17 @@ def _create_if_missing(
             topic = admin.require_topic(timeout_s=_NEW_TOPIC_TIMEOUT_S, missing_s=_NEW_TOPIC_TIMEOUT_S)
             action = "created"
     count = len(topic.partitions)
-    is_wanted_number = partitions is None or count == partitions
-    is_dead_letter_topic = name == settings.dead_letter_topic
-    note = "" if is_wanted_number or is_dead_letter_topic else f", not {partitions}; it stays as it is"
-    console().print(f"{name}: {action}, partitions: {count}{note}")
+    line = f"{name}: {action}, partitions: {count}"
+    is_wanted_count = partitions is None or count == partitions
+    # A dead-letter topic may have any number of partitions.
+    if not is_wanted_count and name != settings.dead_letter_topic:
+        line += f", not {partitions}; it stays as it is"
+    console().print(line)
     return count
 
 
-def _allow_larger_messages(settings: CreateTopicsSettings) -> dict[str, str]:
-    """Return the options with which a dead-letter topic takes the topic's largest records with additional headers.
+def _options_for_largest_letter(settings: CreateTopicsSettings) -> dict[str, str]:
+    """Return the options with which a dead-letter topic takes the topic's largest record with additional headers.
 
     If the user may not read the options of the topic, return no options.
     """
@@ -59,5 +61,5 @@ def _allow_larger_messages(settings: CreateTopicsSettings) -> dict[str, str]:
         configs = admin.topic_configs()
     if not configs:
         return {}
-    largest_record = int(configs[MAX_MESSAGE])
-    return {MAX_MESSAGE: str(largest_record + ADDED_BYTES)}
+    largest_record_bytes = int(configs[MAX_MESSAGE])
+    return {MAX_MESSAGE: str(largest_record_bytes + ADDED_BYTES)}

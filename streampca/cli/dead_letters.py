@@ -76,7 +76,7 @@ def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # Opening the producer fences earlier replays, so the reader then finds all replay notes.
+        # The producer comes first: it ends other replays, so the reader finds all that these have marked as sent.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,
@@ -87,10 +87,10 @@ def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
             count = send_letters(producer.send, letters, settings.dead_letter_topic)
     except (TransactionFailedError, TimeoutError, SourceError) as error:
         raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None
-    note = ""
+    about_timestamps = ""
     if producer.replaced_timestamps:  # the topic refuses some timestamps
-        note = f", {producer.replaced_timestamps} of them with the time of sending"
-    console().print(f"{count} records were sent to {settings.topic}{note}")
+        about_timestamps = f", {producer.replaced_timestamps} of them with the time of sending"
+    console().print(f"{count} records were sent to {settings.topic}{about_timestamps}")
 
 
 def select_letters(
@@ -118,20 +118,19 @@ def send_letters(
 ) -> int:
     """Send the records of the letters to their topics, and return the number of letters.
 
-    The same transaction writes replay notes, so that no record is sent twice.
+    The same transaction notes in the dead-letter topic which letters were sent, so that no record is sent twice.
     """
     sent_count = 0
     for batch in _split_into_batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
-        # These are partitions of the dead-letter topic.
-        partitions = {letter.partition for letter in batch}
-        for partition in sorted(partitions):
-            offsets = [letter.offset for letter in batch if letter.partition == partition]
-            value, headers = make_replay_note(offsets)
+        partitions_of_letters = {letter.partition for letter in batch}
+        for partition in sorted(partitions_of_letters):
+            sent_offsets = [letter.offset for letter in batch if letter.partition == partition]
+            value, headers = make_replay_note(sent_offsets)
             time_of_sending = -1
             note = Outgoing(dead_letter_topic, partition, value, key=None, headers=headers, timestamp=time_of_sending)
             records.append(note)
-        send(records)
+        send(records)  # in one transaction
         sent_count += len(batch)
     return sent_count
 
@@ -157,19 +156,24 @@ def group_letters(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
     for letter in letters:
         topic = letter.origin.topic
         reason = letter.origin.reason
-        new_group: dict[str, Any] = {
-            "reason": reason,
-            "topic": topic,
-            "letters": 0,
-            **{status.value: 0 for status in LetterStatus},
-            "partitions": Counter[int](),
-            "first_timestamp": None,
-            "last_timestamp": None,
-            "examples": [],
-        }
-        group = groups.setdefault((topic, reason), new_group)
+        group = groups.setdefault((topic, reason), _make_empty_group(topic, reason))
         _add_letter(group, letter)
     return sorted(groups.values(), key=lambda group: (-group["letters"], group["topic"], group["reason"]))
+
+
+def _make_empty_group(topic: str, reason: str) -> dict[str, Any]:
+    """Make the group of a topic and a reason, without letters."""
+    counts_by_status = {status.value: 0 for status in LetterStatus}
+    return {
+        "reason": reason,
+        "topic": topic,
+        "letters": 0,
+        **counts_by_status,
+        "partitions": Counter[int](),
+        "first_timestamp": None,
+        "last_timestamp": None,
+        "examples": [],
+    }
 
 
 def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
@@ -178,13 +182,13 @@ def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
     group["letters"] += 1
     group[letter.status.value] += 1
     group["partitions"][origin.partition] += 1
-    timestamp = iso_time(origin.timestamp)  # the order of these texts is the order of the times
+    timestamp = iso_time(origin.timestamp)  # None: no time; such texts sort like their times
     if timestamp is not None:
         group["first_timestamp"] = min(group["first_timestamp"] or timestamp, timestamp)
         group["last_timestamp"] = max(group["last_timestamp"] or timestamp, timestamp)
     examples = group["examples"]
-    has_message = any(example["message"] == origin.message for example in examples)
-    if len(examples) < _MAX_EXAMPLES and not has_message:
+    has_same_message = any(example["message"] == origin.message for example in examples)
+    if len(examples) < _MAX_EXAMPLES and not has_same_message:
         examples.append({"partition": origin.partition, "offset": origin.offset, "message": origin.message})
 
 
@@ -205,8 +209,8 @@ def print_groups(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> No
             group["reason"], group["topic"], partitions, *(str(group[status]) for status in statuses),
             group["first_timestamp"] or "–", group["last_timestamp"] or "–",
         ])  # fmt: skip
-    columns_of_numbers = statuses
-    out.print(table(["reason", "topic", "partitions", *statuses, "first", "last"], rows, right=columns_of_numbers))
+    headings = ["reason", "topic", "partitions", *statuses, "first", "last"]
+    out.print(table(headings, rows, right_aligned=statuses))  # their columns hold numbers
     for group in groups:
         for example in group["examples"]:
             where = f"partition {example['partition']}, offset {example['offset']}"

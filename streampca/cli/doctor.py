@@ -42,11 +42,11 @@ def run(options: Options) -> int:
             if line not in printed:  # both starts have some steps in common
                 console().print(f"{line.mark} {line.step}: {line.text}", style=_STYLES[line.mark])
                 printed.add(line)
-    failed = sum(line.mark == FAILED for line in printed)
-    if not failed:
+    failed_count = sum(line.mark == FAILED for line in printed)
+    if failed_count == 0:
         console().print("all checks passed", style="bold")
         return 0
-    console().print("1 check failed" if failed == 1 else f"{failed} checks failed", style="bold")
+    console().print("1 check failed" if failed_count == 1 else f"{failed_count} checks failed", style="bold")
     return 1
 
 
@@ -57,7 +57,8 @@ def _create_starts(options: Options) -> list[MemberStart]:
     """
     starts: list[MemberStart] = []
     has_transform = _is_any_given(["output_topic"], TransformSettings, options)
-    if not has_transform or _is_any_given(["dimensions", "components"], WorkerSettings, options):
+    has_worker = _is_any_given(["dimensions", "components"], WorkerSettings, options)
+    if has_worker or not has_transform:
         from streampca.cli.worker_start import WorkerStart  # here: it imports numba, which takes a second
 
         worker = WorkerSettings.read(**options)
@@ -68,9 +69,9 @@ def _create_starts(options: Options) -> list[MemberStart]:
     return starts
 
 
-def _is_any_given(names: Collection[str], kind: type[Settings], options: Options) -> bool:
+def _is_any_given(names: Collection[str], settings_class: type[Settings], options: Options) -> bool:
     """Return whether an option, the environment or the file gives one of these settings."""
-    settings, _ = kind.explain(**options)
+    settings, _ = settings_class.explain(**options)
     return any(setting.is_given for setting in settings if setting.name in names)
 
 
@@ -81,18 +82,16 @@ def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
     """
     first = starts[0]
     checks = TopicChecks(first)
-    checks_of_topic_and_first_member = checks.steps()
-    steps = [*first.steps(), *checks_of_topic_and_first_member]
+    steps = [*first.steps(), *checks.steps()]
     for start in starts[1:]:
-        checks_of_member = checks.list_member_steps(start)
-        steps += [*start.steps(), *checks_of_member]
+        steps += start.steps()
+        steps += checks.list_member_steps(start)
     return steps
 
 
 def do_steps(steps: Iterable[Step]) -> Iterator[Line]:
     """Do the steps, and yield a line about each. A step is skipped if a step that it uses has not passed."""
-    # A step of transform replaces the worker's step with the same name.
-    has_passed: dict[str, bool] = {}
+    has_passed: dict[str, bool] = {}  # by the name of the step; of two steps with one name, the later counts
     for step in steps:
         not_passed = [name for name in step.after if not has_passed[name]]
         if not_passed:

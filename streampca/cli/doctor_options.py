@@ -20,30 +20,30 @@ def read_configs(settings: ConsumerSettings, topic: str) -> Mapping[str, str]:
 def compare_largest_record_sizes(settings: ConsumerSettings) -> str:
     """Check that the dead-letter topic takes the largest record that the topic allows. Returns what was found.
 
-    Otherwise it warns, since most records are far smaller.
+    Otherwise, a warning is returned: most records are far smaller than the limit.
     """
     topic = settings.topic
     dead_letter_topic = settings.dead_letter_topic
     if dead_letter_topic is None:
         return "no dead-letter topic"
-    largest_record = read_configs(settings, topic).get(MAX_MESSAGE)
-    largest_letter = read_configs(settings, dead_letter_topic).get(MAX_MESSAGE)
-    if largest_record is None or largest_letter is None:
+    limit_of_record = read_configs(settings, topic).get(MAX_MESSAGE)  # in bytes
+    limit_of_letter = read_configs(settings, dead_letter_topic).get(MAX_MESSAGE)
+    if limit_of_record is None or limit_of_letter is None:
         return f"unknown without the right DescribeConfigs on {topic} and {dead_letter_topic}"
-    needed = int(largest_record) + ADDED_BYTES
-    if int(largest_letter) >= needed:
+    needed_bytes = int(limit_of_record) + ADDED_BYTES
+    if int(limit_of_letter) >= needed_bytes:
         return f"{dead_letter_topic} takes every record of {topic}"
     return (
-        f"warning: {dead_letter_topic} takes {largest_letter} bytes and {topic} {largest_record}, and a letter has "
+        f"warning: {dead_letter_topic} takes {limit_of_letter} bytes and {topic} {limit_of_record}, and a letter has "
         f"more headers than its record, so the largest may be refused: set {MAX_MESSAGE} of {dead_letter_topic} to "
-        f"{needed}"
+        f"{needed_bytes}"
     )
 
 
 def check_output_keys(settings: TransformSettings, newest: Sequence[tuple[int, Record]]) -> str:
     """Check that outputs have keys if their topic is compacted. Raises `SourceError` if a key is missing.
 
-    `newest` are partitions with their newest records, sorted by time.
+    `newest` has the newest record of each partition, sorted by time.
     """
     output_topic = settings.output_topic
     configs = read_configs(settings, output_topic)

@@ -63,6 +63,14 @@ def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
     return "; its numbers are float32: a worker with dtype=float32 learns them in half the time"
 
 
+def _refuse_wrong_type(codec: Codec, records: Sequence[Record]) -> None:
+    """Raise `BadRecordError` if numbers of a raw format, which do not name their type, look like another type."""
+    samples = codec.sample_untyped(records)
+    wrong_type = codec.explain_wrong_type(samples)
+    if wrong_type:
+        raise BadRecordError(f"the newest {len(records)} records are not what was sent: {wrong_type}")
+
+
 def _describe_range(decoded: Decoded) -> str:
     """Return the least, the median and the greatest number of the vectors; "" if they have no numbers."""
     numbers = decoded.vectors[np.isfinite(decoded.vectors)]
@@ -145,8 +153,10 @@ class TopicChecks:
         self.bounds = reader.find_bounds()
         max_count = sum(end - first for first, end in self.bounds.values())
         configs = read_configs(self._settings, self._settings.topic)
-        note = "; it is compacted, so audit may not find all that was learned" if is_compacted(configs) else ""
-        return f"{self._settings.topic} holds at most {max_count:,} records{note}"
+        finding = f"{self._settings.topic} holds at most {max_count:,} records"
+        if is_compacted(configs):
+            finding += "; it is compacted, so audit may not find all that was learned"
+        return finding
 
     def _compare_largest_record_sizes(self) -> str:
         return compare_largest_record_sizes(self._settings)
@@ -166,13 +176,14 @@ class TopicChecks:
 
         Raises `OffsetGapError` if the member would not resume.
         """
-        behind = 0
+        lag = 0
         for partition, (first, end) in self.bounds.items():
             position = start.positions.get(partition, first)
-            if not first <= position <= end:  # the record was deleted: the setting on_offset_gap decides
-                position = start.config.resume_at(OutOfRange(partition, position, first, end))
-            behind += end - position
-        return f"{start.settings.group} is {behind:,} records behind"
+            is_deleted = not first <= position <= end
+            if is_deleted:  # the setting on_offset_gap decides where the member resumes
+                position = start.config.choose_resume_offset(OutOfRange(partition, position, first, end))
+            lag += end - position
+        return f"{start.settings.group} is {lag:,} records behind"
 
     def _look_for_open_transactions(self) -> str:
         """Check that no transaction stays open for long, because committed records behind it cannot be read."""
@@ -232,39 +243,37 @@ class TopicChecks:
         """
         codec = self._start.codec
         records = [record for _partition, record in newest]
-        # A raw format does not name the type of its numbers.
-        samples = codec.sample_untyped(records)
-        wrong_type = codec.explain_wrong_type(samples)
-        if wrong_type:
-            raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
+        _refuse_wrong_type(codec, records)
         values = codec.values_to_decode(records)
         decoded, decoded_count = codec.decode_some(values)
         skipped_indices = {reject.index for reject in decoded.skipped}
-        not_skipped = [index for index in range(decoded_count) if index not in skipped_indices]
-        are_all_skipped = not not_skipped
-        if are_all_skipped:
+        kept_indices = [index for index in range(decoded_count) if index not in skipped_indices]
+        if not kept_indices:
             reason_of_newest = decoded.skipped[0].reason
             return self._report_all_skipped(reason_of_newest, len(newest))
-        newest_index = not_skipped[0]
+        newest_index = kept_indices[0]
         partition, record = newest[newest_index]
         where = f"partition {partition}, offset {record.offset}"
         for reject in decoded.rejects:
             if reject.index == newest_index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
         age_s = self._check_age_s(record, where)
-        dimensions = codec.judge.dimensions
-        finding = f"{where} is a vector of {dimensions} numbers, {age_s:,.0f} s old"
-        finding += _describe_range(decoded) + _suggest_float32(codec, decoded) + _warn_of_unseen_names(codec, decoded)
+        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {age_s:,.0f} s old"
+        return finding + self._describe_vectors(codec, decoded)
+
+    def _describe_vectors(self, codec: Codec, decoded: Decoded) -> str:
+        """Return, for the end of a finding, the range of the numbers, and what may be wrong with the vectors."""
+        text = _describe_range(decoded) + _suggest_float32(codec, decoded) + _warn_of_unseen_names(codec, decoded)
         if isinstance(self._settings, WorkerSettings) and not self._settings.standardize:
-            finding += _warn_of_dominant_variance(codec, decoded)
+            text += _warn_of_dominant_variance(codec, decoded)
         if decoded.warning:
-            finding += f"; warning: {decoded.warning}"
-        return finding
+            text += f"; warning: {decoded.warning}"
+        return text
 
     def _report_all_skipped(self, reason: str, count: int) -> str:
         """Return a sentence that none of the newest `count` records holds a vector.
 
-        Raises `BadRecordError` if there are at least `SUSPICIOUS_RUN` such records.
+        Raises `BadRecordError` if there are so many that a setting is probably wrong.
         """
         finding = f"none of the newest {count} records has a vector: {explain_all_skipped(reason)}"
         if count >= SUSPICIOUS_RUN:
@@ -276,10 +285,10 @@ class TopicChecks:
 
         Raises `BadRecordError` if the record is in the future, or if its timestamp is odd and a half-life needs it.
         """
-        needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
+        needs_timestamp = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
         odd_timestamps = find_odd_timestamps(np.array([record.timestamp]))  # before 1990 or after 2100
         is_odd = len(odd_timestamps) > 0
-        if needs_time and is_odd:
+        if needs_timestamp and is_odd:
             raise BadRecordError(
                 f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
             )

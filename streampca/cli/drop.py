@@ -4,12 +4,13 @@ A model without the partition has learned fewer vectors, so its version is lower
 would never be used while models with the partition are kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from streampca.cli.console import Confirm, ask, console
 from streampca.errors import SettingsError
 from streampca.fold.partitions import is_backfill, partition_name
 from streampca.settings.process import StoreSettings
+from streampca.stores.base import Store
 from streampca.stores.checkpoints import name_folder
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
@@ -27,23 +28,15 @@ def drop(
     `delete_offset` is called before any file is deleted.
     """
     store = open_store(settings.store)
-    name = partition_name(partition)
     kind = "" if is_backfill(partition) else "partition "
-    what = f"{kind}{name} of {settings.topic}"
-    folder = name_folder(settings.topic, partition)
-    parts_folder = f"{folder}/parts"
-    paths = store.names(folder)
-    checkpoints = [path for path in paths if path.endswith(".npz")]
-    other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
-    other_files += store.names(parts_folder)
+    subject = f"{kind}{partition_name(partition)} of {settings.topic}"
+    checkpoints, other_files = _list_files(store, name_folder(settings.topic, partition))
     models = Models(store, settings.topic)
     versions = models.find_containing(partition)
     if not checkpoints and not other_files and not versions:
-        raise SettingsError(f"{settings.store} has no {what}, and no model contains it")
-    pins = [f"{pin} ({version})" for pin, version in Pins(store, settings.topic).all().items() if version in versions]
-    pinned = f", among them what is pinned as {' and '.join(pins)}" if pins else ""
-    question = f"Delete {what}, and the {len(versions)} models that contain it{pinned}? Stop the workers first"
-    ask(confirm, question)
+        raise SettingsError(f"{settings.store} has no {subject}, and no model contains it")
+    pinned = _describe_pins(Pins(store, settings.topic), versions)
+    ask(confirm, f"Delete {subject}, and the {len(versions)} models that contain it{pinned}? Stop the workers first")
     delete_offset()
     for path in checkpoints:
         store.delete(path)
@@ -51,4 +44,20 @@ def drop(
     models.delete(versions)
     for path in other_files:  # last, so that a repeated command still finds a backfill
         store.delete(path)
-    console().print(f"deleted {what}, and {len(versions)} models that contained it")
+    console().print(f"deleted {subject}, and {len(versions)} models that contained it")
+
+
+def _list_files(store: Store, folder: str) -> tuple[list[str], list[str]]:
+    """Return the checkpoints in the folder of a partition or backfill, and the other files there."""
+    parts_folder = f"{folder}/parts"
+    paths = store.names(folder)
+    checkpoints = [path for path in paths if path.endswith(".npz")]
+    other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
+    other_files += store.names(parts_folder)
+    return checkpoints, other_files
+
+
+def _describe_pins(pins: Pins, versions: Collection[int]) -> str:
+    """Return, for the end of a question, which of these versions are pinned, and by which names; "" if none is."""
+    names = [f"{name} ({version})" for name, version in pins.all().items() if version in versions]
+    return f", among them what is pinned as {' and '.join(names)}" if names else ""

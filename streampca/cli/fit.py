@@ -9,11 +9,11 @@ from typing import NamedTuple
 from threadpoolctl import threadpool_limits
 
 from streampca.cli import locations
-from streampca.cli.console import console, print_note, print_notes, print_warning, progress, table
+from streampca.cli.console import console, print_notes, print_row_warnings, print_warning, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.rows import RowChunk, Rows, describe_skipped
+from streampca.files.rows import RowChunk, Rows
 from streampca.fold import model_file
 from streampca.fold.continuation import restore_fold
 from streampca.fold.dominance import describe_dominant_dimension
@@ -54,19 +54,12 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     start_model = locations.model_at(start_from) if start_from else None
     if start_model and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
-    if start_model:
-        rows, fold_config = _open_to_continue(file, file_options, start_model)
-    else:
-        rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
-        fold_config = _create_fold_config(options, rows)
-    learning_config = fold_config.learning
-    missing_values = MissingValues.of(learning_config.missing_values, learning_config.dtype)
-    rows = rows._replace(missing_values=missing_values)
+    rows, fold_config = _open(file, file_options, options, start_model)
     locations.check_writable(output, ".npz")
     print_notes(rows)
     with threadpool_limits(1):  # for the same bits as from a worker
         outcome = _learn(rows, fold_config, start_model)
-        fold = outcome.fold
+        fold = outcome.fold  # with what `start_model` had learned
         if fold.stats.learned < 2:
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.from_fold(fold, fold_config)
@@ -78,8 +71,22 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     locations.write(output, model_file.encode(published))
     print_warning(describe_dominant_dimension(published))
     learned_before = start_model.version if start_model else 0
-    learned = fold.stats.learned - learned_before
-    _report(published.model, output, outcome.seconds, learned, clipped=merged.state.clipped)
+    learned_now = fold.stats.learned - learned_before
+    _report(published.model, output, outcome.seconds, learned_now, clipped_count=merged.state.clipped)
+
+
+def _open(
+    file: Path, file_options: FileOptions, options: FitOptions, start_model: model_file.PublishedModel | None
+) -> tuple[Rows, FoldConfig]:
+    """Open the file. Return its rows, and the configuration of the model that learns them."""
+    if start_model:
+        rows, fold_config = _open_to_continue(file, file_options, start_model)
+    else:
+        rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
+        fold_config = _create_fold_config(options, rows)
+    learning_config = fold_config.learning
+    missing_values = MissingValues.of(learning_config.missing_values, learning_config.dtype)
+    return rows._replace(missing_values=missing_values), fold_config
 
 
 def _open_to_continue(
@@ -154,45 +161,43 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             seen_names.add(chunk.vectors)
             _refuse_bad_vector(chunk, judge, rows.path, fold_config.learning.components)
             # A file has no offsets, so a position is a number of learned vectors.
-            batch = batch_of_rows(chunk.vectors, fold.stats.learned + len(chunk.vectors))
+            position = fold.stats.learned + len(chunk.vectors)
+            batch = batch_of_rows(chunk.vectors, position)
             # Each block is scored before it is learned.
             fold, _losses = fold.take(batch, fold_config, before_block=scores_builder.score_block)
             stats = fold.stats
-            loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
-            update(completed=chunk.share, rows=stats.learned, note=loss)
+            loss_note = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
+            update(completed=chunk.progress, rows=stats.learned, note=loss_note)
     seconds = time.perf_counter() - started
-    for line in describe_skipped(skipped):
-        print_note(line)
-    print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.describe_moved_array_elements())
+    print_row_warnings(rows, skipped, seen_names)
     return _Learned(fold, scores_builder, seconds)
 
 
 def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int) -> None:
     """Raise `InputError` with the number of the row if a vector of the chunk cannot be learned."""
-    bad = judge.first_bad(chunk.vectors)
-    if bad is None:
+    bad_vector = judge.first_bad(chunk.vectors)
+    if bad_vector is None:
         return
     # More components need more known entries in a vector.
-    hint = f" with --components {components}" if bad.reason == "too_few_observed" else ""
-    raise InputError(f"{path}, row {chunk.rows[bad.row]}: {bad.message}{hint}")
+    hint = f" with --components {components}" if bad_vector.reason == "too_few_observed" else ""
+    raise InputError(f"{path}, row {chunk.rows[bad_vector.row]}: {bad_vector.message}{hint}")
 
 
-def _report(model: Model, output: str, seconds: float, learned: int, *, clipped: int) -> None:
+def _report(model: Model, output: str, seconds: float, learned_count: int, *, clipped_count: int) -> None:
     """Print a table of the components, and how fast the vectors were learned.
 
-    `clipped` is the number of outliers, which were moved towards the mean.
+    `clipped_count` is the number of outliers, which were moved towards the mean.
     """
     out = console()
     ratios = model.explained_variance_ratio
-    sums = ratios.cumsum()
+    ratio_sums = ratios.cumsum()
     headings = ("component", "explained variance", "ratio", "sum of ratios")
     rows = []
     for i, variance in enumerate(model.explained_variance):
-        rows.append((str(i + 1), f"{variance:.6g}", f"{ratios[i]:.4%}", f"{sums[i]:.4%}"))
-    out.print(table(headings, rows, right=headings))
-    rate = learned / seconds if seconds > 0 else 0.0
-    out.print(f"{learned:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")
-    if clipped:
-        out.print(f"{clipped:,} clipped to the limit of influence")
+        rows.append((str(i + 1), f"{variance:.6g}", f"{ratios[i]:.4%}", f"{ratio_sums[i]:.4%}"))
+    out.print(table(headings, rows, right_aligned=headings))
+    rate = learned_count / seconds if seconds > 0 else 0.0
+    out.print(f"{learned_count:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")
+    if clipped_count:
+        out.print(f"{clipped_count:,} clipped to the limit of influence")
     out.print(f"wrote {output}")

@@ -150,8 +150,8 @@ def configure_log(options: Options) -> None:
 
 
 @contextmanager
-def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
-    """Configure the log, read the settings of the class named `kind`, and yield them. Raises `SettingsError`.
+def read_settings(class_name: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
+    """Configure the log, read the settings of the class named `class_name`, and yield them. Raises `SettingsError`.
 
     With `logs_errors`, an error in the block is logged and ends the process with an exit code.
     """
@@ -163,7 +163,7 @@ def read_settings(kind: str, options: Options, *, logs_errors: bool = False) -> 
         _log_unknown_variables()
     on_error = start.exit_on_error() if logs_errors else nullcontext()
     with on_error, explain_missing_worker_extra():
-        yield getattr(commands, kind).read(**options)
+        yield getattr(commands, class_name).read(**options)
 
 
 def _log_unknown_variables() -> None:
@@ -196,7 +196,7 @@ def command(
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            options = {name: arguments.pop(name) for name in option_names}
+            options = {option: arguments.pop(option) for option in option_names}
             first_annotation = settings_parameter.annotation
             if first_annotation is Options:
                 function(options, **arguments)

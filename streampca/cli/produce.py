@@ -42,24 +42,32 @@ def run(
         layout = Layout.of_vector(settings.format, settings.field)
     except ValueError as error:
         raise SettingsError(f"field={settings.field}: {error}") from None
-    names = None
-    d = settings.dimensions
-    if len(layout.fields) > 1:  # each path in `field` names a dimension
-        names = name_paths(parse_paths(settings.field))
-        d = len(names)
-    rows = open_rows(file, file_options._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
+    rows = _open_rows(file, file_options, settings, layout)
     print_notes(rows)
     values_and_shares = _encode_rows(rows, settings, layout, repeat)
-    paced = _pace(values_and_shares, rate)
+    paced_values = _pace(values_and_shares, rate)
     started = time.monotonic()
-    sent_count = _send(paced, settings, is_endless=repeat or synthetic)
+    sent_count = _send(paced_values, settings, is_endless=repeat or synthetic)
     seconds = time.monotonic() - started
     console().print(
         f"sent {sent_count:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s"
     )
 
 
-def _send(values: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, is_endless: bool) -> int:
+def _open_rows(file: Path | None, file_options: FileOptions, settings: ProduceSettings, layout: Layout) -> Rows:
+    """Open the rows of the file, or without a file generate rows, with the dimensions that the settings name."""
+    names = None
+    dimensions = settings.dimensions
+    has_field_for_each_dimension = len(layout.fields) > 1
+    if has_field_for_each_dimension:
+        names = name_paths(parse_paths(settings.field))
+        dimensions = len(names)
+    if file is None:
+        return generate_rows(names, dimensions)
+    return open_rows(file, file_options._replace(dimensions=dimensions, names=names))
+
+
+def _send(values_and_shares: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, is_endless: bool) -> int:
     """Send values, each with the share of the file that was read. Return how many the broker has acknowledged.
 
     Raises `SourceError` if some are refused or not acknowledged in time.
@@ -69,13 +77,13 @@ def _send(values: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, i
     with closing(create_producer(settings)) as producer:
         partitions = itertools.cycle(sorted(producer.partitions()))
         with progress(f"to {settings.topic}", total=None if is_endless else 1.0) as update:
-            for value, share in values:
+            for value, share in values_and_shares:
                 producer.produce(value, next(partitions))
                 producer.raise_refused()
                 sent_count += 1
                 if sent_count % _UPDATE_AFTER_MESSAGES == 0:
-                    per_s = sent_count / max(time.monotonic() - started, 1e-9)
-                    update(completed=share, rows=sent_count, note=f"{per_s:,.0f} per second")
+                    elapsed_s = max(time.monotonic() - started, 1e-9)  # not 0: it divides
+                    update(completed=share, rows=sent_count, note=f"{sent_count / elapsed_s:,.0f} per second")
             update(completed=1.0, rows=sent_count)
         try:
             producer.flush(_ACKNOWLEDGED_WITHIN_S)
@@ -98,10 +106,10 @@ def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: 
             columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T
             values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
             if settings.format == "json":  # the other formats hold only the vector
-                other_columns = chunk.others
+                other_columns = chunk.other_columns
                 values_by_field = {**other_columns, **values_by_field}
             for value in writer.write(values_by_field):
-                yield value, chunk.share
+                yield value, chunk.progress
 
 
 def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.console import console, print_note, print_notes, print_warning, progress
+from streampca.cli.console import console, print_notes, print_row_warnings, progress
 from streampca.cli.locations import model_at
 from streampca.errors import InputError, SettingsError, StoreError, explain_missing_extra
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.projected import TABLE_SUFFIXES, projected_file
-from streampca.files.rows import Rows, describe_skipped, require_kind
+from streampca.files.rows import Rows, require_kind
 from streampca.formats.seen_names import SeenNames
 from streampca.pca.arrays import Array
 from streampca.pca.missing_values import MissingValues
@@ -51,44 +51,42 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             dimensions=projector.dimensions,
             names=projector.names,
             impute=projector.impute,
-            others=reads_other_columns,
+            other_columns=reads_other_columns,
         )
         rows = open_rows(file, file_options)
         rows = rows._replace(missing_values=projector.missing_values)
         print_notes(rows)
         # A table needs its columns before the first row.
-        types_of_other_columns = rows.others
-        column_types = types_of_other_columns if keeps_columns else {}
+        types_of_other_columns = rows.other_types if keeps_columns else {}
         opened.enter_context(threadpool_limits(1))  # for the same bits as from a sidecar
-        vector_count = _project_rows(rows, projector, output, column_types)
+        vector_count = _project_rows(rows, projector, output, types_of_other_columns)
     console().print(f"{vector_count:,} vectors projected by {projector.description}, written to {output}")
 
 
-def _project_rows(rows: Rows, projector: Projector, output: Path, column_types: Mapping[str, Any]) -> int:
+def _project_rows(rows: Rows, projector: Projector, output: Path, types_of_other_columns: Mapping[str, Any]) -> int:
     """Project the rows, and write them to the output. Return the number of vectors.
 
-    `column_types` are the names and types of the other columns of a table.
+    An output that is a table keeps the other columns, whose types are given by name.
     """
     vector_count = 0
     seen_names = SeenNames(projector.names)
     skipped = Counter[str]()  # by reason
-    with projected_file(output, projector.components, column_types) as write, progress("projecting") as update:
+    components = projector.components
+    with projected_file(output, components, types_of_other_columns) as write, progress("projecting") as update:
         for chunk in rows.chunks(skip_nulls=True):
             skipped += chunk.skipped
             coordinates, residual = projector.project(chunk.vectors)
             if not (np.isfinite(coordinates).all() and np.isfinite(residual).all()):
-                last = vector_count + len(chunk.vectors)
+                first_row = vector_count + 1
+                last_row = vector_count + len(chunk.vectors)
                 raise InputError(
-                    f"{rows.path}, rows {vector_count + 1} to {last}: values too large, results exceed float64"
+                    f"{rows.path}, rows {first_row} to {last_row}: values too large, results exceed float64"
                 )
-            write(coordinates, residual, chunk.others)
+            write(coordinates, residual, chunk.other_columns)
             vector_count += len(chunk.vectors)
             seen_names.add(chunk.vectors)
-            update(completed=chunk.share, rows=vector_count)
-    for line in describe_skipped(skipped):
-        print_note(line)
-    print_warning(seen_names.describe_unseen("the rows"))
-    print_warning(rows.describe_moved_array_elements())
+            update(completed=chunk.progress, rows=vector_count)
+    print_row_warnings(rows, skipped, seen_names)
     return vector_count
 
 

@@ -60,9 +60,7 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
             # Raises if records would be learned twice.
             new_checkpoints = _make_checkpoints(checkpoints, topic_id, positions)
         committed = find_committed_offsets(admin, settings.topic, settings.group_id)
-        offsets = format_offsets({tp.partition: found.offset for tp, found in committed.items()})
-        finding = f"committed offsets by partition: {offsets}" if committed else "no committed offsets"
-        console().print(f"group {settings.group_id}, topic {settings.topic}, {finding}")
+        console().print(f"group {settings.group_id}, topic {settings.topic}, {_describe_committed(committed)}")
         if not committed and not new_checkpoints:
             return
         ask(confirm, f"Delete the committed offsets? Workers then continue {_describe_positions(new_checkpoints)}")
@@ -70,6 +68,14 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
         for checkpoint in new_checkpoints:
             checkpoints.save(checkpoint)
             console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
+
+
+def _describe_committed(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> str:
+    """Return the committed offsets by partition as text."""
+    if not committed:
+        return "no committed offsets"
+    offsets = {tp.partition: entry.offset for tp, entry in committed.items()}
+    return f"committed offsets by partition: {format_offsets(offsets)}"
 
 
 def _describe_positions(new_checkpoints: Sequence[Checkpoint]) -> str:
@@ -103,20 +109,19 @@ def warn_of_running_processes(settings: StoreSettings) -> None:
 def read_newest_checkpoints(checkpoints: Checkpoints) -> Iterator[Checkpoint]:
     """Yield the newest checkpoint of each partition and of each backfill.
 
-    Raises `DamagedFileError` if the newest file cannot be read: an older one lacks records.
+    Raises `DamagedFileError` if the newest file cannot be read, because an older file lacks records.
     """
-    for partition, offset in checkpoints.newest_offsets().items():
-        newest = checkpoints.newest(partition)
-        if newest is None:  # deleted meanwhile
+    for partition, newest_offset in checkpoints.newest_offsets().items():
+        checkpoint = checkpoints.newest(partition)  # of the newest file that is not damaged
+        if checkpoint is None:  # deleted meanwhile
             continue
-        # If the newest file is damaged, `newest` is an older one.
-        is_older_file = newest.fold.position < offset
-        if is_older_file:
+        is_newest_file_damaged = checkpoint.fold.position < newest_offset
+        if is_newest_file_damaged:
             raise DamagedFileError(
-                f"the checkpoint of partition {partition_name(partition)} at offset {offset} cannot be read: restore "
-                f"it from a backup, or delete it to continue from the one at offset {newest.fold.position}"
+                f"the checkpoint of partition {partition_name(partition)} at offset {newest_offset} cannot be read: "
+                f"restore it from a backup, or delete it to continue from the one at offset {checkpoint.fold.position}"
             )
-        yield newest
+        yield checkpoint
 
 
 def format_offsets(offsets: Mapping[int, int]) -> str:
@@ -178,25 +183,25 @@ def _parse_time_ms(to: str) -> int:
 
 
 def _find_offsets_at(admin: KafkaPythonAdmin, topic: str, time_ms: int, latest: Mapping[int, int]) -> Mapping[int, int]:
-    """Return the offset of the first record at or after a time in each partition; without such a record, its end."""
-    found = admin.client.list_partition_offsets({TopicPartition(topic, p): time_ms for p in latest})
-    positions = {}
-    for p, end in latest.items():
-        offset = found[TopicPartition(topic, p)].offset  # -1: no such record
-        positions[p] = offset if offset >= 0 else end
-    return positions
-
-
-def _refuse_wrong_offsets(topic: str, to: str, positions: Mapping[int, int], latest: Mapping[int, int]) -> None:
-    """Raise `SettingsError` unless `positions` has an offset of each partition, and none is beyond the partition's end.
+    """Return in each partition the offset of the first record at or after a time; without such a record, its end.
 
     `latest` has the end of each partition.
     """
-    if positions.keys() != latest.keys():
-        partitions = list_names([str(partition) for partition in latest])
-        raise SettingsError(f"--to {to}: must name an offset of each of these partitions of {topic}: {partitions}")
+    answer = admin.client.list_partition_offsets({TopicPartition(topic, p): time_ms for p in latest})
+    positions = {}
     for partition, end in latest.items():
-        if positions[partition] > end:
+        offset = answer[TopicPartition(topic, partition)].offset  # -1: no such record
+        positions[partition] = offset if offset >= 0 else end
+    return positions
+
+
+def _refuse_wrong_offsets(topic: str, to: str, offsets: Mapping[int, int], end_offsets: Mapping[int, int]) -> None:
+    """Raise `SettingsError` if a partition has no offset in `offsets`, or one beyond the partition's end."""
+    if offsets.keys() != end_offsets.keys():
+        partitions = list_names([str(partition) for partition in end_offsets])
+        raise SettingsError(f"--to {to}: must name an offset of each of these partitions of {topic}: {partitions}")
+    for partition, end in end_offsets.items():
+        if offsets[partition] > end:
             raise SettingsError(f"--to {to}: partition {partition} ends at {end}; name its offset, as in 0:1200,1:1177")
 
 
@@ -207,9 +212,9 @@ def make_empty_checkpoint(topic: str, topic_id: str, partition: int, position: i
 
 
 def _make_checkpoints(checkpoints: Checkpoints, topic_id: str, positions: Mapping[int, int]) -> list[Checkpoint]:
-    """Make a checkpoint for each partition whose position in `positions` is not the one of its newest checkpoint.
+    """Make a checkpoint for each partition whose position is after that of its newest checkpoint.
 
-    Raises `SettingsError` if a position is earlier, because records would be learned twice.
+    Raises `SettingsError` if a position is before it, because records would be learned twice.
     """
     new_checkpoints = []
     for partition, position in positions.items():
@@ -237,7 +242,7 @@ def find_committed_offsets(
         committed = admin.client.list_group_offsets({group_id: None}).get(group_id, {})
     except GroupIdNotFoundError:
         return {}
-    return {tp: found for tp, found in committed.items() if tp.topic == topic and found.offset >= 0}
+    return {tp: entry for tp, entry in committed.items() if tp.topic == topic and entry.offset >= 0}
 
 
 def delete_committed_offsets(admin: KafkaPythonAdmin, group_id: str, partitions: Sequence[TopicPartition]) -> None:

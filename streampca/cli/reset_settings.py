@@ -19,22 +19,24 @@ def run(settings: WorkerSettings, confirm: Confirm) -> None:
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
         refuse_members(admin, settings.group_id)
-    partitions = []
+    partitions_to_rewrite = []
     for checkpoint in read_newest_checkpoints(checkpoints):
         checkpoint.refuse_other_topic(topic_id)
         changes = checkpoint.find_changes(config)
         # If nothing was learned, a worker accepts any settings.
         if changes and checkpoint.fold.stats.learned:
-            checkpoint.adopt_settings(config)  # if this raises, nothing was written yet
-            partitions.append(checkpoint.partition)
+            checkpoint.adopt_settings(config)  # only checks: raises before anything is written
+            partitions_to_rewrite.append(checkpoint.partition)
             console().print(f"partition {partition_name(checkpoint.partition)}: {', '.join(map(str, changes))}")
-    if not partitions:
+    if not partitions_to_rewrite:
         console().print(f"nothing to adopt: no checkpoint of {settings.topic} in {settings.store} has other settings")
         return
     warn_of_running_processes(settings)
     ask(confirm, "Keep what was learned, and continue with the settings of now?")
-    for partition in partitions:
+    for partition in partitions_to_rewrite:
         before = checkpoints.newest(partition)
         if before is not None:
             checkpoints.replace(before, before.adopt_settings(config))
-    console().print(f"{len(partitions)} partitions continue; the next model that is published has these settings")
+    console().print(
+        f"{len(partitions_to_rewrite)} partitions continue; the next model that is published has these settings"
+    )

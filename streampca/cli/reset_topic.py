@@ -87,11 +87,11 @@ def _choose_roles(settings: ResetSettings, role: str | None) -> list[str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions whose newest checkpoint does not have the adopted topic's id, and print the ids.
+    """Return the partitions whose newest checkpoint has another topic's id, or none, and print these ids.
 
     Raises `SettingsError` if nothing was learned, or if the topic lacks a learned partition.
     """
-    id_by_partition = {}  # ids of topics
+    id_by_partition = {}  # the topic's id in the newest checkpoint
     for checkpoint in read_newest_checkpoints(checkpoints):
         if not is_backfill(checkpoint.partition):
             id_by_partition[checkpoint.partition] = checkpoint.topic_id
@@ -122,8 +122,9 @@ def _make_transform_offsets(
         if id_before == adopted.id:
             continue
         console().print(f"transform, partition {partition}: the topic's id was {id_before or 'none'}")
-        shape = read_shape(metadata_before)
-        metadata = format_output_metadata(shape, adopted.id, last=None)
+        shape = read_shape(metadata_before)  # of the outputs
+        no_record = None  # offsets of the old topic are not those of this one
+        metadata = format_output_metadata(shape, adopted.id, last=no_record)
         terminated = f"{metadata}\0"  # librdkafka may read on until there is a zero
         offsets[tp] = OffsetAndMetadata(offset=position, metadata=terminated, leader_epoch=_NO_LEADER_EPOCH)
     return offsets
@@ -136,6 +137,6 @@ def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition
     if before is None:
         checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
         return
-    # `fold.skip` would count lost records. `last` has a leader epoch of the old cluster.
+    # Not by `fold.skip`, which would count records as lost. `last` has a leader epoch of the old cluster.
     fold = replace(before.fold, position=position, last=None)
     checkpoints.replace(before, replace(before, topic_id=adopted.id, fold=fold))

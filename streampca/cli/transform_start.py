@@ -79,11 +79,10 @@ class TransformStart(MemberStart):
             with_label=settings.label != "",
         )
         """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
+        p_below = settings.only_p_below
         # With a limit, `CurrentModel` waits for a model with past scores.
-        p_below = None
-        if self.output_fields.needs_past_scores:
-            no_limit = 1.0  # every p-value is at most 1
-            p_below = settings.only_p_below or no_limit
+        if self.output_fields.needs_past_scores and p_below is None:
+            p_below = 1.0  # every p-value is at most 1
         self.model = CurrentModel(
             self.model_cache,
             settings.model_version,
@@ -143,10 +142,13 @@ class TransformStart(MemberStart):
         fixed_version = self.model.version
         if fixed_version is not None:
             self.pin_names = [name for name, version in self._pins.all().items() if version == fixed_version]
-        used = self.model.published
-        scores = "without" if used.past_scores is None else "with"
-        k, d = used.model.n_components, used.model.dimensions
-        return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
+        published = self.model.published
+        model = published.model
+        with_or_without = "without" if published.past_scores is None else "with"
+        return (
+            f"version {published.version} has {model.n_components} components of {model.dimensions} dimensions, "
+            f"{with_or_without} past scores"
+        )
 
     def _create_codec(self) -> str:
         """Create the codec for the dimensions of the model. Returns a sentence on what the codec decodes."""
@@ -172,7 +174,7 @@ class TransformStart(MemberStart):
             layout = self.output_fields.layout
             writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
             is_plug_in = load_format_of_plug_in(settings.output_format) is not None
-            if is_plug_in:  # its writer is not known to keep the contract, and a wrong output could not be taken back
+            if is_plug_in:  # its writer may be wrong, and written outputs cannot be taken back
                 check_writer(writer, layout)
             self.packer = RecordPacker(writer, always_lists=self.codec.is_batch)
         return f"outputs can be written as {settings.output_format}"
@@ -233,11 +235,11 @@ class TransformStart(MemberStart):
             transform_start=settings.transform_start_at,
         )
         finding = self._find_committed()
-        # The other partitions wait.
-        writable = [partition for partition in self.source.partitions() if partition < self.output_partitions]
-        starts = self.start_finder.find(writable)
+        # Partitions that the output topic lacks wait.
+        partitions = [partition for partition in self.source.partitions() if partition < self.output_partitions]
+        starts = self.start_finder.find(partitions)
         self.positions = {}
-        for partition, start in starts.positions(writable).items():
+        for partition, start in starts.positions(partitions).items():
             next_offset = start.position
             if next_offset >= 0:  # -1: nobody has read the partition yet
                 self.positions[partition] = next_offset

@@ -166,7 +166,7 @@ async def _send_vectors(
         rows = names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
         return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
-    # The names are kept between calls. Meanwhile, a pin or None may mean another version.
+    # Try the names of an earlier call. By now, a pin or None may mean another version, perhaps with other names.
     known_names = sidecar._names_by_asked_version.pop(asked_version, None)
     if known_names:
         answer = await send_matched(known_names, asked_version)
@@ -191,7 +191,7 @@ async def _send_in_pieces(
 ) -> Answer:
     """Send rows in pieces that the sidecar accepts, and join the answers.
 
-    One version of the model answers all pieces.
+    All pieces are answered by one version of the model.
     """
     encode: Callable[[Any], dict[str, Any]] = _encode_records
     if isinstance(rows, np.ndarray):
@@ -214,7 +214,7 @@ async def _send_in_pieces(
         error_prefix = "" if has_all_rows else f"in rows[{start}:{stop}], "
         with np.load(io.BytesIO(_read_content(response, error_prefix)), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
-        version = int(answers[0]["version"])
+        version = int(answers[0]["version"])  # the first answer decides which version answers the next pieces
     return _join(answers, answer_type)
 
 
@@ -234,10 +234,10 @@ def _split(rows: Sequence[Any]) -> list[tuple[int, int]]:
 def _join(answers: Sequence[Mapping[str, Any]], answer_type: Callable[..., Answer]) -> Answer:
     """Join the answers to all pieces into one of this type. Arrays are concatenated; an absent array is None."""
     version_name, *array_names = answer_type._fields  # type: ignore[attr-defined]  # a NamedTuple
-    fields: dict[str, Any] = {version_name: int(answers[0][version_name])}
+    fields: dict[str, Any] = {version_name: int(answers[0][version_name])}  # all answers have the same version
     for name in array_names:
-        parts = [answer[name] for answer in answers if name in answer]
-        fields[name] = np.concatenate(parts) if parts else None
+        arrays = [answer[name] for answer in answers if name in answer]
+        fields[name] = np.concatenate(arrays) if arrays else None
     return answer_type(**fields)
 
 

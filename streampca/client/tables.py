@@ -42,30 +42,38 @@ class ModelNames(NamedTuple):
         return [{name: record[name] for name in names if name in record} for record in records]
 
     def read_table(self, table: Any, columns: Sequence[Any]) -> NDArray[Any]:
-        """Return the vectors (n, d) in a table with these columns.
+        """Return the vectors (n, d) in a table with these columns. Raises `ValueError` if they do not fit the model."""
+        wanted_columns = self._choose_columns(columns)
+        present_columns = set(columns)
+        missing_entries = np.full(len(table), np.nan)
+        numbers = []
+        for column in wanted_columns:
+            numbers.append(to_numbers(table[column], column) if column in present_columns else missing_entries)
+        return np.stack(numbers, axis=1)
 
-        Without names, the columns are read in their order. Raises `ValueError` if they do not fit the model.
+    def _choose_columns(self, columns: Sequence[Any]) -> Sequence[Any]:
+        """Return the column of each dimension. If the columns or the dimensions have no names, these are all columns.
+
+        The table may lack columns if the model imputes missing entries. Raises `ValueError`.
         """
         # pandas numbers the columns that have no names.
         columns_are_named = any(isinstance(column, str) for column in columns)
-        wanted: Sequence[Any] = self.names if self.names and columns_are_named else columns
+        wanted_columns: Sequence[Any] = self.names if self.names and columns_are_named else columns
         counts = Counter(columns)
-        present = [name for name in wanted if counts[name]]
-        is_complete = len(present) == len(wanted)
-        can_fill = self.impute and len(present) > 0
-        fits_model = len(wanted) == self.dimensions and (is_complete or can_fill)
+        present_columns = [column for column in wanted_columns if counts[column]]
+        is_complete = len(present_columns) == len(wanted_columns)
+        can_impute = self.impute and len(present_columns) > 0
+        fits_model = len(wanted_columns) == self.dimensions and (is_complete or can_impute)
         if not fits_model:
             about_model = f": {list_names(self.names)}" if self.names else " without names"
             raise ValueError(
                 f"the table has the columns {list_names(list(map(str, columns)))}, "
                 f"but the model has {self.dimensions} dimensions{about_model}"
             )
-        repeated = [str(name) for name in present if counts[name] > 1]
-        if repeated:
-            raise ValueError(f"the table has several columns {repeated[0]}")
-        absent_column = np.full(len(table), np.nan)
-        numbers = [to_numbers(table[name], name) if counts[name] else absent_column for name in wanted]
-        return np.stack(numbers, axis=1)
+        repeated_columns = [str(column) for column in present_columns if counts[column] > 1]
+        if repeated_columns:
+            raise ValueError(f"the table has several columns {repeated_columns[0]}")
+        return wanted_columns
 
 
 def columns_of(rows: Any) -> list[Any] | None:
@@ -96,5 +104,5 @@ def to_numbers(values: Any, column: Any = None) -> NDArray[Any]:
         wrong_type = type(wrong_entries[0]).__name__
     else:
         wrong_type = str(array.dtype)
-    place = "the rows hold" if column is None else f"column {column} holds"
-    raise ValueError(f"{place} {wrong_type}, not numbers")
+    what_holds = "the rows hold" if column is None else f"column {column} holds"
+    raise ValueError(f"{what_holds} {wrong_type}, not numbers")

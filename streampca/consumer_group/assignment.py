@@ -109,10 +109,10 @@ class Assignment(Generic[P]):
 
     def resume(self, partitions: Collection[int]) -> None:
         """Begin or resume reading partitions from their positions on."""
-        # First records are compared until one of them was handled.
-        never_handled = [p for p in partitions if self.progress[p].is_first_start]
+        # Only the first records of a partition are compared with the configured type.
+        at_first_start = [partition for partition in partitions if self.progress[partition].is_first_start]
         self._first_records.forget(partitions)
-        self._first_records.begin(never_handled)
+        self._first_records.begin(at_first_start)
         self._seek(partitions)
 
     def decode(self, records: Records, handle: Callable[[Vectors], object]) -> None:
@@ -159,19 +159,12 @@ class Assignment(Generic[P]):
     def skip_lost_records(self, event: OutOfRange) -> None:
         """Resume a partition behind the records that its log has lost. Raises `OffsetGapError`."""
         partition = event.partition
+        if not self._needs_lost_records(event):
+            self.resume([partition])
+            return
         progress = self.progress[partition]
         our_position = progress.position
-        is_nothing_handled = our_position < 0 or self._first_records.holds_back(partition)
-        if is_nothing_handled:
-            self.resume([partition])
-            return
-        # All lost offsets are before our position: we need none of them.
-        requested = event.position
-        log_has_our_position = requested < event.earliest <= our_position
-        if log_has_our_position:
-            self.resume([partition])
-            return
-        offset_by_policy = self._policy.resume_at(event)
+        offset_by_policy = self._policy.choose_resume_offset(event)
         # No offset may be handled twice.
         resume_at = max(offset_by_policy, our_position)
         truncated_at = event.diverged  # None: the log was not truncated
@@ -181,6 +174,14 @@ class Assignment(Generic[P]):
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
+
+    def _needs_lost_records(self, event: OutOfRange) -> bool:
+        """Return whether records that the log has lost leave a gap between handled records and those to come."""
+        our_position = self.progress[event.partition].position
+        is_nothing_handled = our_position < 0 or self._first_records.holds_back(event.partition)
+        # The source may have asked for an earlier offset.
+        log_has_our_position = event.position < event.earliest <= our_position
+        return not is_nothing_handled and not log_has_our_position
 
     def retry_when_due(self, now: float) -> None:
         """Continue to restore partitions, and read paused partitions and held-back records again when it is time.

@@ -20,13 +20,13 @@ class FirstNames:
         self._has_seen_enough = False
 
     @property
-    def may_be_unseen(self) -> bool:
+    def is_searching(self) -> bool:
         """Whether further records will be looked at, and there are names at which no record has had a number yet."""
         return self._seen.has_unseen and not self._has_seen_enough
 
     def add(self, batch: Vectors) -> None:
         """Look at the vectors of a batch."""
-        if self.may_be_unseen:
+        if self.is_searching:
             self._seen.add(batch.decoded.vectors)
             self._records_left -= len(batch.decoded.indices)
 

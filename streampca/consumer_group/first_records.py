@@ -107,13 +107,7 @@ class FirstRecords:
 
     def _compare(self, start: _PartitionStart, batch: Vectors) -> None:
         """Compare the first 100 records of a partition with the configured type. Raises `RejectLimitError`."""
-        not_compared = [index for index, record in enumerate(batch.records) if record.offset >= start.next_to_compare]
-        still_needed = FIRST_RECORDS - start.compared
-        candidates = not_compared[:still_needed]
-        # A record of an unknown schema cannot be compared, so it does not count.
-        rejects = batch.decoded.rejects
-        unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
-        records = [batch.records[index] for index in candidates if index not in unknown_schema]
+        records = _select_to_compare(start, batch)
         start.compared += len(records)
         start.next_to_compare = max(start.next_to_compare, batch.next)
         start.samples += self._comparison.sample_untyped(records)  # only of records that name no type
@@ -123,3 +117,14 @@ class FirstRecords:
                 f"partition {batch.partition} of {self._topic}: the first records are not what was sent: "
                 f"{why_wrong_type}"
             )
+
+
+def _select_to_compare(start: _PartitionStart, batch: Vectors) -> list[Record]:
+    """Return the records of a batch that belong to the first 100 of the partition and were not compared yet."""
+    not_compared = [index for index, record in enumerate(batch.records) if record.offset >= start.next_to_compare]
+    still_needed = FIRST_RECORDS - start.compared
+    candidates = not_compared[:still_needed]
+    # A record of an unknown schema cannot be compared, so it does not count.
+    rejects = batch.decoded.rejects
+    unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
+    return [batch.records[index] for index in candidates if index not in unknown_schema]

@@ -24,7 +24,7 @@ def why_unhealthy(state: MemberState, now: float) -> Failure | None:
     longest_silence_s = _STARTED_AFTER_S if is_starting else _STUCK_AFTER_S
     if silence_s > longest_silence_s:
         return Failure("loop", f"the loop has not run for {silence_s:.0f} s")
-    if state.saving.would_restart_help:
+    if state.saving.would_restart_help:  # this process's client gets no answer, another one did
         seconds = state.saving.overdue_s
         return Failure("saving", f"nothing was saved for {seconds:.0f} s: brokers answer only a new client")
     return None

@@ -70,10 +70,10 @@ class InFlight(Generic[R]):
         self._limit_bytes = limit_bytes
         self._check_threads = check_threads
         self._new_future = new_future
-        self._tasks: deque[_Task] = deque()  # in the order of submission
-        self._queues: dict[int, PartitionQueue] = {}  # by partition
-        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition
-        # By partition, the last work on decoded records.
+        self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
+        self._queues: dict[int, PartitionQueue] = {}  # by partition: they run its tasks in order
+        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition: what its tasks decode
+        # By partition: the future of its last task that learns or projects.
         self._newest_work: dict[int, Future[R]] = {}
         self._nbytes = 0  # of all tasks and decodings
 
@@ -84,13 +84,13 @@ class InFlight(Generic[R]):
         if self._tasks and is_full:
             oldest = self._tasks[0].result
             with suppress(TimeoutError):
-                oldest.exception(timeout_s)  # `handle_ended` raises the error
+                oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
         # `OutOfRange` comes last: its handler may drop records in flight, also later ones.
         out_of_range = [event for event in events if isinstance(event, OutOfRange)]
-        others = [event for event in events if not isinstance(event, OutOfRange)]
-        return others + out_of_range
+        other_events = [event for event in events if not isinstance(event, OutOfRange)]
+        return other_events + out_of_range
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
         """Decode records in a thread, behind earlier tasks of their partition; `handle` gets the result in the loop."""
@@ -191,14 +191,14 @@ class InFlight(Generic[R]):
 
     def _decode_rest(self, decoding: _Decoding, decoded_count: int) -> None:
         """Decode the remaining records of a decoding, before all later records of the partition."""
-        records = decoding.records
-        rest = replace(records, records=records.records[decoded_count:])
+        batch = decoding.records
+        rest = replace(batch, records=batch.records[decoded_count:])
         decoding_of_rest = _Decoding(rest, rest.nbytes, handle=decoding.handle)
         self._nbytes += decoding_of_rest.nbytes
-        decodings = self._decodings[records.partition]
+        decodings = self._decodings[batch.partition]
         decodings.appendleft(decoding_of_rest)
         # The later records were submitted already: submit them again, behind the rest.
-        self._drop_tasks([records.partition], only_decodings=True)
+        self._drop_tasks([batch.partition], only_decodings=True)
         for to_submit in decodings:
             self._submit_decoding(to_submit)
 
@@ -222,9 +222,9 @@ class InFlight(Generic[R]):
         """Drop the tasks of these partitions; with `only_decodings`, only those that decode."""
         kept = deque[_Task]()
         for task in self._tasks:
-            is_kept_kind = only_decodings and not task.is_decoding
-            if is_kept_kind or task.partition not in partitions:
-                kept.append(task)
-            else:
+            may_be_dropped = task.is_decoding or not only_decodings
+            if may_be_dropped and task.partition in partitions:
                 self._nbytes -= task.nbytes
+            else:
+                kept.append(task)
         self._tasks = kept

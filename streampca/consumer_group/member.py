@@ -45,7 +45,7 @@ class Member:
         It may take seconds. `waits_for` names what a save waits for, such as "topic".
         """
         self._observers = observers
-        self._could_save = could_save
+        self._could_new_client_save = could_save
         self._clock = clock
         self._unix_clock = unix_clock
         now = self.now()
@@ -65,7 +65,7 @@ class Member:
         saving = new_state.saving
         if isinstance(event, LoopTicked) and saving.must_try_new_client(now.monotonic_s):
             # Saves have stopped, and brokers do not answer the member's own client.
-            is_answered = self._could_save(saving.unanswered)
+            is_answered = self._could_new_client_save(saving.unanswered_wait)
             new_state = new_state._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
         self.state = new_state
         for observer in self._observers:

@@ -40,7 +40,7 @@ class MemberLoop(ABC):
             while self._stop_cause is None:
                 watchdog.tick()
                 self._turn(clock)
-                if self._first_names.may_be_unseen:
+                if self._first_names.is_searching:
                     self._report_unseen_names(clock())
                 self._notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:

@@ -150,7 +150,7 @@ class MemberState(NamedTuple):
         if status.member != self.is_member:
             return state._replace(is_member=status.member, membership_since=now)
         if now - self.membership_since >= _STANDBY_AFTER_S:
-            # After ten seconds, no rebalance is under way: without partitions, the member is a standby.
+            # After ten seconds, no rebalance is under way: a member without partitions is a standby.
             return state._replace(has_joined=self.is_member)
         return state
 
@@ -163,35 +163,35 @@ class MemberState(NamedTuple):
             last_message_at=now if messages else self.last_message_at,
         )
 
-    def _problems_after(self, event: MemberEvent, changed: "MemberState", now: float) -> Mapping[type, Problem]:
-        """Return the problems after an event; `changed` has the partitions and saves after the event."""
+    def _problems_after(self, event: MemberEvent, new_state: "MemberState", now: float) -> Mapping[type, Problem]:
+        """Return the problems after an event; `new_state` has the partitions and saves after the event."""
         problems = dict(self.problems)
-        for key in self._find_ended_problems(event, changed):
+        for key in self._find_ended_problems(event, new_state):
             problems.pop(key, None)
-        for key, cause in self._find_causes(event, changed.saving).items():
-            if not cause:  # such as `MemberEnded` without an error
+        for key, cause in self._find_causes(event, new_state.saving).items():
+            if not cause:  # the event reports that there is no problem
                 problems.pop(key, None)
                 continue
-            before = problems.get(key)
-            since = now if before is None else before.since
+            earlier = problems.get(key)
+            since = now if earlier is None else earlier.since
             problems[key] = Problem(cause, since)
         return problems
 
-    def _find_ended_problems(self, event: MemberEvent, changed: "MemberState") -> Collection[type]:
-        """Return the keys of problems that an event ends. `changed` is the state after the event."""
+    def _find_ended_problems(self, event: MemberEvent, new_state: "MemberState") -> Collection[type]:
+        """Return the keys of problems that an event ends. `new_state` is the state after the event."""
         ended = set(_ENDS_PROBLEMS.get(type(event), ()))
-        if PartitionStalled in self.problems and not changed.partitions.are_stalled:
+        if PartitionStalled in self.problems and not new_state.partitions.are_stalled:
             ended.add(PartitionStalled)
         match event:
             case TransactionEnded(outcome="committed"):
                 ended.add(TransactionEnded)
             # All partitions must be saved, not only the event's.
-            case CheckpointSaved() if self._are_failed_saves_done(changed):
+            case CheckpointSaved() if self._are_failed_saves_done(new_state):
                 ended.add(CheckpointPostponed)
             case LoopTicked(status=status):
                 if status.connected:
                     ended.add(LoopTicked)
-                if not changed.saving.overdue_s:
+                if not new_state.saving.overdue_s:
                     ended.add(Saving)
         return ended
 
@@ -217,12 +217,12 @@ class MemberState(NamedTuple):
                 return causes
         return {}
 
-    def _are_failed_saves_done(self, changed: "MemberState") -> bool:
-        """Return whether all records that were unsaved when a save failed are saved in the state `changed`."""
+    def _are_failed_saves_done(self, new_state: "MemberState") -> bool:
+        """Return whether all records that were unsaved when a save failed are saved in `new_state`."""
         failure = self.problems.get(CheckpointPostponed)
         if failure is None:
             return False
-        oldest_unsaved_since = changed.partitions.unsaved_since  # None: all records are saved
+        oldest_unsaved_since = new_state.partitions.unsaved_since  # None: all records are saved
         return oldest_unsaved_since is None or oldest_unsaved_since >= failure.since
 
 

@@ -41,10 +41,10 @@ class PartitionState(NamedTuple):
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
-                    unsaved_since=self._find_unsaved_since_of_read_records(),
+                    unsaved_since=self._find_oldest_unsaved_read_at(),
                 )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._find_unsaved_since_of_read_records())
+                return self._replace(position=to, unsaved_since=self._find_oldest_unsaved_read_at())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
                 # Records behind the checkpoint wait from about now on.
@@ -59,13 +59,13 @@ class PartitionState(NamedTuple):
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _find_unsaved_since_of_read_records(self) -> float | None:
-        """Return `unsaved_since` if records behind the saved position were read; otherwise None.
+    def _find_oldest_unsaved_read_at(self) -> float | None:
+        """Return when the oldest unsaved record was read; None if no record was read behind the saved position.
 
-        A failed transaction keeps `unsaved_since`, though no read record waits then.
+        `unsaved_since` itself is not reset when a failed transaction sets the position back.
         """
-        is_none_read = self.position == self.saved_up_to
-        return None if is_none_read else self.unsaved_since
+        is_all_saved = self.position == self.saved_up_to
+        return None if is_all_saved else self.unsaved_since
 
     @property
     def is_at_end(self) -> bool:
@@ -113,7 +113,7 @@ class PartitionStates(Mapping[int, PartitionState]):
     def _after_assignment(self, positions: Mapping[int, int]) -> "PartitionStates":
         """Return the states after partitions were assigned and restored, each at its position.
 
-        Records of a failed transaction still wait, so `unsaved_since` is kept.
+        `unsaved_since` is kept: after a failed transaction, its records still wait to be saved.
         """
         assigned = {}
         for partition, position in positions.items():

@@ -46,7 +46,7 @@ class MemberPolicy:
     def find_dead_letters(self, batch: Vectors, *, accepted_any: bool) -> Sequence[Reject]:
         """Return the rejected records to send to the dead-letter topic.
 
-        Raises `RejectLimitError` if no vector was accepted, and 100 rejected records come before the first one.
+        Raises `RejectLimitError` if no vector was accepted before, and the batch begins with 100 rejects.
         """
         if self.on_bad_record != "dead_letter":
             return []
@@ -73,7 +73,7 @@ class MemberPolicy:
             "which reads all of them again; or leave such records out: on_bad_record=skip, without a dead_letter_topic"
         )
 
-    def resume_at(self, event: OutOfRange) -> int:
+    def choose_resume_offset(self, event: OutOfRange) -> int:
         """Return the offset to resume at when the log does not hold the next record.
 
         Raises `OffsetGapError` if the member must stop.
@@ -81,7 +81,7 @@ class MemberPolicy:
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
         truncated_at = event.diverged  # None: not truncated
         if truncated_at is not None:
-            return self._resume_in_truncated_log(event, truncated_at, where)
+            return self._choose_resume_offset_if_truncated(event, truncated_at, where)
         # The end is not compared: the log may have grown since then.
         was_beyond_end = event.position >= event.earliest
         if was_beyond_end:
@@ -96,7 +96,7 @@ class MemberPolicy:
             )
         return event.earliest if self.on_offset_gap == "earliest" else event.latest
 
-    def _resume_in_truncated_log(self, event: OutOfRange, truncated_at: int, where: str) -> int:
+    def _choose_resume_offset_if_truncated(self, event: OutOfRange, truncated_at: int, where: str) -> int:
         """Return the offset to resume at in a log that was truncated and has grown again.
 
         Raises `OffsetGapError`.

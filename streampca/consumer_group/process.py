@@ -78,8 +78,8 @@ def member_process(
 ) -> Iterator[Process]:
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
-    `could_save` is that of `Member`. A record should be saved `save_after_s` after it was read. Only transform has an
-    output topic.
+    `could_save` says whether brokers would accept a save from a new client. A record should be saved `save_after_s`
+    after it was read. Only transform has an output topic.
     """
     tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None

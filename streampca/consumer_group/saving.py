@@ -16,7 +16,7 @@ from streampca.errors import NO_ANSWER
 
 STOPPED_AFTER_S = 300.0  # once a save is overdue for this long, saving has stopped
 _TRY_NEW_CLIENT_EVERY_S = 60.0
-_NO_ANSWER_YET = "it has not answered yet"
+_NO_ANSWER_YET = "it has not answered yet"  # cause of a failure that is a save which is still running
 
 
 class Saving(NamedTuple):
@@ -30,7 +30,8 @@ class Saving(NamedTuple):
     # Since the last save: what a save waits for → cause, the newest failure last.
     failures: Mapping[str, str] = {}
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
-    unanswered: str = ""  # what a save waits for, such as "topic", if saving has stopped for want of an answer
+    # What saves wait for, such as "topic", if they have stopped since brokers do not answer; otherwise "".
+    unanswered_wait: str = ""
     try_new_client_at: float = 0.0
     is_new_client_answered: bool = False
 
@@ -64,11 +65,11 @@ class Saving(NamedTuple):
     @property
     def would_restart_help(self) -> bool:
         """Whether brokers answer a new client, while they do not answer the member's own client."""
-        return self.unanswered != "" and self.is_new_client_answered
+        return self.unanswered_wait != "" and self.is_new_client_answered
 
     def must_try_new_client(self, now: float) -> bool:
         """Whether it is time to see if a new client gets answers, since the member's own client gets none."""
-        return self.unanswered != "" and now >= self.try_new_client_at
+        return self.unanswered_wait != "" and now >= self.try_new_client_at
 
     def _with_failure(self, waits_for: str, cause: str) -> "Saving":
         """Return a copy with a failure as the newest one. `waits_for` is what a save waits for."""
@@ -82,19 +83,21 @@ class Saving(NamedTuple):
 
         The oldest unsaved record was read at `unsaved_since`; None: all records are saved.
         """
-        # A running save counts as a failure only while it runs.
-        failures = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
         overdue_s = 0.0
         if unsaved_since is not None:
             overdue_s = max(now - self.due_after_s - unsaved_since, 0.0)
-        saving = self._replace(failures=failures, overdue_s=overdue_s)
-        if is_saving:
-            saving = saving._with_failure("store", _NO_ANSWER_YET)
-        unanswered = saving._find_unanswered()
-        return saving._replace(unanswered=unanswered)
+        saving = self._with_running_save(is_saving=is_saving)._replace(overdue_s=overdue_s)
+        unanswered_wait = saving._find_unanswered_wait()
+        return saving._replace(unanswered_wait=unanswered_wait)
 
-    def _find_unanswered(self) -> str:
-        """Return what saves wait for, such as "topic", if they have stopped for want of an answer; otherwise ""."""
+    def _with_running_save(self, *, is_saving: bool) -> "Saving":
+        """Return a copy in which a save that is running now counts as a failure of the store, and no earlier one."""
+        failures = {waits_for: cause for waits_for, cause in self.failures.items() if cause != _NO_ANSWER_YET}
+        saving = self._replace(failures=failures)
+        return saving._with_failure("store", _NO_ANSWER_YET) if is_saving else saving
+
+    def _find_unanswered_wait(self) -> str:
+        """Return what saves wait for, such as "topic", if they have stopped without an answer; otherwise ""."""
         if not self.has_stopped or not self.failures:
             return ""
         waits_for, newest_cause = list(self.failures.items())[-1]

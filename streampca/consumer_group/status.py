@@ -116,10 +116,13 @@ class StatusReports(Observer):
     def _messages_per_second(self, messages: int, now: float) -> float:
         """Return the mean rate since a report about ten seconds ago, or since the first report."""
         self._samples.append((now, messages))
-        while len(self._samples) > 2 and self._samples[1][0] <= now - _RATE_OVER_S:
+        while len(self._samples) > 2:
+            second_oldest_at, _ = self._samples[1]
+            if second_oldest_at > now - _RATE_OVER_S:
+                break
             self._samples.popleft()
-        since, messages_then = self._samples[0]
-        seconds = now - since
+        oldest_at, messages_then = self._samples[0]
+        seconds = now - oldest_at
         return (messages - messages_then) / seconds if seconds > 0 else 0.0
 
 

@@ -55,12 +55,13 @@ class BatchSpans(Observer):
         event = change.event
         if not isinstance(event, BatchLearned | BatchTransformed):
             return
-        for partition, end in list(self._open_spans):  # other threads add spans
-            if partition == event.partition and end <= event.next:
-                span = self._open_spans.pop((partition, end))
-                is_of_this_batch = end == event.next  # otherwise the batch was dropped and read again
+        for partition, offset_behind_batch in list(self._open_spans):  # other threads add spans
+            if partition == event.partition and offset_behind_batch <= event.next:
+                span = self._open_spans.pop((partition, offset_behind_batch))
+                # An earlier batch was dropped and read again: its span is not recorded.
+                is_of_this_batch = offset_behind_batch == event.next
                 if is_of_this_batch:
-                    span.end()  # otherwise the span is not recorded
+                    span.end()
 
     def _begin_span(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":
         """Begin a span for these records of a partition, with links to at most 100 spans that have written them."""

@@ -87,7 +87,7 @@ def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str | Non
     consumer.assign([TopicPartition(topic, partition, 0) for partition in broker.partitions[topic]])
     with contextlib.closing(consumer):
         message = consumer.poll(0)
-        while message is None or message.error():
+        while message is None or message.error():  # no record yet
             yield None
             message = consumer.poll(0)
         headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
@@ -139,10 +139,11 @@ class ChildProcess(subprocess.Popen[bytes]):
 
 def free_port(preferred: int) -> int:
     """Return the preferred port if it is free, otherwise a random free port. With 0, no port is preferred."""
-    candidates = random.sample(_PORTS, 20)
+    ports_to_try = random.sample(_PORTS, 20)
     if preferred:
-        candidates.insert(0, preferred)
-    for port in candidates:
+        ports_to_try.insert(0, preferred)
+    for port in ports_to_try:
+        # `create_server` raises if another process listens on the port.
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:
             return int(server.getsockname()[1])
     raise StreampcaError("no free port on 127.0.0.1")

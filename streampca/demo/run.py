@@ -235,9 +235,9 @@ class _Demo:
         self._models = models
         self._first_output = first_output  # yields None until transform has written a record
         self._stream = stream
-        self._learned: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)  # elapsed seconds, messages
-        self._next_line_s = 0.0
-        self._newest = models.newest()
+        self._learned_at: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)  # elapsed seconds, messages
+        self._next_line_s = 0.0  # when the next line of figures is printed
+        self._newest_model = models.newest()
         self._has_warned = False  # of a dimension with nearly all of the variance
 
     def run(self, *, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
@@ -248,14 +248,15 @@ class _Demo:
         """
         started = time.monotonic()
         first_projection_s = None  # from the start
-        for body in _create_request_bodies(self._stream.rows):
+        for body in _create_request_bodies(self._stream.rows):  # endlessly
             if ended.wait(_UPDATE_EVERY_S):
                 return
             elapsed_s = time.monotonic() - started
             self._update(elapsed_s)
             answer = _project(url, body)
             if first_projection_s is not None:
-                if seconds is not None and elapsed_s >= first_projection_s + seconds:
+                is_time_over = seconds is not None and elapsed_s >= first_projection_s + seconds
+                if is_time_over:
                     return
             elif answer is not None:
                 first_projection_s = elapsed_s
@@ -272,10 +273,12 @@ class _Demo:
         if not self._has_producer and "partitions assigned" in self._read_worker_log():
             self._start_producer()
             self._has_producer = True
-        self._newest = self._models.newest()
+        self._newest_model = self._models.newest()
         self._warn_of_dominant_dimension()
-        learned = self._newest.version if self._newest else 0  # the version is the number of messages
-        self._learned.append((elapsed_s, learned))
+        learned_count = (
+            self._newest_model.version if self._newest_model else 0
+        )  # a version is the number of learned messages
+        self._learned_at.append((elapsed_s, learned_count))
         output = next(self._first_output, None)
         if output is not None:
             _print(f"first output in topic {PROJECTED}:\n{output}")
@@ -285,9 +288,9 @@ class _Demo:
 
     def _warn_of_dominant_dimension(self) -> None:
         """Print once that one dimension has nearly all of the variance."""
-        if self._newest is None or self._has_warned:
+        if self._newest_model is None or self._has_warned:
             return
-        warning = describe_dominant_dimension(self._newest)
+        warning = describe_dominant_dimension(self._newest_model)
         if warning:
             self._has_warned = True
             _print(f"warning: {warning}")
@@ -296,26 +299,25 @@ class _Demo:
         return self._children[0].log.read_text(encoding="utf-8")
 
     def _compute_messages_per_second(self) -> float:
-        first_s, first_count = self._learned[0]
-        last_s, last_count = self._learned[-1]
+        first_s, first_count = self._learned_at[0]
+        last_s, last_count = self._learned_at[-1]
         # After the first update, both are the same: no time may have passed.
         return (last_count - first_count) / max(last_s - first_s, _UPDATE_EVERY_S)
 
     def _describe_progress(self) -> str:
         """Return the figures of the newest model; without a model, what the worker does."""
-        if self._newest is None:
+        if self._newest_model is None:
             log = self._read_worker_log()
             is_compiling = "compiling kernels" in log and "worker started" not in log
             return "compiling, once on this machine …" if is_compiling else "starting …"
-        model = self._newest.model
-        # None: no message was scored yet.
-        loss_ratio = self._newest.stats.loss_ewma
+        model = self._newest_model.model
+        loss_ratio = self._newest_model.stats.loss_ewma  # None: no message was scored yet
         loss_text = "–" if loss_ratio is None else f"{loss_ratio:.4f}"
         truth = self._stream.truth
         if truth is not None and loss_ratio is not None:
             loss_text += f" (optimum: {truth.loss_ratio:.4f})"
         figures = {
-            "learned": f"{self._newest.version:,} ({self._compute_messages_per_second():,.0f} per second)",
+            "learned": f"{self._newest_model.version:,} ({self._compute_messages_per_second():,.0f} per second)",
             "loss ratio": loss_text,
             "explained variance": f"{model.explained_variance_ratio.sum():.2%}",
         }

@@ -28,11 +28,11 @@ class OnlineFit:
     config: FoldConfig
     fold: Fold
     past_scores: PastScoresBuilder
-    loaded: PublishedModel | None = None  # the model of a file without a fold, until further rows are learned
+    model_without_fold: PublishedModel | None = None  # of a file that holds no fold, until further rows are learned
 
     def refuse_without_fold(self) -> None:
         """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on."""
-        if self.loaded and self.loaded.continuation is None:
+        if self.model_without_fold and self.model_without_fold.continuation is None:
             raise ValueError(
                 "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn on: "
                 "continue with `streampca fit --start-from`, which estimates one, or start again with `fit`"
@@ -40,12 +40,12 @@ class OnlineFit:
 
     def learn(self, V: Array) -> "OnlineFit":
         """Return a new fit that has also learned the rows V (n, d)."""
-        # A shallow copy is enough: `score_block` changes nothing in place.
+        # A shallow copy is enough: `score_block` replaces attributes, and changes no array in place.
         past_scores = copy(self.past_scores)
         next_position = self.fold.stats.learned + len(V)
         batch = batch_of_rows(V, end=next_position)
         fold, _ = self.fold.take(batch, self.config, before_block=past_scores.score_block)
-        return replace(self, fold=fold, past_scores=past_scores, loaded=None)
+        return replace(self, fold=fold, past_scores=past_scores, model_without_fold=None)
 
     @property
     @one_thread
@@ -57,8 +57,8 @@ class OnlineFit:
     @one_thread
     def model(self) -> Model:
         """The model of all rows, with as many components as `n_components` asks for."""
-        if self.loaded:
-            return self.loaded.model
+        if self.model_without_fold:
+            return self.model_without_fold.model
         state = self.state
         row_count = state.count
         n_components = self.parameters["n_components"]
@@ -145,8 +145,8 @@ class FittedAttributes:
 
         0 if the components span all directions in which the rows can vary.
         """
-        most_directions = min(self.n_samples_seen_, self.model_.seen_dimensions)
-        if self.n_components_ >= most_directions:
+        largest_rank = min(self.n_samples_seen_, self.model_.seen_dimensions)
+        if self.n_components_ >= largest_rank:
             return 0.0
         return self._fitted.unbiased_model.noise_variance
 
@@ -158,7 +158,8 @@ class FittedAttributes:
     def _compute_covariance(self, model: Model) -> F64:
         """Compute the covariance of the features by probabilistic PCA, with the variances of this model.
 
-        It is (CD⁻¹)ᵀ(Λ − σ²)CD⁻¹ + σ²D⁻², with the components C and the variances Λ along them.
+        It is (CD⁻¹)ᵀ(Λ − σ²)CD⁻¹ + σ²D⁻²: components C, variances Λ along them, units D⁻¹ of the features, and the
+        variance σ² in every other direction.
         """
         C_with_units = model.components * self._units  # CD⁻¹
         noise_variance = model.noise_variance  # σ²
@@ -169,9 +170,9 @@ class FittedAttributes:
     def get_precision(self) -> F64:
         """Return the inverse of `get_covariance()`, of shape (n_features, n_features)."""
         # With units of very different sizes, the inverse could lose all digits.
-        units = np.outer(self._units, self._units)
-        standardised = self.get_covariance() / units
-        return np.asarray(np.linalg.inv(standardised) / units, np.float64)
+        products_of_units = np.outer(self._units, self._units)
+        standardised = self.get_covariance() / products_of_units
+        return np.asarray(np.linalg.inv(standardised) / products_of_units, np.float64)
 
     @property
     def _units(self) -> F64:

@@ -36,7 +36,7 @@ def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     """
     d = V.shape[1]
     n_components = estimator.n_components
-    # The model chooses among all components later.
+    # All components are learned, if the rows decide later how many of them the model has.
     learns_all = n_components in (None, "mle") or share_of_variance(estimator) is not None
     k = d if learns_all else n_components
     dtype = V.dtype if estimator.dtype is None else np.dtype(estimator.dtype)
@@ -84,8 +84,9 @@ def learning_parameters(estimator: Any) -> dict[str, Any]:
 
 
 def refuse_changed(estimator: Any, parameters: dict[str, Any]) -> None:
-    """Raise `ValueError` if learning parameters have changed since earlier rows were learned."""
-    changed = [name for name, value in learning_parameters(estimator).items() if value != parameters[name]]
+    """Raise `ValueError` if the estimator no longer has these parameters, with which earlier rows were learned."""
+    current = learning_parameters(estimator)
+    changed = [name for name, value in current.items() if value != parameters[name]]
     if changed:
         before = ", ".join(f"{name}={parameters[name]!r}" for name in changed)
         raise ValueError(f"{', '.join(changed)} changed since rows were learned with {before}: fit starts again")
@@ -117,7 +118,7 @@ def split_into_slabs(X: Any, row_count: int | None = None) -> Iterator[Any]:
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
     """Return the rows of X as a float array (n, d), with NaN for masked entries and null.
 
-    With `reset`, its features become the estimator's; otherwise other features raise `ValueError`.
+    With `reset`, the estimator takes the features of X; otherwise features that differ from its own raise `ValueError`.
     """
     dtypes = [np.float64, np.float32]
     V: NDArray[Any] = validate_data(
@@ -141,10 +142,10 @@ def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> 
     return with_gaps
 
 
-def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
+def refuse_bad(V: NDArray[Any], config: LearningConfig, *, are_first: bool) -> None:
     """Raise `ValueError` if a vector of V (n, d) cannot be learned.
 
-    The `first` rows that are learned must have an entry whose square does not underflow.
+    If they are the first vectors, one entry must be so large that its square does not underflow.
     """
     judge = Judge.of(config)
     if config.impute and config.components == config.dimensions:
@@ -154,10 +155,11 @@ def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
     if bad:
         remedy = "; scale the data down" if bad.reason == "too_large" else ""
         raise ValueError(f"row {bad.row}: {bad.message}{remedy}")
-    if not first:
+    if not are_first:
         return
     largest = float(np.fmax.reduce(np.abs(V), axis=None))
-    if 0 < largest < config.smallest_value:
+    does_underflow = 0 < largest < config.smallest_value
+    if does_underflow:
         raise ValueError(
             f"no entry is beyond {largest:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "
             "scale the data up"

@@ -122,7 +122,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             if online is None:
                 online = self._start_fit(V)
             V = checks.replace_missing(self, V, online.config.learning)
-            checks.refuse_bad(V, online.config.learning, first=is_first)
+            checks.refuse_bad(V, online.config.learning, are_first=is_first)
             online = online.learn(V)  # if a later slab is refused, `online_` is unchanged
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
@@ -165,7 +165,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             fold=restore_fold(published, fit.config),
             past_scores=past_scores,
             # A fold that is only estimated would give other projections than the model.
-            loaded=None if has_fold else published,
+            model_without_fold=None if has_fold else published,
         )
 
     def transform(self, X: ArrayLike) -> Array:
@@ -180,8 +180,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             projected = fit.model.project(V.astype(np.float64, copy=False))
             # Only the unbiased model has standard deviations with ddof=1, as in scikit-learn.
             projected = replace(projected, model=fit.unbiased_model)
-            basis = self._basis
-            return projected.in_basis(basis).astype(V.dtype, copy=False)
+            return projected.in_basis(self._basis).astype(V.dtype, copy=False)
 
         return self._compute_by_slab(X, project)
 
@@ -278,12 +277,14 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     first = fits[0]
     for fit in fits:
         fit.refuse_without_fold()
-        # `config` lacks a share of the variance.
+        has_same_config = fit.config == first.config
+        # An `n_components` that is a share of the variance is not in `config`.
         has_same_components = fit.past_scores.components_or_share == first.past_scores.components_or_share
-        if fit.config != first.config or not has_same_components:
+        if not has_same_config or not has_same_components:
             raise ValueError("only estimators with the same parameters and features can be merged")
     names_of_parts = [part.feature_names_in_ for part in parts if hasattr(part, "feature_names_in_")]
-    if any(not np.array_equal(names, names_of_parts[0]) for names in names_of_parts):
+    have_same_names = all(np.array_equal(names, names_of_parts[0]) for names in names_of_parts)
+    if not have_same_names:
         raise ValueError("only estimators with the same feature names, in the same order, can be merged")
     merger = FoldMerger(first.config)
     for fit in fits:
@@ -295,5 +296,5 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     merged.n_features_in_ = parts[0].n_features_in_
     if names_of_parts:
         merged.feature_names_in_ = names_of_parts[0]
-    merged.online_ = replace(first, fold=fold, past_scores=past_scores, loaded=None)
+    merged.online_ = replace(first, fold=fold, past_scores=past_scores, model_without_fold=None)
     return merged

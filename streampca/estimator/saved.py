@@ -21,14 +21,14 @@ def encode(estimator: Any) -> bytes:
     Raises `ValueError` if a file cannot hold the name of a feature.
     """
     fit: OnlineFit = estimator.online_
-    published = fit.loaded or _make_published_model(fit)  # a model without a fold is written as it was read
+    published = fit.model_without_fold or _make_published_model(fit)  # a model without a fold is written as it was read
     names = getattr(estimator, "feature_names_in_", None)
     dtype = fit.parameters["dtype"]
     return model_file.encode(
         replace(
             published,
             names=None if names is None else names.tolist(),
-            # `find_parameters` takes the others from the settings of the model.
+            # `find_parameters` takes the other parameters from the settings of the model.
             estimator={
                 "n_components": fit.parameters["n_components"],
                 "dtype": None if dtype is None else fit.config.learning.dtype,
@@ -47,14 +47,14 @@ def _make_published_model(fit: OnlineFit) -> PublishedModel:
     model_config = replace(fit.config, learning=model_learning)
     merged = MergedFold.from_fold(fit.fold, fit.config)
     published = merged.make_published_model(model_config, fit.past_scores.histograms, published_at=time.time())
-    kept = Checkpoint(topic="", topic_id="", partition=0, fold=fit.fold, settings=fit.config.as_dict())
-    return replace(published, checkpoint=checkpoint.encode(kept))
+    saved = Checkpoint(topic="", topic_id="", partition=0, fold=fit.fold, settings=fit.config.as_dict())
+    return replace(published, checkpoint=checkpoint.encode(saved))
 
 
 def find_parameters(published: PublishedModel) -> dict[str, Any]:
     """Return the parameters of the estimator in a file.
 
-    If no estimator has written the file, they are those that would learn such a model.
+    If `streampca fit` or a worker has written the file, they are the parameters that would learn such a model.
     """
     config = FoldConfig.from_dict(published.settings)
     learning = config.learning

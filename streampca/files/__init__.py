@@ -8,15 +8,16 @@ from streampca.files.rows import Rows, require_kind, rows_of_npy
 from streampca.files.text import rows_of_csv, rows_of_jsonl
 
 
-def open_rows(path: Path | str, options: FileOptions = FileOptions(), part: tuple[int, int] | None = None) -> Rows:  # noqa: B008
+def open_rows(path: Path | str, options: FileOptions = FileOptions(), bounds: tuple[int, int] | None = None) -> Rows:  # noqa: B008
     """Open a file to read its rows. Raises `InputError`.
 
-    `part` is a range of rows of an .npy file, or of row groups of a Parquet file.
+    `bounds` (start, end) are those of the rows of an .npy file, or of the row groups of a Parquet file, to read; None:
+    all.
     """
     path = str(path)
     kind, _ = require_kind(path)
     if kind == "npy":
-        rows = rows_of_npy(path, options, part)
+        rows = rows_of_npy(path, options, bounds)
     elif kind == "csv":
         rows = rows_of_csv(path, options)
     elif kind == "jsonl":
@@ -24,7 +25,8 @@ def open_rows(path: Path | str, options: FileOptions = FileOptions(), part: tupl
     else:
         with explain_missing_extra("arrow", needed_by=f"{path}: reading {kind.title()}"):
             from streampca.files.arrow import rows_of_arrow
-        rows = rows_of_arrow(path, options, part)
-    if options.dimensions not in (None, rows.dimensions):
+        rows = rows_of_arrow(path, options, bounds)
+    has_asked_dimensions = options.dimensions in (None, rows.dimensions)
+    if not has_asked_dimensions:
         raise InputError(f"{path} holds vectors of {rows.dimensions} numbers, not of {options.dimensions}")
     return rows

@@ -14,7 +14,7 @@ from streampca.files.columns import Columns, FileOptions, choose_columns, refuse
 from streampca.files.rows import (
     FileBatch,
     Rows,
-    batch_rows,
+    choose_batch_size,
     input_errors,
     no_vectors_error,
     open_seekable,
@@ -41,27 +41,27 @@ _SEVERAL_FILES = "it is several files, one behind the other: keep each of them, 
 _MAX_PADDING = 128  # bytes between the last batch and the footer: the end mark, and perhaps an alignment
 
 
-def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None = None) -> Rows:
-    """Open an Arrow IPC file, a Parquet file, or a range of a Parquet file's row groups."""
+def rows_of_arrow(path: str, options: FileOptions, group_bounds: tuple[int, int] | None = None) -> Rows:
+    """Open an Arrow IPC file or a Parquet file; of Parquet, only the row groups within `group_bounds` if given."""
     with input_errors(path, pa.ArrowException), _open_source(path) as (schema, read_batches):
-        columns = columns_of(schema, options, path)
+        columns = choose_columns_by_schema(schema, options, path)
         d = options.dimensions
         if d is None:
             batches = (batch for batch, _ in read_batches(columns.needed, None))
             d = _find_dimensions(batches, columns, path)
-            # Choose again: d columns name the dimensions, once d is known.
-            columns = columns_of(schema, options._replace(dimensions=d), path)
+            # Choose again: if there are d columns, their names are those of the dimensions.
+            columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
 
     fields = columns.create_fields(dimensions=d, value_name="record batch")
 
     def read() -> Iterator[FileBatch]:
         """Open the file again, and yield its rows in batches of bounded size."""
         names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
-        step = batch_rows(d)
+        batch_size = choose_batch_size(d)
         with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
-            for batch, share_read in read_batches(names, part):
-                for start in range(0, len(batch), step):
-                    yield batch_of(batch.slice(start, step), columns, fields, share_read)
+            for batch, progress in read_batches(names, group_bounds):
+                for start in range(0, len(batch), batch_size):
+                    yield read_record_batch(batch.slice(start, batch_size), columns, fields, progress)
 
     return Rows(
         path=path,
@@ -71,52 +71,52 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
         names=columns.names,
         notes="; ".join(columns.notes),
         fields=fields,
-        others={name: schema.field(name).type for name in columns.other_columns},
+        other_types={name: schema.field(name).type for name in columns.other_columns},
     )
 
 
 def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int:
     """Return the length of the first vector in record batches. Raises `InputError` if there is none."""
-    read_names = columns.create_fields(dimensions=0, value_name="record batch").names
+    needed_names = columns.create_fields(dimensions=0, value_name="record batch").names
     for batch in batches:
         for i in range(len(batch)):
-            # A text that is not UTF-8 would be an error in a column that is not needed.
-            one_row = with_unread_as_bytes(batch.slice(i, 1), read_names)
+            # Text that is not UTF-8 must raise no error in a column that is not needed.
+            one_row = with_unread_as_bytes(batch.slice(i, 1), needed_names)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d
     raise no_vectors_error(path, columns.where)
 
 
-def columns_of(schema: Any, options: FileOptions, path: str) -> Columns:
+def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Columns:
     """Choose where the numbers are in record batches with this schema. Raises `InputError`."""
     if len(set(schema.names)) < len(schema.names):
         raise InputError(f"{path} has several columns of one name: {', '.join(schema.names)}")
-    example = {field.name: _example(field.type) for field in schema}
-    columns = choose_columns(example, options, path)
+    example_row = {field.name: _make_example(field.type) for field in schema}
+    columns = choose_columns(example_row, options, path)
     refuse_patterns(columns, path)
     return columns
 
 
-def batch_of(batch: Any, columns: Columns, fields: NumberFields, share_read: float) -> FileBatch:
-    """Return the vectors and other columns of a record batch.
+def read_record_batch(batch: Any, columns: Columns, fields: NumberFields, progress: float) -> FileBatch:
+    """Return the vectors and other columns of a record batch. `progress` is the share of the file read so far.
 
     Raises `VectorError` if the columns cannot hold vectors.
     """
     return FileBatch(
         found=vectors_in(batch, fields),
-        share=share_read,
-        columns={name: batch.column(name) for name in columns.other_columns},
+        progress=progress,
+        other_columns={name: batch.column(name) for name in columns.other_columns},
         places=fields.places,
     )
 
 
-def _example(kind: Any) -> Any:
+def _make_example(kind: Any) -> Any:
     """Return an example of a value of an Arrow type: 0.0 for numbers, text for other values."""
     if pa.types.is_struct(kind):
-        return {field.name: _example(field.type) for field in kind}
+        return {field.name: _make_example(field.type) for field in kind}
     if is_list(kind):
-        return [_example(kind.value_type)]
+        return [_make_example(kind.value_type)]
     if pa.types.is_null(kind):
         return None
     if pa.types.is_map(kind):
@@ -155,8 +155,8 @@ def _open_parquet(path: str) -> Iterator[Any]:
 @contextmanager
 def _open_arrow_stream(path: str) -> Iterator[Any]:
     """Open a file in Arrow's stream format. Yields its schema, and the function that reads record batches."""
-    with open_stream(path) as (file, share_read), pa.ipc.open_stream(_MarkedStream(file)) as stream:
-        yield stream.schema, partial(_read_stream, stream, file, share_read)
+    with open_stream(path) as (file, compute_progress), pa.ipc.open_stream(_MarkedStream(file)) as stream:
+        yield stream.schema, partial(_read_stream, stream, file, compute_progress)
 
 
 @contextmanager
@@ -171,9 +171,9 @@ def _open_arrow_file(path: str) -> Iterator[Any]:
         yield batches.schema, partial(_read_file, batches)
 
 
-def _read_parquet(table: Any, names: list[str], part: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
+def _read_parquet(table: Any, names: list[str], group_bounds: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
     """Yield record batches of the row groups, each with the share of the file read so far."""
-    start, end = part or (0, table.num_row_groups)
+    start, end = group_bounds or (0, table.num_row_groups)
     rows_read = 0
     for i in range(start, end):
         group = table.metadata.row_group(i)
@@ -185,11 +185,11 @@ def _read_parquet(table: Any, names: list[str], part: tuple[int, int] | None) ->
 
 
 def _read_stream(
-    stream: Any, file: Any, share_read: Callable[[], float], names: list[str], _part: tuple[int, int] | None
+    stream: Any, file: Any, compute_progress: Callable[[], float], names: list[str], _bounds: None
 ) -> Iterator[tuple[Any, float]]:
-    """Yield the record batches of a stream. Raises `ValueError` if more bytes follow its end."""
+    """Yield the record batches of a stream, each with the share read. Raises `ValueError` if bytes follow its end."""
     for batch in stream:
-        yield _select_columns(batch, names), share_read()
+        yield _select_columns(batch, names), compute_progress()
     if file.read(1):
         raise ValueError("something follows the end of its Arrow stream, perhaps a second one: write it as one stream")
 
@@ -217,7 +217,7 @@ def _refuse_joined_arrow(file: Any) -> None:
     """Raise `ValueError` if several Arrow files were joined: the wrong rows would be read."""
     footer_start, footer = _read_footer(file, _FILE_MAGIC)
     end_of_batches = _find_end_of_batches(footer)
-    # Places in the footer count from the start of the last file, not of the whole.
+    # The footer's positions count from the start of the last file, so before the footer there would be more bytes.
     if end_of_batches and footer_start - end_of_batches > _MAX_PADDING:
         raise ValueError(_SEVERAL_FILES)
 
@@ -229,19 +229,21 @@ def _refuse_joined_parquet(file: Any, metadata: Any) -> None:
     columns = [group.column(i) for i in range(group.num_columns)]
     starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
     ends = [start + column.total_compressed_size for start, column in zip(starts, columns, strict=True)]
-    end_of_numbers = max(ends)
-    file.seek(end_of_numbers)
+    end_of_columns = max(ends)
+    file.seek(end_of_columns)
+    bytes_before_footer = file.read(max(footer_start - end_of_columns, 0))
     # One file's last bytes, followed by the next file's first bytes.
-    if 2 * _PARQUET_MAGIC in file.read(max(footer_start - end_of_numbers, 0)):
+    if 2 * _PARQUET_MAGIC in bytes_before_footer:
         raise ValueError(_SEVERAL_FILES)
 
 
 def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
-    """Return where the footer of a file starts, and its bytes."""
+    """Return where the footer of a file starts, and its bytes. Its length and `magic` follow it."""
     length_bytes = 4
     footer_end = file.size() - len(magic) - length_bytes
     file.seek(footer_end)
-    footer_start = footer_end - int.from_bytes(file.read(length_bytes), "little")
+    footer_length = int.from_bytes(file.read(length_bytes), "little")
+    footer_start = footer_end - footer_length
     file.seek(footer_start)
     return footer_start, file.read(footer_end - footer_start)
 
@@ -252,29 +254,29 @@ def _find_end_of_batches(footer: bytes) -> int:
     pyarrow does not show where the batches are. The comment above `_BLOCK_FIELDS` shows the layout of the footer.
     """
 
-    def number_at(position: int, kind: str = "<u4") -> int:
-        return int(np.frombuffer(footer, kind, count=1, offset=position)[0])
+    def read_number(position: int, number_type: str = "<u4") -> int:
+        return int(np.frombuffer(footer, number_type, count=1, offset=position)[0])
 
-    table = number_at(0)
-    vtable = table - number_at(table, "<i4")
-    vtable_size = number_at(vtable, "<u2")
+    table = read_number(0)
+    vtable = table - read_number(table, "<i4")
+    vtable_size = read_number(vtable, "<u2")
     end = 0
     for field in _BLOCK_FIELDS:
         entry = 2 + 2 + 2 * field  # behind two sizes and the offsets of earlier fields
         has_entry = entry < vtable_size
-        field_offset = number_at(vtable + entry, "<u2") if has_entry else 0
+        field_offset = read_number(vtable + entry, "<u2") if has_entry else 0
         if not field_offset:
             continue
         field_place = table + field_offset
-        blocks_place = field_place + number_at(field_place)
-        block_count = number_at(blocks_place)
+        blocks_place = field_place + read_number(field_place)
+        block_count = read_number(blocks_place)
         blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_place + 4)
         ends = blocks["offset"] + blocks["metadata_bytes"] + blocks["body_bytes"]
         end = max(end, int(ends.max(initial=0)))
     return end
 
 
-def _read_file(batches: Any, names: list[str], _part: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
+def _read_file(batches: Any, names: list[str], _bounds: None) -> Iterator[tuple[Any, float]]:
     """Yield the record batches of a file in the IPC file format, each with the share read so far."""
     count = batches.num_record_batches
     for i in range(count):

@@ -32,10 +32,10 @@ class Chunk(NamedTuple):
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
     """Return the chunks of files, folders and Delta tables. Raises `InputError`."""
-    paths = [_normalize(path) for source in sources for path in _list_files(source)]
+    paths = [_resolve_folder(path) for source in sources for path in _list_files(source)]
     # A file is read once, even if several links lead to it.
     path_by_file = {os.path.realpath(path): path for path in paths}
-    chunks = [chunk for path in path_by_file.values() for chunk in _split(path)]
+    chunks = [chunk for path in path_by_file.values() for chunk in _split_file(path)]
     if not chunks:
         raise InputError(f"no rows in {', '.join(sources)}: files {READABLE}")
     return chunks
@@ -44,9 +44,9 @@ def chunks_of(sources: Sequence[str]) -> list[Chunk]:
 def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     """Yield the rows of a chunk. Raises `InputError`, also if the file has changed since the chunk was made."""
     _refuse_changed(chunk)
-    part = None if chunk.end is None else (chunk.start, chunk.end)
+    bounds = None if chunk.end is None else (chunk.start, chunk.end)
     try:
-        rows = open_rows(chunk.path, options, part)
+        rows = open_rows(chunk.path, options, bounds)
         # Without names, the order of this file's columns is not known.
         if rows.names and not options.names:
             raise InputError(
@@ -80,16 +80,15 @@ def _list_files(source: str) -> list[str]:
         return [source]
     if file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
         return _list_delta_files(source)
-    prefix = ""  # pyarrow lists paths without the scheme of a URL
-    if "://" in source:
-        scheme, _, _ = source.partition("://")
-        prefix = f"{scheme}://"
     entries = file_system.get_file_info(pa.fs.FileSelector(path, recursive=True))
-    files = [entry.path for entry in entries if entry.is_file and _is_data(entry.path.removeprefix(path))]
-    return sorted(prefix + file for file in files)
+    files = [entry.path for entry in entries if entry.is_file and _is_data_file(entry.path.removeprefix(path))]
+    if "://" in source:  # pyarrow lists paths without the scheme of a URL
+        scheme, _, _ = source.partition("://")
+        files = [f"{scheme}://{file}" for file in files]
+    return sorted(files)
 
 
-def _is_data(path: str) -> bool:
+def _is_data_file(path: str) -> bool:
     """Return whether a file in a folder is read: its suffix is known, and it is not an engine's temporary file."""
     is_temporary = any(name.startswith(("_", ".")) for name in path.split("/"))
     return not is_temporary and find_kind(path) is not None
@@ -113,7 +112,7 @@ def _locate(path: str) -> tuple[Any, str]:
     return located
 
 
-def _normalize(path: str) -> str:
+def _resolve_folder(path: str) -> str:
     """Return the absolute path of a local file with the links in its folder resolved, or a URL as it is.
 
     A link to the file itself is kept, because its name tells the kind of file.
@@ -125,7 +124,7 @@ def _normalize(path: str) -> str:
     return f"{os.path.realpath(folder)}/{name}"
 
 
-def _split(path: str) -> list[Chunk]:
+def _split_file(path: str) -> list[Chunk]:
     """Divide a file into chunks: row groups of Parquet, equal parts of .npy, otherwise the whole file."""
     file_system, local_path = _locate(path)
     info = file_system.get_file_info(local_path)
@@ -135,10 +134,10 @@ def _split(path: str) -> list[Chunk]:
         return [whole_file]
     with input_errors(path, pa.ArrowException), open_seekable(path) as file:
         if kind == "npy":
-            n = len(map_npy(file, path))
-            bounds = [(start, min(start + _NPY_ROWS, n)) for start in range(0, n, _NPY_ROWS)]
+            row_count = len(map_npy(file, path))
+            bounds = [(start, min(start + _NPY_ROWS, row_count)) for start in range(0, row_count, _NPY_ROWS)]
         else:
             with parquet.ParquetFile(file) as table:
-                groups = range(table.num_row_groups)
-                bounds = [(i, i + 1) for i in groups if table.metadata.row_group(i).num_rows]
+                row_groups = range(table.num_row_groups)
+                bounds = [(i, i + 1) for i in row_groups if table.metadata.row_group(i).num_rows]
     return [whole_file._replace(start=start, end=end) for start, end in bounds]

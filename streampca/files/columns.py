@@ -11,7 +11,7 @@ from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import is_number_word
 from streampca.formats.tensors import names_beside
 from streampca.formats.text import parse_cell
-from streampca.formats.walk import MAX_TEXTS, open_texts
+from streampca.formats.walk import MAX_JSON_TEXTS, parse_json_texts
 from streampca.settings.field_paths import (
     Choice,
     Condition,
@@ -37,7 +37,7 @@ class FileOptions(NamedTuple):
     names: Sequence[str] | None = None  # of the dimensions, from a model or the setting `field`
     impute: bool = False
     where: Sequence[Condition] = ()  # rows that do not meet these conditions are skipped
-    others: bool | Sequence[str] = False  # further columns of a table: all, or these
+    other_columns: bool | Sequence[str] = False  # further columns to read: all (True), none (False), or these
     skip_lines: int = 0  # lines of CSV before the header, or before the rows if there is none
     encoding: str | None = None  # of CSV; None: by its byte-order mark, else UTF-8
 
@@ -49,7 +49,7 @@ class Columns(NamedTuple):
     needed: Sequence[str] = ()  # the columns that must be read, to find the numbers and to test the conditions
     names: list[str] | None = None  # of the dimensions, if each path leads to one of the d numbers
     notes: Sequence[str] = ()  # for the user, on how the columns are read
-    other_columns: Sequence[str] = ()  # further columns that are read, by `FileOptions.others`
+    other_columns: Sequence[str] = ()  # further columns that are read, by `FileOptions.other_columns`
     are_all_null: bool = False  # in the row by which the columns were chosen, null is in place of all numbers
     where: Sequence[Condition] = ()
 
@@ -61,19 +61,19 @@ class Columns(NamedTuple):
         """Create the object that only tests whether rows meet the conditions, and finds no numbers."""
         return self.create_fields(dimensions=0, value_name="row")
 
-    def count_dimensions(self, row: Any, path: str) -> int:
+    def count_dimensions(self, row: Any, file: str) -> int:
         """Return how many numbers the vectors in this row have; 0 if it holds no vector. Raises `InputError`."""
         try:
             fields = self.create_fields(dimensions=0, value_name="first row")
             return fields.count_dimensions(row)
         except (VectorError, RecursionError) as error:  # arrays are nested too deeply
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{file}: {error}") from None
 
 
-def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = True) -> Columns:
+def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool = True) -> Columns:
     """Choose which columns of a file hold the numbers, by one of its rows. Raises `InputError`.
 
-    If `named` is False, the names in `row` are only the positions of the columns.
+    If `has_names` is False, the names in `row` are only the positions of the columns.
     """
     row = open_text(row)
     try:
@@ -81,25 +81,21 @@ def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = T
     except ValueError as error:
         raise InputError(f"--field {options.field}: {error}") from None
     columns = _find_columns(row)
-    _refuse_unknown_columns(columns, options, path, has_field=bool(asked_paths))
+    _refuse_unknown_columns(columns, options, file, has_field=bool(asked_paths))
     if asked_paths:
-        value_by_path = _find_asked_values(asked_paths, row, options, path)
+        value_by_path = _find_asked_values(asked_paths, row, options, file)
     else:
-        value_by_path = _choose_by_default(row, options, path)
+        value_by_path = _choose_by_default(row, options, file)
     number_paths = tuple(value_by_path)
-    names_in_file = _name_dimensions(value_by_path, options) if named else None
+    names_in_file = _name_dimensions(value_by_path, options) if has_names else None
     learned_names = options.names
     names = names_in_file
     if names_in_file and learned_names:
-        number_paths = _order_by_names(number_paths, names_in_file, learned_names, path)
+        number_paths = _order_by_names(number_paths, names_in_file, learned_names, file)
         names = list(learned_names)
 
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
-    if options.others is True:
-        other_columns: Sequence[str] = [name for name in columns if name not in number_columns]
-    else:
-        other_columns = options.others or ()
-    columns_beside = names_beside(number_columns)
+    columns_beside = names_beside(number_columns)  # such as `shape` beside `data`
     condition_columns = {condition.steps[0] for condition in options.where}
     needed_columns = {*number_columns, *columns_beside, *condition_columns}
     return Columns(
@@ -107,23 +103,34 @@ def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = T
         needed=[name for name in columns if name in needed_columns],
         names=names,
         notes=_describe_order(names_in_file, learned_names, has_field=bool(asked_paths)),
-        other_columns=other_columns,
+        other_columns=_choose_other_columns(columns, number_columns, options),
         are_all_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
         where=options.where,
     )
 
 
-def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, path: str, *, has_field: bool) -> None:
+def _choose_other_columns(
+    columns: Mapping[str, Any], number_columns: Sequence[Any], options: FileOptions
+) -> Sequence[str]:
+    """Return the columns without numbers that are read, too."""
+    asked = options.other_columns
+    if asked is True:
+        return [name for name in columns if name not in number_columns]
+    return asked or ()
+
+
+def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, file: str, *, has_field: bool) -> None:
     """Raise `InputError` if the options ask for columns that a file does not have."""
     if (has_field or options.where) and not columns:
-        raise InputError(f"{path} has no columns: leave --field and --where away")
-    further_columns: Sequence[str] = () if isinstance(options.others, bool) else options.others
-    unknown = set(further_columns) - columns.keys()
+        raise InputError(f"{file} has no columns: leave --field and --where away")
+    if isinstance(options.other_columns, bool):  # all or none
+        return
+    unknown = set(options.other_columns) - columns.keys()
     if unknown:
-        raise InputError(f"{path}: there is no column {min(unknown)}; there are {_quote(columns)}")
+        raise InputError(f"{file}: there is no column {min(unknown)}; there are {_quote(columns)}")
 
 
-def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
+def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
     """Return the paths that `--field` asks for, each with its value in the row. Raises `InputError`.
 
     If gaps are allowed, the value of a missing column is None.
@@ -133,13 +140,13 @@ def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptio
     missing_count = 0
     for asked_path in asked_paths:
         try:
-            value_by_path |= _expand(asked_path, row, path)
+            value_by_path |= _expand(asked_path, row, file)
         except InputError as error:
             missing_count += 1
             value_by_path[asked_path] = None
             # A pattern without a match does not say which dimensions are missing.
-            has_pattern = any(map(_is_pattern, asked_path))
-            may_be_gap = options.impute and not has_pattern
+            is_pattern = any(map(_has_wildcards, asked_path))
+            may_be_gap = options.impute and not is_pattern
             are_all_missing = missing_count == len(asked_paths)
             if not may_be_gap or are_all_missing:
                 raise InputError(f"{error}{gap_hint}") from None
@@ -186,21 +193,21 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
     return None
 
 
-def _choose_by_default(row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
+def _choose_by_default(row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
     """Return the columns to read without `--field`, each with its value; {} if the row is an array."""
     columns = _find_columns(row)
     if not columns and not isinstance(row, list | str):  # a text may be a vector in base64
-        raise InputError(f"{path} holds no vectors: neither arrays nor columns")
+        raise InputError(f"{file} holds no vectors: neither arrays nor columns")
     learned_names = options.names or ()
     present = columns.keys() & set(learned_names)
     has_all_learned = len(present) == len(learned_names)
     if present and (options.impute or has_all_learned):
         return {(Part(name),): columns.get(name) for name in learned_names}
-    _refuse_columns_without_numbers(columns, options, path)
+    _refuse_columns_without_numbers(columns, options, file)
     return {(Part(name),): value for name, value in columns.items()}
 
 
-def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOptions, path: str) -> None:
+def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOptions, file: str) -> None:
     """Raise `InputError` unless each column holds a number, or the only column holds arrays."""
     hint = f"name by --field where the numbers are, of {_quote(columns)}"
     # The first row of CSV may have been taken for the header.
@@ -209,31 +216,32 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
     if options.header is None and (has_index or has_number_name):
         hint += ", or say --no-header if the first line of CSV is a row"
     if has_index:
-        raise InputError(f"{path}: a column has no name, as an index that pandas wrote: {hint}")
+        raise InputError(f"{file}: a column has no name, as an index that pandas wrote: {hint}")
     is_column_of_arrays = len(columns) == 1 and all(_is_array(value) for value in columns.values())
-    if columns and not is_column_of_arrays:
-        not_numbers = [name for name, value in columns.items() if not _is_number(value)]
-        if not_numbers:
-            raise InputError(f"{path}: column {list_names(not_numbers[:1])} holds no numbers: {hint}")
-        if options.dimensions not in (None, len(columns)):
-            raise InputError(f"{path} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
+    if not columns or is_column_of_arrays:
+        return
+    not_numbers = [name for name, value in columns.items() if not _is_number(value)]
+    if not_numbers:
+        raise InputError(f"{file}: column {list_names(not_numbers[:1])} holds no numbers: {hint}")
+    if options.dimensions not in (None, len(columns)):
+        raise InputError(f"{file} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
 
 
-def _expand(pattern: Path, value: Any, file: str, max_texts: int = MAX_TEXTS) -> dict[Path, Any]:
+def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON_TEXTS) -> dict[Path, Any]:
     """Return each path that matches the pattern, with its value. Raises `InputError` if none matches.
 
     The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`.
     """
     if not pattern:
         return {(): value}
-    value, max_texts = open_texts(value, max_texts)
-    is_text = isinstance(value, str)
-    if value is None or value == [] or is_text:
-        # The names that other rows have here are not known, so the pattern stays.
+    value, max_json_texts = parse_json_texts(value, max_json_texts)
+    has_no_names = value is None or value == [] or isinstance(value, str)
+    if has_no_names:
+        # Other rows may have names here, so the pattern stays.
         return {pattern: None}
     value_by_path = {}
     for step, inner in _match_step(pattern[0], value, file).items():
-        for rest, found in _expand(pattern[1:], inner, file, max_texts).items():
+        for rest, found in _expand(pattern[1:], inner, file, max_json_texts).items():
             value_by_path[(step, *rest)] = found
     return value_by_path
 
@@ -257,28 +265,28 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
     return matches
 
 
-def refuse_patterns(columns: Columns, path: str) -> None:
+def refuse_patterns(columns: Columns, file: str) -> None:
     """Raise `InputError` if a path is still a pattern, such as `labels.x*`.
 
     The names in maps and JSON texts are not known.
     """
     for path_to_number in columns.paths:
-        for part in path_to_number[1:]:
+        for step in path_to_number[1:]:
             # A `*` in backticks is not a wildcard.
-            if isinstance(part, Part) and not part.quoted and {"*", "?"} & set(part.name):
+            if isinstance(step, Part) and not step.quoted and {"*", "?"} & set(step.name):
                 pattern = spell_path(get_steps(path_to_number))
-                raise InputError(f"{path}: which names fit the pattern {pattern} is not known: write each name")
+                raise InputError(f"{file}: which names fit the pattern {pattern} is not known: write each name")
 
 
 def open_text(value: Any) -> Any:
     """Return the value that a text holds as JSON; any other value as it is."""
-    opened, _ = open_texts(value, MAX_TEXTS)
+    opened, _ = parse_json_texts(value, MAX_JSON_TEXTS)
     return opened
 
 
-def _is_pattern(part: Part | Choice) -> bool:
-    """Return whether a part of a path has wildcards, so that it may match several names."""
-    return isinstance(part, Part) and not part.quoted and not set("*?[").isdisjoint(part.name)
+def _has_wildcards(step: Part | Choice) -> bool:
+    """Return whether a step of a path has wildcards, so that it may match several names."""
+    return isinstance(step, Part) and not step.quoted and not set("*?[").isdisjoint(step.name)
 
 
 def _find_columns(value: Any) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from streampca.formats.text import parse_cell
 _MAX_LINE = 2**24  # characters
 _MAX_HEAD = 2**24  # characters
 _READ_BYTES = 2**16
+_BYTE_ORDER_MARK = "\ufeff"
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
@@ -25,9 +26,9 @@ def lines(file: Any, encoding: str | None = None, skip: int = 0) -> Iterator[str
 def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
     """Yield the lines of a text, each with "\\n" at its end, except for an unfinished last line."""
     first_bytes = file.peek(4)[:4]
-    by_mark = next((name for mark, name in _MARKS if first_bytes.startswith(mark)), "utf-8")
-    decoder = codecs.getincrementaldecoder(encoding or by_mark)()
-    rest = ""  # the beginning of a line whose end was not read yet
+    encoding_of_mark = next((name for mark, name in _MARKS if first_bytes.startswith(mark)), "utf-8")
+    decoder = codecs.getincrementaldecoder(encoding or encoding_of_mark)()
+    unfinished_line = ""  # its end was not read yet
     data = b"not empty, so that the loop begins"
     while data:
         data = file.read(_READ_BYTES)
@@ -37,13 +38,13 @@ def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
             raise _encoding_error(data, encoding or "UTF-8") from None
         if "\0" in text:
             raise _encoding_error(data, encoding or "UTF-8")
-        *whole_lines, rest = (rest + text).split("\n")
-        if len(rest) > _MAX_LINE:
+        *whole_lines, unfinished_line = (unfinished_line + text).split("\n")
+        if len(unfinished_line) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
         for line in whole_lines:
-            yield f"{line}\n".removeprefix("\ufeff")
-    if rest:
-        yield rest.removeprefix("\ufeff")
+            yield f"{line}\n".removeprefix(_BYTE_ORDER_MARK)
+    if unfinished_line:
+        yield unfinished_line.removeprefix(_BYTE_ORDER_MARK)
 
 
 def _encoding_error(data: bytes, encoding: str) -> ValueError:
@@ -83,31 +84,34 @@ def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: in
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
     """Return the options that skip the lines before the header or the rows; "" if the separator does not fit."""
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
+    # Of each line: which of its cells are numbers.
     number_patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]
     first_row = _find_first_row(number_patterns)
-    if first_row == 0:
+    if first_row == 0:  # the lines begin with rows
         return ""
     row_pattern = number_patterns[-1]
-    patterns_above_rows = number_patterns[:first_row]
     has_numbers = any(row_pattern)
-    are_rows_above = row_pattern in patterns_above_rows
+    are_rows_above = row_pattern in number_patterns[:first_row]
     if not has_numbers or are_rows_above:
         return ""
-    skip_all_above_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1
     header_pattern = number_patterns[header_index]
-    if len(header_pattern) != len(row_pattern):  # a text such as "Device 7"
-        return skip_all_above_rows
-    is_bad_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
-    if is_bad_row or header_index == 0:
-        return ""
-    line_above_header = head[header_index - 1]
-    pattern_above_header = number_patterns[header_index - 1]
-    is_excel_line = line_above_header.startswith("sep=")  # Excel reads the separator from such a line
-    has_two_headers = len(pattern_above_header) == len(row_pattern) and not is_excel_line
-    if has_two_headers:  # such as names above units
-        return skip_all_above_rows
+    has_header = len(header_pattern) == len(row_pattern)  # otherwise, there is a text such as "Device 7"
+    if has_header:
+        may_be_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
+        if may_be_row or header_index == 0:
+            return ""
+    if not has_header or _has_two_headers(head, number_patterns, header_index):
+        return f"--skip-lines {skipped + first_row} --no-header"
     return f"--skip-lines {skipped + header_index}"
+
+
+def _has_two_headers(head: Sequence[str], number_patterns: Sequence[Sequence[bool]], header_index: int) -> bool:
+    """Return whether the line above the header is a header, too, such as names above units."""
+    line_above = head[header_index - 1]
+    is_excel_line = line_above.startswith("sep=")  # Excel reads the separator from such a line
+    cell_count = len(number_patterns[header_index])
+    return len(number_patterns[header_index - 1]) == cell_count and not is_excel_line
 
 
 def _find_first_row(number_patterns: Sequence[Sequence[bool]]) -> int:

@@ -22,23 +22,23 @@ Write = Callable[[Array, Array, Mapping[str, Any]], object]
 
 
 @contextmanager
-def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+def projected_file(path: Path, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
     """Write a file of projected vectors. Raises `InputError`.
 
-    Yields the function that appends rows. The file appears only if the `with` block ends without an error. `others` has
-    the Arrow type of each other column; None means text.
+    Yields the function that appends rows with k coordinates. The file appears only if the `with` block ends without an
+    error. `other_types` has the Arrow type of each other column; None means text.
     """
     open_writer = _WRITERS.get(path.suffix)
     if open_writer is None:
         raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be written")
-    clashes = others.keys() & {"residual", "coordinates", *_headings(k)}
+    clashes = other_types.keys() & {"residual", "coordinates", *_name_coordinates(k)}
     if clashes:
         raise InputError(
             f"a column {min(clashes)} would be written to {path}, but the file that is read has that column"
         )
     temporary = path.with_name(f"~{path.name}")
     try:
-        with temporary.open("wb") as file, open_writer(file, k, others) as write:
+        with temporary.open("wb") as file, open_writer(file, k, other_types) as write:
             yield write
         temporary.replace(path)
     except OSError as error:
@@ -47,7 +47,7 @@ def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Wr
         temporary.unlink(missing_ok=True)
 
 
-def _encode(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     """Return a value as JSON."""
     try:
         return orjson.dumps(value)
@@ -55,13 +55,13 @@ def _encode(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
-def _headings(k: int) -> list[str]:
+def _name_coordinates(k: int) -> list[str]:
     """Return the names of the columns with coordinates in CSV."""
     return [f"coordinate_{i + 1}" for i in range(k)]
 
 
 @contextmanager
-def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+def _write_npy(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
     """Write only the coordinates, as an array (n, k)."""
     dtype = np.dtype("<f8")
     # The number of rows is not known yet. The right header has the same size, and overwrites this one.
@@ -77,7 +77,7 @@ def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Wr
 
 
 @contextmanager
-def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+def _write_jsonl(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
     """Write a JSON object on each line: the row's other fields, the coordinates and the residual."""
     json_writer = writer_of("json")
 
@@ -92,22 +92,22 @@ def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[
             # `{"id":1}` and `{"residual":0}` become `{"id":1,"residual":0}`.
             line = result
             if fields:
-                line = _encode(fields).removesuffix(b"}") + b"," + result.removeprefix(b"{")
+                line = _encode_json(fields).removesuffix(b"}") + b"," + result.removeprefix(b"{")
             file.write(line + b"\n")
 
     yield write
 
 
 @contextmanager
-def _write_csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+def _write_csv(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
     """Write the other columns, a column for each coordinate, and the residual, after a header."""
     # Text such as half an emoji is not valid UTF-8.
     text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="")
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*others, *_headings(k), "residual"])
+    table.writerow([*other_types, *_name_coordinates(k), "residual"])
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        texts = [_to_texts(name, columns[name]) for name in others]
+        texts = [_to_texts(name, columns[name]) for name in other_types]
         table.writerows(zip(*texts, *coordinates.T.tolist(), residual.tolist(), strict=True))
 
     yield write
@@ -118,7 +118,7 @@ def _to_texts(name: str, column: Any) -> list[Any]:
     """Return the cells of a column: an Arrow array or an array of objects. Raises `InputError`."""
     if isinstance(column, np.ndarray):
         # Python would write True, not true.
-        return [_encode(value).decode() if isinstance(value, dict | list | bool) else value for value in column]
+        return [_encode_json(value).decode() if isinstance(value, dict | list | bool) else value for value in column]
     import pyarrow as pa
 
     try:
@@ -129,19 +129,19 @@ def _to_texts(name: str, column: Any) -> list[Any]:
 
 
 @contextmanager
-def _write_parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+def _write_parquet(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
     """Write the other columns, a column with the coordinates as lists, and the residual."""
     with explain_missing_extra("arrow", needed_by="writing Parquet"):
         import pyarrow as pa
         from pyarrow import parquet
 
         from streampca.formats.arrow import column_of
-    types = {name: pa.string() if kind is None else kind for name, kind in others.items()}
+    types = {name: pa.string() if arrow_type is None else arrow_type for name, arrow_type in other_types.items()}
     schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
         """Append a record batch. Raises `InputError` if a value does not have the type of its column."""
-        arrays = [*(columns[name] for name in others), column_of(coordinates), residual]
+        arrays = [*(columns[name] for name in other_types), column_of(coordinates), residual]
         try:
             batch = pa.record_batch(arrays, schema=schema)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:

@@ -89,10 +89,10 @@ def open_stream(path: str) -> Iterator[tuple[Any, Callable[[], float]]]:
         size = stored.seek(0, os.SEEK_END)
         stored.seek(0)
 
-        def share_read() -> float:
+        def compute_progress() -> float:
             return float(stored.tell() / max(size, 1))
 
-        yield _decompress(stored, require_kind(path).compression), share_read
+        yield _decompress(stored, require_kind(path).compression), compute_progress
 
 
 @contextmanager
@@ -145,8 +145,8 @@ class FileBatch(NamedTuple):
     """The next rows of a file. Their vectors were not checked: they may hold NaN and infinity."""
 
     found: RowVectors
-    share: float  # of the file that has been read
-    columns: Mapping[str, Any]  # the other columns: arrays of NumPy, or of Arrow
+    progress: float  # share of the file read so far
+    other_columns: Mapping[str, Any]  # arrays of NumPy, or of Arrow
     places: ElementPlaces | None = None  # where elements that are read by position were, in the rows so far
 
 
@@ -154,8 +154,8 @@ class RowChunk(NamedTuple):
     """The vectors of the next rows of a file; all are finite, except for missing entries."""
 
     vectors: Array  # (n, d)
-    share: float  # of the file that has been read
-    others: Mapping[str, Any]  # the other columns, with a value for each vector
+    progress: float  # share of the file read so far
+    other_columns: Mapping[str, Any]  # with a value for each vector
     rows: NDArray[np.int64]  # (n,), the row of each vector, from 1
     skipped: Counter[str]  # rows without a vector, by reason
 
@@ -170,7 +170,7 @@ class Rows(NamedTuple):
     names: list[str] | None = None  # of the dimensions
     notes: str = ""  # for the user, on how the file is read
     fields: NumberFields | None = None  # what finds the numbers in its rows; None: they are in columns
-    others: Mapping[str, Any] = {}  # Arrow types of the other columns; None: text
+    other_types: Mapping[str, Any] = {}  # Arrow types of the other columns; None: text
     missing_values: MissingValues = NO_MISSING_VALUES
 
     def chunks(self, *, skip_nulls: bool = False) -> Iterator[RowChunk]:
@@ -178,25 +178,25 @@ class Rows(NamedTuple):
 
         Rows that do not meet the conditions are skipped, and with `skip_nulls` also null rows.
         """
-        skipped_reasons = {UNMET}
+        reasons_to_skip = {UNMET}
         if skip_nulls:
-            skipped_reasons.add(NO_VALUE)
+            reasons_to_skip.add(NO_VALUE)
         rows_before = 0
         for batch in self.batches():
             found = batch.found
             skipped = Counter[str]()
             for row, error in found.errors:
-                if error.reason not in skipped_reasons:
+                if error.reason not in reasons_to_skip:
                     raise InputError(f"{self.path}, row {rows_before + row + 1}: {error}")
                 skipped[error.reason] += 1
             row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
             row_numbers = rows_before + row_of_vector + 1
             vectors = self.missing_values.to_nan(found.vectors)
-            self._refuse_not_finite(vectors, as_read=found.vectors, row_numbers=row_numbers)
+            self._refuse_not_finite(vectors, numbers_in_file=found.vectors, row_numbers=row_numbers)
             yield RowChunk(
                 vectors=vectors,
-                share=batch.share,
-                others={name: column.take(row_of_vector) for name, column in batch.columns.items()},
+                progress=batch.progress,
+                other_columns={name: column.take(row_of_vector) for name, column in batch.other_columns.items()},
                 rows=row_numbers,
                 skipped=skipped,
             )
@@ -208,17 +208,17 @@ class Rows(NamedTuple):
         """Return a warning if array elements that are read by position have moved; else ""."""
         return self.fields.places.warning if self.fields else ""
 
-    def _refuse_not_finite(self, vectors: Array, as_read: Array, row_numbers: NDArray[np.int64]) -> None:
+    def _refuse_not_finite(self, vectors: Array, numbers_in_file: Array, row_numbers: NDArray[np.int64]) -> None:
         """Raise `InputError` if an entry of the vectors (n, d) is infinite, or NaN where no gaps are allowed.
 
-        `as_read` still has the numbers that mean "missing", which the error names.
+        The error shows the number in the file: it may be one that means "missing", and NaN in `vectors`.
         """
         bad_entry = first_not_finite(vectors, impute=self.impute)
         if bad_entry is None:
             return
         i, column = bad_entry
         name = f" ({self.names[column]})" if self.names else ""
-        number = as_read[i, column]
+        number = numbers_in_file[i, column]
         hint = missing_hint(number) if np.isnan(vectors[i, column]) else ""
         raise InputError(f"{self.path}, row {row_numbers[i]}: number {column + 1}{name} is {number}{hint}")
 
@@ -230,41 +230,43 @@ def no_vectors_error(path: str, where: Sequence[Condition] = ()) -> InputError:
 
 def describe_skipped(skipped: Mapping[str, int]) -> list[str]:
     """Return a line of text for each reason, with the number of rows that were skipped for it."""
-    reasons = {NO_VALUE: "null instead of a vector", UNMET: "they do not meet --where"}
-    return [f"{count:,} rows skipped: {reasons[reason]}" for reason, count in skipped.items()]
+    text_by_reason = {NO_VALUE: "null instead of a vector", UNMET: "they do not meet --where"}
+    return [f"{count:,} rows skipped: {text_by_reason[reason]}" for reason, count in skipped.items()]
 
 
-def batch_of_vectors(vectors: Array, share: float) -> FileBatch:
+def batch_of_vectors(vectors: Array, progress: float) -> FileBatch:
     """Return a batch of n rows that hold one vector each, from the vectors (n, d)."""
     rows = RowVectors(vectors, counts=np.ones(len(vectors), np.int64), errors=())
-    return FileBatch(rows, share, columns={})
+    return FileBatch(rows, progress, other_columns={})
 
 
-def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -> Rows:
-    """Open an .npy file, or a range of its rows."""
-    columns = choose_columns([], options, path)  # refuses options for columns
+def rows_of_npy(path: str, options: FileOptions, row_bounds: tuple[int, int] | None) -> Rows:
+    """Open an .npy file, or its rows within `row_bounds`."""
+    # The rows are arrays without columns, so options that ask for columns are refused.
+    columns = choose_columns([], options, path)
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
     with input_errors(path), open_seekable(path) as file:
         array = map_npy(file, path)
-    if part is not None:
-        start, end = part
+    if row_bounds is not None:
+        start, end = row_bounds
         array = array[start:end]
     n, d = array.shape
-    step = batch_rows(d)
+    batch_size = choose_batch_size(d)
 
     def batches() -> Iterator[FileBatch]:
         """Yield the rows in batches, integers as float64."""
-        for first in range(0, n, step):
-            vectors = np.asarray(array[first : first + step])
+        for start in range(0, n, batch_size):
+            end = min(start + batch_size, n)
+            vectors = np.asarray(array[start:end])
             if vectors.dtype.kind != "f":
                 vectors = vectors.astype(np.float64)
-            yield batch_of_vectors(vectors, share=min(first + step, n) / n)
+            yield batch_of_vectors(vectors, progress=end / n)
 
     return Rows(path, d, batches, options.impute, notes="; ".join(columns.notes))
 
 
-def batch_rows(d: int) -> int:
+def choose_batch_size(d: int) -> int:
     """Return how many rows of d numbers are read at a time."""
     row_bytes = 8 * max(d, 1)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
@@ -278,12 +280,15 @@ def map_npy(file: str, path: str) -> Array:
     try:
         # `np.load` would also open archives.
         array = np.lib.format.open_memmap(file, mode="r")
-        if Path(file).stat().st_size > array.offset + array.nbytes:
+        end_of_array = array.offset + array.nbytes
+        if Path(file).stat().st_size > end_of_array:
             raise ValueError("something follows its array, perhaps a second one")
     except ValueError as error:
         text, _, _ = str(error).partition(";")  # the rest shows bytes of the file
         raise InputError(f"{path} is not an .npy array of numbers, as numpy.save writes it: {text}") from None
-    if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
+    are_vectors = array.ndim == 2 and array.shape[1] > 0
+    are_real_numbers = array.dtype.kind in "fiub"  # floats, integers or truth values
+    if not are_vectors or not are_real_numbers:
         raise InputError(
             f"{path} must hold real numbers of shape (rows, dimensions), not {array.dtype} of shape {array.shape}"
         )

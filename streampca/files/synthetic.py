@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from streampca.files.rows import FileBatch, Rows, batch_of_vectors, batch_rows
+from streampca.files.rows import FileBatch, Rows, batch_of_vectors, choose_batch_size
 from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import F32, F64, Array
 
@@ -46,8 +46,9 @@ class LowRank:
     def loss_ratio(self) -> float:
         """Share of the variance that lies outside the subspace: the loss of the best model."""
         k, d = self.basis.shape
-        noise = _NOISE**2  # its variance in each of the d directions, of which k are in the subspace
-        return float((d - k) * noise / (d * noise + (self.deviations**2).sum()))
+        noise_variance = _NOISE**2  # in each of the d directions, of which k are in the subspace
+        total_variance = d * noise_variance + (self.deviations**2).sum()
+        return float((d - k) * noise_variance / total_variance)
 
     def coverage(self, components: Array) -> float:
         """Return the share of the subspace that components (k, d) cover: the mean squared cosine of the angles."""
@@ -64,15 +65,15 @@ class LowRank:
     def draw(self, n: int) -> F32:
         """Return the next vectors (n, d)."""
         k, d = self.basis.shape
-        scores = self._random.standard_normal((n, k)) * self.deviations
+        coordinates = self._random.standard_normal((n, k)) * self.deviations
         noise = _NOISE * self._random.standard_normal((n, d))
-        return (self.mean + scores @ self.basis + noise).astype(np.float32)
+        return (self.mean + coordinates @ self.basis + noise).astype(np.float32)
 
     def rows(self) -> Rows:
         """Return the stream as the rows of a file that does not end."""
         d = self.basis.shape[1]
-        n = min(256, batch_rows(d))
-        batches = (batch_of_vectors(self.draw(n), share=0.0) for _ in itertools.count())
+        batch_size = min(256, choose_batch_size(d))
+        batches = (batch_of_vectors(self.draw(batch_size), progress=0.0) for _ in itertools.count())
         # All readers share this iterator, so no vector is read twice.
         return Rows("synthetic", d, batches=lambda: batches)
 
@@ -97,7 +98,7 @@ class Sensors:
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
         behaviours_in_turn = itertools.cycle(MACHINE.values())
-        behaviours = [MACHINE.get(name, next_one) for name, next_one in zip(names, behaviours_in_turn, strict=False)]
+        behaviours = [MACHINE.get(name, other) for name, other in zip(names, behaviours_in_turn, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])
         self._deviation = np.array([deviation for _, deviation, _ in behaviours])
         self._correlations = np.array([correlations for _, _, correlations in behaviours])
@@ -105,11 +106,12 @@ class Sensors:
     def draw(self, n: int) -> F64:
         """Return readings (n, d); the last one has a fault."""
         d, cause_count = self._correlations.shape
-        unexplained = np.sqrt(1 - (self._correlations**2).sum(axis=1))  # standard deviations (d,)
-        noise = unexplained * self._random.standard_normal((n, d))
+        noise_deviations = np.sqrt(1 - (self._correlations**2).sum(axis=1))  # (d,)
+        noise = noise_deviations * self._random.standard_normal((n, d))
         causes = self._random.standard_normal((n, cause_count))
         readings = causes @ self._correlations.T + noise  # mean 0, standard deviation 1
-        readings[-1, min(3, d - 1)] += _FAULT
+        faulty_sensor = min(3, d - 1)  # the fourth, or the last of fewer
+        readings[-1, faulty_sensor] += _FAULT
         return np.asarray((self._mean + self._deviation * readings).round(3))
 
     def rows(self) -> Rows:
@@ -119,5 +121,6 @@ class Sensors:
     def _batches(self) -> Iterator[FileBatch]:
         n = _FAULT_EVERY
         while True:
-            columns = {"machine": np.full(n, "pump-1"), "at": np.full(n, time.time_ns() // 1_000_000)}
-            yield batch_of_vectors(self.draw(n), share=0.0)._replace(columns=columns)
+            now_ms = time.time_ns() // 1_000_000
+            columns = {"machine": np.full(n, "pump-1"), "at": np.full(n, now_ms)}
+            yield batch_of_vectors(self.draw(n), progress=0.0)._replace(other_columns=columns)

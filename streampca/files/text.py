@@ -16,7 +16,7 @@ from streampca.files.rows import (
     ALL_FIELDS,
     FileBatch,
     Rows,
-    batch_rows,
+    choose_batch_size,
     input_errors,
     no_vectors_error,
     open_stream,
@@ -41,21 +41,21 @@ _MIN_FREQUENCIES = 4  # numbers in a header that rise or fall; fewer numbers oft
 
 
 def text_batches(
-    path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
+    path: str, read_records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
     getter_by_column: Mapping[str, Callable[[Any], Any]], d: int, fields: NumberFields | None,
 ) -> Iterator[FileBatch]:  # fmt: skip
     """Yield the vectors of d numbers in a file of text, in batches.
 
-    `records` yields the records of an opened file, and `pack` returns the numbers of a record.
+    `read_records` yields the records of an opened file, and `pack` returns the numbers of a record.
     """
-    rows_per_batch = min(batch_rows(d), _TEXT_ROWS)
-    with input_errors(path, csv.Error), open_stream(path) as (file, share_read):
-        remaining = records(file)
-        while batch := list(islice(remaining, rows_per_batch)):
+    rows_per_batch = min(choose_batch_size(d), _TEXT_ROWS)
+    with input_errors(path, csv.Error), open_stream(path) as (file, compute_progress):
+        records = read_records(file)
+        while batch := list(islice(records, rows_per_batch)):
             yield FileBatch(
                 found=pack_rows(batch, pack, d),
-                share=share_read(),
-                columns={name: _make_column(get_value, batch) for name, get_value in getter_by_column.items()},
+                progress=compute_progress(),
+                other_columns={name: _make_column(get_value, batch) for name, get_value in getter_by_column.items()},
                 places=fields.places if fields else None,
             )
 
@@ -111,9 +111,9 @@ class _CsvReader:
 
     def records(self, file: Any) -> Iterator[list[str]]:
         """Yield the records of an opened file, without the header."""
-        header_count = 1 if self._layout.has_header else 0
+        first_row = 1 if self._layout.has_header else 0
         text = lines(file, self._options.encoding, self._options.skip_lines)
-        return islice(_csv_records(text, self._layout.separator, strict=True), header_count, None)
+        return islice(_csv_records(text, self._layout.separator, strict=True), first_row, None)
 
     def pack_numbers(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a record, one in each column. Raises `VectorError`."""
@@ -124,7 +124,7 @@ class _CsvReader:
     def pack_texts(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the vectors of a record whose cells hold vectors or JSON. Raises `VectorError`."""
         self._refuse_record(cells, self._filter_by_whole_cells)
-        return fields.pack(self.values(cells))
+        return fields.pack(self.parse_values(cells))
 
     def create_fields(self, paths: Sequence[Path], dimensions: int) -> NumberFields:
         """Create the object that finds the numbers in records whose cells hold several."""
@@ -132,7 +132,7 @@ class _CsvReader:
             paths, dimensions, impute=self._options.impute, value_name="row", where=self._inner_conditions
         )
 
-    def values(self, cells: list[str]) -> dict[str, Any]:
+    def parse_values(self, cells: list[str]) -> dict[str, Any]:
         """Return the values of the columns that numbers and conditions lead into, by column."""
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
         if self._columns_beside:
@@ -173,7 +173,7 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in reader.number_columns]):
         # The first row tells the dimensions even if it does not meet the conditions.
         d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
-        # Choose again: d columns name the dimensions, once d is known.
+        # Choose again: if there are d columns, their names are those of the dimensions.
         columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
         fields = reader.create_fields(columns.paths, d)
         pack = partial(reader.pack_texts, fields)
@@ -191,7 +191,7 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         names=columns.names,
         fields=fields,
         notes="; ".join([about_header, *columns.notes]),
-        others=dict.fromkeys(columns.other_columns, None),
+        other_types=dict.fromkeys(columns.other_columns, None),
     )
 
 
@@ -199,7 +199,7 @@ def _find_first_values(path: str, reader: _CsvReader) -> dict[str, Any]:
     """Return the values, by column, of the first row that has a number; {} if no row has one."""
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
         for cells in reader.records(file):
-            value_by_name = reader.values(cells)
+            value_by_name = reader.parse_values(cells)
             if any(value_by_name.get(name) is not None for name in reader.number_columns):
                 return value_by_name
     return {}
@@ -224,7 +224,7 @@ def _find_csv_layout(path: str, options: FileOptions) -> _CsvLayout:
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
         head = read_head(lines(file, options.encoding, options.skip_lines), _MAX_PREAMBLE)
         first_lines = head[:_HEAD_LINES]
-        separator = max(separators, key=lambda candidate: _rank(candidate, first_lines))
+        separator = max(separators, key=lambda candidate: _rank_separator(candidate, first_lines))
         records = [[cell.strip() for cell in cells] for cells in _csv_records(first_lines, separator)]
         skipping = suggest_skipping(head, separators, options.skip_lines)
     advice = f"; if the first lines are not the header and rows, say {skipping}" if skipping else ""
@@ -232,28 +232,35 @@ def _find_csv_layout(path: str, options: FileOptions) -> _CsvLayout:
     second = records[1] if len(records) > 1 else []
     has_header = options.header
     if has_header is None:
-        has_header = _is_header(first, second)
-    if has_header is None:
-        raise InputError(
-            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {quote_names(first)}"
-        )
+        has_header = _require_header_or_row(path, first, second)
     if has_header:
         return _CsvLayout(separator, has_header, names=first, first_row=second, advice=advice)
     column_numbers = [str(i) for i in range(len(first))]
     return _CsvLayout(separator, has_header, names=column_numbers, first_row=first, advice=advice)
 
 
+def _require_header_or_row(path: str, first: Sequence[str], second: Sequence[str]) -> bool:
+    """Return whether the first line of a file is a header. Raises `InputError` if it may also be a row."""
+    has_header = _is_header(first, second)
+    if has_header is None:
+        raise InputError(
+            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {quote_names(first)}"
+        )
+    return has_header
+
+
 def _choose_csv_columns(path: str, layout: _CsvLayout, options: FileOptions) -> Columns:
     """Choose which columns of a CSV file hold the numbers. Raises `InputError`."""
-    # An example of a row: a column with text in its first cell is not chosen by default.
-    example: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
+    # A column with text in its first cell is not chosen by default.
+    example_row: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
     for name, cell in zip(layout.names, layout.first_row, strict=False):
         is_text = parse_cell(cell) is None
         if is_missing(cell):
-            example[name] = None
+            example_row[name] = None
         elif is_text:
-            example[name] = cell
-    columns = choose_columns(example, options, f"{path} {layout.describe_separator()}", named=layout.has_header)
+            example_row[name] = cell
+    described_path = f"{path} {layout.describe_separator()}"
+    columns = choose_columns(example_row, options, described_path, has_names=layout.has_header)
     repeated = [name for name in columns.needed if layout.names.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has several columns {repeated[0]}")
@@ -266,7 +273,7 @@ def _get_cell(index: int, cells: list[str]) -> str:
     return cells[index].strip() if index < len(cells) else ""
 
 
-def _rank(separator: str, head: Sequence[str]) -> tuple[bool, int]:
+def _rank_separator(separator: str, head: Sequence[str]) -> tuple[bool, int]:
     """Rank a separator by how well it fits the first lines; the best has the largest rank.
 
     The best one divides all records into the same number of cells, as many as possible.
@@ -304,14 +311,18 @@ def _csv_records(text: Iterable[str], separator: str, *, strict: bool = False) -
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     """Return whether the first line is a header, by the first two lines; None if it may be either."""
     numbers = [parse_cell(cell) for cell in first]
-    if None in numbers or "" in first:  # the column of an index has an empty name
+    has_text = None in numbers
+    has_empty_name = "" in first  # of the column of an index
+    if has_text or has_empty_name:
         return True
     has_missing_word = any(map(is_missing, first))  # such as NA
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
     may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _are_frequencies(numbers, second_numbers)
     may_be_header = has_missing_word or are_positions or may_be_frequencies
-    return None if may_be_header else False
+    if may_be_header:
+        return None
+    return False
 
 
 def _are_frequencies(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
@@ -321,9 +332,9 @@ def _are_frequencies(first: Sequence[float | None], second: Sequence[float | Non
     """
     if _is_rising(first):
         return not _is_rising(second)
-    falls = _is_rising(first[::-1])
+    first_falls = _is_rising(first[::-1])
     second_falls = _is_rising(second[::-1])
-    return falls and not second_falls
+    return first_falls and not second_falls
 
 
 def _is_rising(numbers: Sequence[float | None]) -> bool:
@@ -351,10 +362,10 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     }
     other_types: dict[str, str | None] = {}
     # Later rows may have fields that the first row lacks, so all other fields are one column.
-    if options.others is True:
+    if options.other_columns is True:
         vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
-        getter_by_column[ALL_FIELDS] = partial(_other_fields, vector_fields)
-        other_types = _find_types(_other_fields(vector_fields, layout.first_row))
+        getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)
+        other_types = _find_types(_get_other_fields(vector_fields, layout.first_row))
     return Rows(
         path=path,
         dimensions=d,
@@ -363,7 +374,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         names=columns.names,
         notes="; ".join(columns.notes),
         fields=fields,
-        others=other_types,
+        other_types=other_types,
     )
 
 
@@ -390,24 +401,28 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
         for row, value in enumerate(_json_values(file), 1):
             if isinstance(value, VectorError):
                 raise InputError(f"{path}, row {row}: {value}")
-            try:
-                is_read = value is not None and row_filter.accepts(value)
-            except VectorError:  # a condition fits several elements of an array
-                is_read = False
-            if not is_read:
+            if not _meets_conditions(value, row_filter):
                 continue
             columns = choose_columns(value, options, path)
             if columns.are_all_null:  # a later row shows which columns hold numbers
                 continue
             d = options.dimensions or columns.count_dimensions(value, path)
             if d:
-                # Choose again: d columns name the dimensions, once d is known.
+                # Choose again: if there are d columns, their names are those of the dimensions.
                 columns = choose_columns(value, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=value)
     if options.dimensions is None:
         raise no_vectors_error(path, options.where)
     columns = Columns(parse_paths(options.field), where=options.where)
     return _JsonLayout(columns, dimensions=options.dimensions, first_row=None)
+
+
+def _meets_conditions(value: Any, row_filter: NumberFields) -> bool:
+    """Return whether a row meets the conditions. A null row does not."""
+    try:
+        return value is not None and row_filter.accepts(value)
+    except VectorError:  # a condition fits several elements of an array
+        return False
 
 
 def _json_values(file: Any) -> Iterator[Any]:
@@ -427,7 +442,7 @@ def _get_entry(name: str, value: Any) -> Any:
     return opened.get(name) if isinstance(opened, dict) else None
 
 
-def _other_fields(vector_fields: Collection[str], value: Any) -> dict[str, Any]:
+def _get_other_fields(vector_fields: Collection[str], value: Any) -> dict[str, Any]:
     """Return the fields of a JSON object that do not hold the vector; {} for other values."""
     opened = open_text(value)
     if not isinstance(opened, dict):

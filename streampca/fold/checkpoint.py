@@ -58,18 +58,17 @@ class Checkpoint:
         """
         then = dict(self.settings)
         now = fold_config.as_dict()
-        # Names say which numbers were learned. In files, `field` and `where` mean something else.
-        of_backfill = is_backfill(self.partition)
-        if self.names or fold_config.names or of_backfill:
-            now["field"] = then.get("field")
-        if of_backfill:
-            now["where"] = then.get("where")
+        ignored = set()
+        if self.names or fold_config.names:
+            ignored.add("field")  # the names say which numbers were learned
+        if is_backfill(self.partition):
+            ignored |= {"field", "where"}  # they mean something else in files
         different_names = describe_difference(self.names, fold_config.names)
         if different_names:
             checkpoint_names, worker_names = different_names
             then["names"] = checkpoint_names
             now["names"] = worker_names
-        settings = sorted(now.keys() | then.keys())
+        settings = sorted((now.keys() | then.keys()) - ignored)
         return [Change(name, then.get(name), now.get(name)) for name in settings if then.get(name) != now.get(name)]
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
@@ -82,8 +81,8 @@ class Checkpoint:
             remedy = f"delete it: `streampca backfill --remove {backfill_number}`"
         else:
             remedy = "start over with another store folder and another group_id"
-        can_adopt = not self._why_not_adoptable(changes)
-        if can_adopt:
+        is_adoptable = not self._why_not_adoptable(changes)
+        if is_adoptable:
             remedy = f"keep what was learned: `streampca reset --adopt-settings`, or {remedy}"
         raise SettingsError(
             f"the checkpoint of partition {partition_name(self.partition)} of {self.topic} was made with "
@@ -103,7 +102,9 @@ class Checkpoint:
     def _why_not_adoptable(self, changes: Sequence[Change]) -> str:
         """Return why learning cannot continue from the checkpoint with these changes, or "" if it can."""
         state = self.fold.state
-        return explain_refusal(changes, knows_all_axes=state.covariance is not None or not state.count)
+        has_learned = state.count > 0
+        knows_all_axes = state.covariance is not None or not has_learned
+        return explain_refusal(changes, knows_all_axes=knows_all_axes)
 
     def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
         """Return the checkpoint from which a worker with these settings continues.
@@ -119,15 +120,15 @@ class Checkpoint:
             # Equal settings do not mean equal names.
             self.refuse_other_settings(fold_config)
             return self
-        empty = Fold.empty(fold_config.learning)
+        empty_fold = Fold.empty(fold_config.learning)
         stats = replace(
-            empty.stats,
+            empty_fold.stats,
             rejected=fold.stats.rejected,
             skipped=fold.stats.skipped,
             gap=fold.stats.gap,
         )
-        # By `last`, the source notices a log that was replaced.
-        fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
+        # The source compares `last` with the log, to notice that the log was replaced.
+        fold = replace(empty_fold, position=fold.position, stats=stats, last=fold.last)
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
     def agree_on_names(self, names: Names) -> Names:
@@ -138,8 +139,8 @@ class Checkpoint:
         return agree_on_names(
             names,
             self.names,
-            named_by="others",
-            others_named_by=f"the checkpoint of partition {partition_name(self.partition)}",
+            named_by="others",  # such as other checkpoints
+            other_named_by=f"the checkpoint of partition {partition_name(self.partition)}",
         )
 
     def refuse_other_topic(self, topic_id: str) -> None:
@@ -184,7 +185,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     fold = checkpoint.fold
     state = fold.state
     stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
-    # Releases that did not count deletes wrote no such field.
+    # Without deletes, the bytes are those of a release that did not count them.
     if not fold.stats.skipped:
         del stats["skipped"]
     header = {

@@ -21,8 +21,8 @@ def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool
     """Raise `DamagedFileError` for arrays that no release with this format can have written."""
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     expected = _expect_types(arrays, settings, has_learned=has_learned)
-    have_plain_memory = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
-    if actual != expected or not have_plain_memory:
+    have_usual_layout = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
+    if actual != expected or not have_usual_layout:
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
     may_have_gaps = settings.get("missing") == "impute"
     for name, array in arrays.items():
@@ -35,30 +35,30 @@ def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> d
     """Return the shape and type that each array must have."""
     d = settings.get("dimensions")
     dtype = settings.get("dtype")
-    # If a length is unknown, the file is damaged: with 0 the arrays do not fit.
+    # An unknown length counts as 0: the file is damaged, and its arrays do not fit.
     pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
-    columns = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
+    column_count = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
-    of_dimensions = ((d,), "float64")
-    of_pairs = ((pair_count,), "float64")
+    one_per_dimension = ((d,), "float64")
+    one_per_pair = ((pair_count,), "float64")
     expected: dict[str, Any] = {
-        "C": ((d, columns), dtype),
-        "C_pinv": ((columns, d), dtype),  # only for people who read the file
-        "mean": of_dimensions,
+        "C": ((d, column_count), dtype),
+        "C_pinv": ((column_count, d), dtype),  # only for people who read the file
+        "mean": one_per_dimension,
         "pending": ((pending_count, d), dtype),
         "pending_retention": ((pending_count,), "float64"),
     }
     if "missing" in arrays:
-        expected["missing"] = of_dimensions
+        expected["missing"] = one_per_dimension
     keeps_covariance = "covariance" in arrays
     if keeps_covariance:
-        expected["covariance"] = of_pairs
+        expected["covariance"] = one_per_pair
     if "known" in arrays:
-        expected["known"] = of_pairs if keeps_covariance else of_dimensions
+        expected["known"] = one_per_pair if keeps_covariance else one_per_dimension
     if settings.get("standardize") and has_learned:
-        expected["scale"] = of_dimensions
+        expected["scale"] = one_per_dimension
         if not keeps_covariance:
-            expected["variances"] = of_dimensions
+            expected["variances"] = one_per_dimension
     return expected
 
 
@@ -70,6 +70,7 @@ def _refuse_values_out_of_range(arrays: Arrays) -> None:
     covariance = arrays.get("covariance")
     if covariance is not None:
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
+        # No covariance is above the largest variance, except for rounding.
         largest_covariance = min(1.01 * float(variances.max()), largest_number / 64)
     ranges = {
         "C": (-largest_entry, largest_entry),

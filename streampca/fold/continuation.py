@@ -15,10 +15,10 @@ def restore_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     """
     if published.checkpoint is None:
         return _restore_by_model(published, config)
-    kept = checkpoint.decode(published.checkpoint)
+    saved = checkpoint.decode(published.checkpoint)
     # The estimator's fold has all components, even if it chose fewer by the variance.
-    has_same_settings = FoldConfig.from_dict(kept.settings).learning == config.learning
-    return kept.fold if has_same_settings else kept.fold.adapt_to(config.learning)
+    has_same_settings = FoldConfig.from_dict(saved.settings).learning == config.learning
+    return saved.fold if has_same_settings else saved.fold.adapt_to(config.learning)
 
 
 def _restore_by_model(published: PublishedModel, config: FoldConfig) -> Fold:

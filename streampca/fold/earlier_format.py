@@ -31,7 +31,10 @@ _ROUNDING = 1e-12  # an entry of an axis up to this is 0
 
 @np.errstate(all="ignore")  # a damaged file may hold any numbers; they are refused later
 def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`."""
+    """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`.
+
+    Format 3 keeps u, for each entry the share of the weight before its first message. Format 4 keeps 1 − u.
+    """
     header = {name: value for name, value in header.items() if name != "incomplete"}
     arrays = dict(arrays)
     unseen = arrays.pop("unseen", None)
@@ -39,17 +42,11 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
-    known = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u_i of each entry (d,)
+    known = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
     divisor = np.where(was_never_seen, 1.0, known)  # of a dimension never seen, all covariances are 0
     if "covariance" in arrays:
-        d = len(unseen)
-        lower = np.tril_indices(d)
-        covariance = np.zeros((d, d))
-        covariance[lower] = arrays["covariance"]
-        covariance /= np.minimum.outer(divisor, divisor)
-        # The previous release could keep correlations above 1.
-        arrays["covariance"] = limit_correlations(covariance)[lower]
-        known = np.minimum.outer(known, known)[lower]  # N_ij, packed
+        arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
+        known = _find_smaller_of_each_pair(known)
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
     if known.min(initial=1.0) < _ROUNDED_ONE:
@@ -67,27 +64,44 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     components = arrays.get("components")
     variance = arrays.get("explained_variance")
     settings = header.get("settings")
-    impute = isinstance(settings, dict) and settings.get("missing") == "impute"
-    if not impute or mean is None or components is None or variance is None:
+    may_have_gaps = isinstance(settings, dict) and settings.get("missing") == "impute"
+    if not may_have_gaps or mean is None or components is None or variance is None:
         return header, arrays
     is_damaged = components.ndim != 2 or mean.shape != components.shape[1:] or variance.shape != components.shape[:1]
     if is_damaged:  # `model_file.decode` refuses it
         return header, arrays
-    axes_of_variance = components[variance > 0]  # the direction of other axes is arbitrary
-    largest_entries = np.abs(axes_of_variance).max(axis=0, initial=0.0)
+    axes_with_variance = components[variance > 0]  # the direction of other axes is arbitrary
+    largest_entries = np.abs(axes_with_variance).max(axis=0, initial=0.0)
     seen = (mean != 0) | (largest_entries > _ROUNDING)
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
     continuation = arrays.get("learned")
     if continuation is not None:
-        known = seen
         is_covariance = continuation.ndim == 1
-        if is_covariance:
-            both_seen = np.minimum.outer(seen, seen)
-            known = both_seen[np.tril_indices(len(seen))]
+        known = _find_smaller_of_each_pair(seen) if is_covariance else seen
         arrays["known"] = known.astype(np.float64)
     return header, arrays
+
+
+def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
+    """Return each covariance of dimensions i and j, divided by the smaller one of divisor_i and divisor_j.
+
+    Both matrices are packed: their lower triangles, row by row.
+    """
+    d = len(divisor)
+    lower = np.tril_indices(d)
+    covariance = np.zeros((d, d))
+    covariance[lower] = packed
+    covariance /= np.minimum.outer(divisor, divisor)
+    # The previous release could keep correlations above 1.
+    return limit_correlations(covariance)[lower]
+
+
+def _find_smaller_of_each_pair(values: NDArray[Any]) -> NDArray[Any]:
+    """Return min(value_i, value_j) of all pairs of d values, as a packed lower triangle."""
+    minima: NDArray[Any] = np.minimum.outer(values, values)
+    return minima[np.tril_indices(len(values))]
 
 
 def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
@@ -95,9 +109,9 @@ def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
     d = unseen.size
     lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed
     to_convert = {"unseen": unseen} | {name: array for name, array in arrays.items() if name in lengths}
-    have_types = all(
+    have_expected_types = all(
         array.shape == (lengths[name],) and array.dtype == np.float64 for name, array in to_convert.items()
     )
     are_shares = ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()
-    if not have_types or not are_shares:
+    if not have_expected_types or not are_shares:
         raise DamagedFileError("unseen does not fit the other arrays, or holds values that are not shares")

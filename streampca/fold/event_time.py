@@ -34,22 +34,23 @@ class EventTime:
         """
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
-        # With 62 earlier timestamps, each of the m new ones ends a window of 63.
+        # With 62 timestamps before them, each of the m new ones ends a window of 63.
         recent = np.asarray(self.recent, np.int64)
         unknown = np.full(_WINDOW - 1 - len(recent), _UNKNOWN)
-        known_ms = np.concatenate([unknown, recent, timestamps[has_time]])  # (62 + m,)
-        medians_ms = _compute_medians(known_ms)  # (m,)
-        times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
-        before_ms = times_ms[:-1]  # (m,)
+        timestamps_ms = np.concatenate([unknown, recent, timestamps[has_time]])  # (62 + m,)
+        medians_ms = _compute_medians(timestamps_ms)  # (m,)
+        # The event time is the greatest median so far.
+        event_times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
+        event_times_before_ms = event_times_ms[:-1]  # (m,), one before each new timestamp
         steps_ms = np.zeros(len(timestamps), np.int64)
         # The first event time is not a step: it takes no weight.
-        has_time_before = before_ms >= 0
-        steps_ms[has_time] = np.where(has_time_before, np.diff(times_ms), 0)
-        last_ms = known_ms[-(_WINDOW - 1) :]
+        has_event_time_before = event_times_before_ms >= 0
+        steps_ms[has_time] = np.where(has_event_time_before, np.diff(event_times_ms), 0)
+        last_ms = timestamps_ms[-(_WINDOW - 1) :]
         event_time = EventTime(
-            now_ms=int(times_ms[-1]),
+            now_ms=int(event_times_ms[-1]),
             recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start
-            ahead=self.ahead + _count_ahead(known_ms, before_ms),
+            ahead=self.ahead + _count_ahead(timestamps_ms, event_times_before_ms),
         )
         return event_time, steps_ms
 
@@ -70,16 +71,17 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate(medians)
 
 
-def _count_ahead(known_ms: NDArray[np.int64], before_ms: NDArray[np.int64]) -> int:
-    """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
+def _count_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:
+    """Count the timestamps that are more than a day ahead, as a wrong clock writes them.
 
-    After a pause the event time lags, so a timestamp is also compared with the two before it. `before_ms` (n,) is the
-    event time before each of the n new timestamps.
+    The last n timestamps are new, and `event_times_ms` (n,) are the event times before each of them. After a pause the
+    event time lags, so a timestamp is also compared with the two before it.
     """
-    first_new = len(known_ms) - len(before_ms)
-    new_ms = known_ms[first_new:]
-    one_before_ms = known_ms[first_new - 1 : -1]
-    two_before_ms = known_ms[first_new - 2 : -2]
-    reference_ms = np.maximum(before_ms, np.minimum(one_before_ms, two_before_ms))
-    is_ahead = (before_ms >= 0) & (new_ms - reference_ms > _DAY_MS)
+    first_new = len(timestamps_ms) - len(event_times_ms)
+    new_ms = timestamps_ms[first_new:]
+    one_before_ms = timestamps_ms[first_new - 1 : -1]
+    two_before_ms = timestamps_ms[first_new - 2 : -2]
+    reference_ms = np.maximum(event_times_ms, np.minimum(one_before_ms, two_before_ms))
+    has_event_time = event_times_ms >= 0
+    is_ahead = has_event_time & (new_ms - reference_ms > _DAY_MS)
     return int(np.count_nonzero(is_ahead))

@@ -134,8 +134,8 @@ class Fold:
         """Return the fold without its pending messages, at the same position."""
         return replace(self, pending=self.pending[:0], retention=self.retention[:0])
 
-    def provisional(self, learning_config: LearningConfig) -> State:
-        """Return the state after the pending messages, for a model; the fold does not change."""
+    def state_with_pending(self, learning_config: LearningConfig) -> State:
+        """Return the state that has also learned the pending vectors, for a model; the fold does not change."""
         state, _losses = learn(self.state, self.pending, self.retention, learning_config)
         return state
 
@@ -176,7 +176,6 @@ class FoldConfig:
         values = dict(settings)
         values.setdefault("missing_values", "")  # `as_dict` leaves it out if it is empty
         values["impute"] = values["missing"] == "impute"
-
         values["factor"] = False  # set only by tests
         learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
         own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]

@@ -32,7 +32,7 @@ class MergedFold:
 
     state: State
     stats: FoldStats
-    error: SamplingError | None = None
+    sampling_error: SamplingError | None = None
     topic: str = ""
     topic_id: str = ""
     positions: dict[int, int] = field(default_factory=dict)
@@ -42,14 +42,14 @@ class MergedFold:
     @classmethod
     def from_fold(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
         """Return a single fold, with its pending messages learned, as if it were merged."""
-        state = axes.decompose(fold.provisional(config.learning), config.learning.components)
+        state = axes.decompose(fold.state_with_pending(config.learning), config.learning.components)
         return cls(state=state, stats=fold.stats, names=config.names)
 
     def make_published_model(
         self, config: FoldConfig, past_scores: PastScores, published_at: float, previous: PublishedModel | None = None
     ) -> PublishedModel:
         """Make the next version of the model. Its axes keep the signs of the previous version."""
-        error = self.error
+        error = self.sampling_error
         previous_components = previous.model.components if previous else None
         return PublishedModel(
             version=self.stats.learned,
@@ -122,16 +122,16 @@ class FoldMerger:
         if self._clock_ms is not None:
             # A fold from the future would take the weight of all others.
             time_ms = min(time_ms, self._clock_ms)
-        earlier_ms = self._merged_time_ms
-        later_ms = max(time_ms, earlier_ms)
-        kept_share = 1.0  # without an event time
+        merged_time_ms = self._merged_time_ms
+        latest_ms = max(time_ms, merged_time_ms)
+        kept_share = 1.0  # a fold without an event time keeps its weight
         if time_ms != _NO_TIME:
-            kept_share = self._config.compute_decay(later_ms - time_ms)
-            if earlier_ms != _NO_TIME:
-                self._merger.fade(self._config.compute_decay(later_ms - earlier_ms))
-        state = fold.provisional(self._config.learning)
+            kept_share = self._config.compute_decay(latest_ms - time_ms)
+            if merged_time_ms != _NO_TIME:
+                self._merger.fade(self._config.compute_decay(latest_ms - merged_time_ms))
+        state = fold.state_with_pending(self._config.learning)
         self._merger.add(state, kept_share)
-        self._merged_time_ms = later_ms
+        self._merged_time_ms = latest_ms
         self._stats.append(fold.stats)
 
     def state(self, columns: int) -> State | None:
@@ -146,12 +146,12 @@ class FoldMerger:
         state = self.state(columns=components + SPARE_WITH_COVARIANCE)
         if state is None:
             return None
-        # The sampling error is how far the states of groups of folds differ.
-        groups = self._merger.groups()
+        # How far the states of groups of folds differ shows the sampling error.
+        group_states = self._merger.groups()
         return MergedFold(
             state=state,
             stats=FoldStats.total(self._stats),
-            error=estimate_sampling_error(groups, state, components),
+            sampling_error=estimate_sampling_error(group_states, state, components),
             topic=self._topic,
             topic_id=self._topic_id,
             positions=self._positions,
@@ -177,7 +177,7 @@ class FoldMerger:
 
 def _find_long_columns(state: State, learning_config: LearningConfig) -> NDArray[np.intp]:
     """Return the indices of the columns of C above rounding errors, the longest first."""
-    # `select` takes ascending variances; the columns of C have falling ones.
+    # `select` takes ascending variances; those of the columns of C fall.
     ascending_variance = state.variance[::-1]
     positions_from_last = learning_config.limits.select(ascending_variance)
     last_column = state.rank - 1

@@ -244,7 +244,9 @@ def _find_wrong_number(published: PublishedModel) -> str | None:
         return "a variance or the weight is negative"
     errors = published.axis_errors
     k = model.n_components
-    if (published.subspace_error is None) != (errors is None):
+    has_subspace_error = published.subspace_error is not None
+    has_axis_errors = errors is not None
+    if has_subspace_error != has_axis_errors:
         return "it holds the error of the subspace or of the axes, but not both"
     if errors is not None and len(errors) != k:
         return f"it holds the errors of {len(errors)} axes instead of {k}"
@@ -258,8 +260,8 @@ def _is_valid_continuation(continuation: Array | None, known: Array | None, d: i
 
     `known` is None if all shares are 1.
     """
-    if continuation is None:  # a worker's model has neither
-        return known is None
+    if continuation is None:
+        return known is None  # a worker's model has neither
     if continuation.ndim not in (1, 2):
         return False
     is_covariance = continuation.ndim == 1

@@ -5,31 +5,31 @@ from streampca.errors import SettingsError, list_names
 Names = list[str] | None  # a name for each dimension; None: the dimensions have no names
 
 
-def agree_on_names(names: Names, others: Names, named_by: str, others_named_by: str) -> Names:
+def agree_on_names(names: Names, other_names: Names, named_by: str, other_named_by: str) -> Names:
     """Return the names of two parts of a stream; if only one has names, they count for both.
 
-    Raises `SettingsError` if they differ.
+    Raises `SettingsError` if they differ. Its text says who has named them: `named_by` and `other_named_by`.
     """
-    different = describe_difference(names, others)
-    if different:
-        names_text, others_text = different
+    different_names = describe_difference(names, other_names)
+    if different_names:
+        names_text, other_text = different_names
         raise SettingsError(
-            f"the dimensions are named {names_text} by {named_by}, but {others_text} by {others_named_by}: names and "
+            f"the dimensions are named {names_text} by {named_by}, but {other_text} by {other_named_by}: names and "
             "order must be the same"
         )
-    return others if names is None else names
+    return other_names if names is None else names
 
 
-def describe_difference(names: Names, others: Names) -> tuple[str, str] | None:
+def describe_difference(names: Names, other_names: Names) -> tuple[str, str] | None:
     """Return both lists as texts if they differ; None if they are equal, or if one is None.
 
     The text of a long list begins with the first name that differs.
     """
-    if names is None or others is None or names == others:
+    if names is None or other_names is None or names == other_names:
         return None
-    first_different = 0
-    for index, (name, other) in enumerate(zip(names, others, strict=False)):
-        if name != other:
+    first_different = 0  # also if one list only continues the other
+    for index, (name, other_name) in enumerate(zip(names, other_names, strict=False)):
+        if name != other_name:
             first_different = index
             break
-    return list_names(names, first_different), list_names(others, first_different)
+    return list_names(names, first_different), list_names(other_names, first_different)

@@ -89,11 +89,11 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
-        with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as members:
+        with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as archive:
             # A small compressed member might need any amount of memory.
-            if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
                 raise ValueError("a member is compressed")
-            arrays = {name: members[name] for name in members.files}
+            arrays = {name: archive[name] for name in archive.files}
         header = orjson.loads(arrays.pop("header").tobytes())
         found_kind = header["kind"]
         version = header.get("format_version")
@@ -108,12 +108,17 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
         return header, arrays
     if version == format_version - 1 and upgrade:
         return upgrade(header, arrays)
+    raise _other_version_error(kind, version, format_version)
+
+
+def _other_version_error(kind: str, version: int, format_version: int) -> NewerFormatError | EarlierFormatError:
+    """Return the error of a file with another version than `format_version`, which this release reads."""
     if version > format_version:
-        raise NewerFormatError(
+        return NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
         )
-    raise EarlierFormatError(
+    return EarlierFormatError(
         f"an earlier release has written this {kind} file (format version {version}, too old for this release): "
         "start over with another store folder and another group_id, or continue with that release"
     )

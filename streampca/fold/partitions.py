@@ -35,7 +35,8 @@ def parse_offsets(text: str) -> dict[int, int] | None:
     offsets = {}
     for pair in text.split(","):
         partition, colon, offset = pair.partition(":")
-        if not (colon and partition.strip().isdecimal() and offset.strip().isdecimal()):
+        are_numbers = partition.strip().isdecimal() and offset.strip().isdecimal()
+        if not colon or not are_numbers:
             return None
         offsets[int(partition)] = int(offset)
     return offsets

@@ -70,29 +70,29 @@ class FoldStats:
         )
 
     @classmethod
-    def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":
+    def total(cls, stats_of_partitions: Sequence["FoldStats"]) -> "FoldStats":
         """Return the stats of several partitions together.
 
         Losses are averaged by the numbers of messages with a loss.
         """
-        with_loss = sum(stats.with_loss for stats in parts)
-        shares = [stats.with_loss / max(with_loss, 1) for stats in parts]
+        with_loss = sum(stats.with_loss for stats in stats_of_partitions)
+        shares = [stats.with_loss / max(with_loss, 1) for stats in stats_of_partitions]
         rejected = Counter[str]()
-        for stats in parts:
+        for stats in stats_of_partitions:
             rejected += Counter(stats.rejected)
-        known_first_ms = [stats.first_ms for stats in parts if stats.first_ms != _NO_TIME]
+        known_first_ms = [stats.first_ms for stats in stats_of_partitions if stats.first_ms != _NO_TIME]
         return cls(
-            learned=sum(stats.learned for stats in parts),
+            learned=sum(stats.learned for stats in stats_of_partitions),
             rejected=dict(rejected),
-            skipped=sum(stats.skipped for stats in parts),
-            gap=sum(stats.gap for stats in parts),
+            skipped=sum(stats.skipped for stats in stats_of_partitions),
+            gap=sum(stats.gap for stats in stats_of_partitions),
             with_loss=with_loss,
-            loss=_average(shares, [stats.loss for stats in parts]),
-            norm=_average(shares, [stats.norm for stats in parts]),
-            loss_ewma=_average(shares, [stats.loss_ewma for stats in parts]),
-            norm_ewma=_average(shares, [stats.norm_ewma for stats in parts]),
+            loss=_average(shares, [stats.loss for stats in stats_of_partitions]),
+            norm=_average(shares, [stats.norm for stats in stats_of_partitions]),
+            loss_ewma=_average(shares, [stats.loss_ewma for stats in stats_of_partitions]),
+            norm_ewma=_average(shares, [stats.norm_ewma for stats in stats_of_partitions]),
             first_ms=min(known_first_ms, default=_NO_TIME),
-            last_ms=max((stats.last_ms for stats in parts), default=_NO_TIME),
+            last_ms=max((stats.last_ms for stats in stats_of_partitions), default=_NO_TIME),
         )
 
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
@@ -107,20 +107,20 @@ class FoldStats:
                 stats = stats._with_group(block.residual[group], block.norm[group])
         return stats
 
-    def _with_group(self, residual: NDArray[Any], norm: NDArray[Any]) -> "FoldStats":
+    def _with_group(self, squared_residuals: NDArray[Any], squared_norms: NDArray[Any]) -> "FoldStats":
         """Return the stats after n more messages: ‖r‖² (n,) of their residuals, ‖y‖² (n,) of their centred vectors."""
-        n = len(norm)
-        mean_residual = float(np.add.reduce(residual)) / n
-        mean_norm = float(np.add.reduce(norm)) / n
+        n = len(squared_norms)
+        mean_loss = float(np.add.reduce(squared_residuals)) / n
+        mean_norm = float(np.add.reduce(squared_norms)) / n
         with_loss = self.with_loss + n
         new_share = n / with_loss
         kept_share = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
         return replace(
             self,
             with_loss=with_loss,
-            loss=self.loss + (mean_residual - self.loss) * new_share,
+            loss=self.loss + (mean_loss - self.loss) * new_share,
             norm=self.norm + (mean_norm - self.norm) * new_share,
-            loss_ewma=kept_share * self.loss_ewma + (1 - kept_share) * mean_residual,
+            loss_ewma=kept_share * self.loss_ewma + (1 - kept_share) * mean_loss,
             norm_ewma=kept_share * self.norm_ewma + (1 - kept_share) * mean_norm,
         )
 

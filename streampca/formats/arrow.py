@@ -65,7 +65,7 @@ class ArrowReader(Reader):
         return GuessedNumbers(numbers, dtype) if dtype else numbers
 
     def read_tree(self, value: bytes) -> Any:
-        """Return the rows as objects, with only the column that the path `label` begins with. Texts are bytes."""
+        """Return the rows as objects, with only the column that the path `label` begins with. Texts stay bytes."""
         [path] = parse_paths(self.label)
         with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
             rows: list[Any] = []
@@ -81,7 +81,7 @@ class ArrowReader(Reader):
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
         total_size = 0
-        skipped_by_reason: dict[str, VectorError] = {}
+        errors_of_skipped_rows: dict[str, VectorError] = {}
         for batch in batches:
             # `nbytes` would read offsets, which are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
@@ -91,11 +91,11 @@ class ArrowReader(Reader):
             for _, error in rows.errors:
                 if error.reason not in SKIP_REASONS:
                     raise error
-                skipped_by_reason[error.reason] = error
+                errors_of_skipped_rows[error.reason] = error
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
-        if skipped_by_reason and not any(map(len, vectors)):
-            raise skipped_by_reason.get(UNMET) or skipped_by_reason[NO_VALUE]
+        if errors_of_skipped_rows and not any(map(len, vectors)):
+            raise errors_of_skipped_rows.get(UNMET) or errors_of_skipped_rows[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
@@ -127,7 +127,10 @@ def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
 
 
 def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
-    """Return an Arrow type with bytes in place of the texts that are not read."""
+    """Return the type of a field, with bytes in place of the texts that are not read.
+
+    `is_read` says whether the field itself is read; of a struct, only the fields with `read_names` are.
+    """
     types = pa.types
     if types.is_struct(arrow_type):
         fields = []
@@ -156,7 +159,8 @@ def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
     columns = _find_columns(batch, fields)
     schema_text = str(batch.schema)  # has "name: type" for each field, also for nested ones
     may_be_sparse_or_tensor = any(f"{name}:" in schema_text for name in fields.names_beside)
-    if fields.where or may_be_sparse_or_tensor:
+    has_conditions = len(fields.where) > 0
+    if has_conditions or may_be_sparse_or_tensor:  # each row must be looked at
         return _read_objects(batch, fields)
     only_column = columns[0] if len(columns) == 1 else None
     if only_column is not None and is_list(only_column.type) and are_numbers(only_column.type.value_type):
@@ -190,12 +194,12 @@ def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     entries = vector_rows.flatten()
     if entries.null_count and not impute:
         raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
-    other_rows = np.flatnonzero(~is_vector).tolist()
+    rows_without_vector = np.flatnonzero(~is_vector).tolist()
     return RowVectors(
         vectors=_to_floats(entries).reshape(-1, dimensions),
         counts=is_vector.astype(np.int64),
         # A generator, because a few bytes may claim millions of rows.
-        errors=((row, _list_error(lengths[row], dimensions)) for row in other_rows),
+        errors=((row, _list_error(lengths[row], dimensions)) for row in rows_without_vector),
     )
 
 
@@ -259,7 +263,7 @@ def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
     If entries may be missing, nulls replace a column that does not exist.
     """
     columns: list[Column | None] = []
-    errors: list[VectorError] = []
+    errors: list[VectorError] = []  # of the columns that do not exist
     for path in fields.paths:
         try:
             columns.append(_find_column(batch, path))
@@ -304,7 +308,7 @@ def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
         parent = _find_column(batch, path[:-1])
     except VectorError:  # no record of the batch has this struct
         return np.ones(len(batch), np.bool_)
-    if parent is None:
+    if parent is None:  # it is not a struct
         return np.zeros(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 

@@ -20,11 +20,11 @@ from fastavro.read import LOGICAL_READERS
 
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import VectorError
-from streampca.formats.layout import encode_items, join_parts, varint
+from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.formats.tensors import names_beside
-from streampca.formats.text import PLACEHOLDER_LENGTH
+from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH
 from streampca.settings.field_paths import Choice, Step, get_steps, spell_path
 
 _FLOAT_SIZES = {"float": 4, "double": 8}  # bytes
@@ -60,12 +60,12 @@ class AvroReader(Reader):
         return _read_datum(value, decoder.schema)
 
     def _create_decoder(self, schema: WriterSchema) -> "_Decoder":
-        """Create the decoder of the values written with this schema."""
+        """Create the decoder of the values written with this schema. If it can, it reads the d floats in bulk."""
         referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
         schema_json = _load_schema(schema.text)
-        # A copy: `parse_schema` adds types to the dict, which `bulk_schema` defines again.
+        # A copy, because `parse_schema` adds the schema's types to it, and the bulk schema defines them again.
         named_types = dict(referenced_types)
         parsed_schema = fastavro.parse_schema(schema_json, named_types)
         _check_types(parsed_schema, named_types)
@@ -90,10 +90,10 @@ class AvroReader(Reader):
 
     def _create_bulk_schema(self, schema_json: Any, referenced_types: Mapping[str, Any]) -> Any:
         """Return the schema that reads the array of d floats as bytes; None if there is no such array."""
-        may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
-        if len(self.paths) > 1 or self.where or may_be_placeholder:
+        may_be_debezium_placeholder = self.dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
+        if len(self.paths) > 1 or self.where or may_be_debezium_placeholder:
             return None
-        bulk_schema = _with_bulk_array(schema_json, self._steps, self.dimensions, record_numbers=count())
+        bulk_schema = _with_bulk_array(schema_json, self._steps, self.dimensions, unused_numbers=count())
         return None if bulk_schema is None else fastavro.parse_schema(bulk_schema, dict(referenced_types))
 
     def _read_bulk(self, value: bytes, schema: Any) -> VectorBytes | None:
@@ -115,21 +115,21 @@ class AvroWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: the frame, then the fields. `counts` are not used."""
-        parts: list[Any] = [self.frame]
+        columns: list[Any] = [self.frame]
         for values in fields.values():
             is_array = values.ndim == 2
             if is_array:
-                parts.append(_encode_long(values.shape[1]))
+                columns.append(_encode_long(values.shape[1]))
             match values.dtype.kind:
                 case "f":
-                    parts.append(values)
+                    columns.append(values)
                 case "O":  # texts or bytes
-                    parts.append(encode_items(values, _encode_bytes))
+                    columns.append(encode_items(values, _encode_bytes))
                 case _:  # whole numbers: an array in each row
-                    parts.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
+                    columns.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
-                parts.append(_END_OF_ARRAY)
-        return join_parts(parts)
+                columns.append(_END_OF_ARRAY)
+        return join_columns(columns)
 
 
 def _encode_long(number: int) -> bytes:
@@ -142,9 +142,12 @@ def _encode_bytes(data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a record with these fields, inside of a record for each name of `around`."""
-    is_array = list(layout.fields) == [""]
-    if is_array:
+    """Return the schema of a record with these fields. Each name of `layout.around` puts a record around it.
+
+    With ["after"], the record is the field `after` of another record.
+    """
+    is_whole_value = list(layout.fields) == [""]
+    if is_whole_value:  # the value is an array
         return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
     fields = [{"name": name, "type": _TYPES[kind]} for name, kind in layout.fields.items()]
     schema = {"type": "record", "name": layout.record, "fields": fields}
@@ -211,28 +214,29 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
     """Refuse a schema with which a short value may take any amount of memory."""
     checked_types = count(1)
 
-    def check(schema: Any, around: tuple[str, ...]) -> bool:
+    def check(schema: Any, enclosing_records: tuple[str, ...]) -> bool:
         """Check a type. Return whether each value of it takes at least a byte."""
         if next(checked_types) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         match _resolve(schema, named_types):
             case list() as branches:  # a union
                 for branch in branches:
-                    check(branch, around)
-                return bool(branches)
+                    check(branch, enclosing_records)
+                has_values = len(branches) > 0
+                return has_values  # a value begins with the index of its branch
             case {"type": "record", "name": name, "fields": fields}:
-                if name in around:
+                if name in enclosing_records:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
                 # A list, so that all fields are checked.
-                fields_take_bytes = [check(field["type"], (*around, name)) for field in fields]
+                fields_take_bytes = [check(field["type"], (*enclosing_records, name)) for field in fields]
                 return any(fields_take_bytes)
             case {"type": "array", "items": items}:
-                items_take_bytes = check(items, around)
+                items_take_bytes = check(items, enclosing_records)
                 if not items_take_bytes:
                     raise VectorError("undecodable", "arrays of items without bytes are not supported")
                 return True  # its end takes a byte
             case {"type": "map", "values": values}:
-                check(values, around)
+                check(values, enclosing_records)
                 return True
             case {"type": "fixed", "size": size}:
                 return bool(size > 0)
@@ -240,31 +244,31 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
                 return False
         return True
 
-    check(schema, around=())
+    check(schema, enclosing_records=())
 
 
-def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, record_numbers: Iterator[int]) -> Any:
-    """Replace the array of floats at the end of the steps by a record of fixed bytes.
+def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, unused_numbers: Iterator[int]) -> Any:
+    """Return a schema with a record of fixed bytes in place of the array of floats at the end of the steps.
 
-    If there is no such array, returns None.
+    If there is no such array, returns None. `unused_numbers` make the names of the records unique.
     """
     match schema:
         case list() as branches:  # a union
-            new_branches = [_with_bulk_array(branch, steps, dimensions, record_numbers) for branch in branches]
+            new_branches = [_with_bulk_array(branch, steps, dimensions, unused_numbers) for branch in branches]
             if not any(new_branches):
                 return None
             return [new or old for new, old in zip(new_branches, branches, strict=True)]
         case {"type": "record", "fields": fields} if steps:
-            if len(steps) == 1:
+            if len(steps) == 1:  # the array is a field of this record
                 special_names = names_beside(steps)
                 may_be_sparse_or_tensor = any(field["name"] in special_names for field in fields)
                 if may_be_sparse_or_tensor:
                     return None
-            return _with_bulk_array_in_record(schema, steps, dimensions, record_numbers)
+            return _with_bulk_array_in_record(schema, steps, dimensions, unused_numbers)
         case {"type": "array", "items": item_type} if not steps:
             float_size = _find_float_size(item_type)
             if float_size is not None:
-                return _bulk_record_type(float_size * dimensions, next(record_numbers))
+                return _bulk_record_type(float_size * dimensions, next(unused_numbers))
     return None
 
 
@@ -275,14 +279,14 @@ def _find_float_size(item_type: Any) -> int | None:
 
 
 def _with_bulk_array_in_record(
-    schema: dict[str, Any], steps: Sequence[Step], dimensions: int, record_numbers: Iterator[int]
+    schema: dict[str, Any], steps: Sequence[Step], dimensions: int, unused_numbers: Iterator[int]
 ) -> Any:
     """Do what `_with_bulk_array` does, for a record."""
     name = steps[0]
     new_type = None
     for field in schema["fields"]:
         if field["name"] == name:
-            new_type = _with_bulk_array(field["type"], steps[1:], dimensions, record_numbers)
+            new_type = _with_bulk_array(field["type"], steps[1:], dimensions, unused_numbers)
     if not new_type:
         return None
     new_fields = [{**field, "type": new_type} if field["name"] == name else field for field in schema["fields"]]

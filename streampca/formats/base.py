@@ -116,22 +116,22 @@ class Layout(NamedTuple):
     def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
         """Return the layout of values that a reader with this `field` reads again.
 
-        If there is none, raises `ValueError`.
+        If no such values can be written, raises `ValueError`.
         """
-        names_by_path = []
+        names_of_paths = []
         for path in parse_paths(field):
             names = [part.name for part in path if isinstance(part, Part)]
             has_choices = len(names) < len(path)
             if has_choices:
                 raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
-            names_by_path.append(names)
-        if names_by_path and format == "csv":
+            names_of_paths.append(names)
+        if names_of_paths and format == "csv":
             raise ValueError("a line that is written has no other cells: leave field unset")
-        if not names_by_path:
+        if not names_of_paths:
             # The name "" stands for the value itself. A column of Arrow needs a name.
-            names_by_path = [["vector" if format == "arrow" else ""]]
-        around = names_by_path[0][:-1]
-        if any(names[:-1] != around for names in names_by_path):
+            names_of_paths = [["vector" if format == "arrow" else ""]]
+        around = names_of_paths[0][:-1]
+        if any(names[:-1] != around for names in names_of_paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
-        kind: Kind = "numbers" if len(names_by_path) == 1 else "number"
-        return cls(fields={names[-1]: kind for names in names_by_path}, around=tuple(around))
+        kind: Kind = "numbers" if len(names_of_paths) == 1 else "number"
+        return cls(fields={names[-1]: kind for names in names_of_paths}, around=tuple(around))

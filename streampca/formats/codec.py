@@ -108,7 +108,7 @@ class Codec:
         return framed
 
     def read_labels(self, records: Sequence[Record], counts: NDArray[np.int64]) -> list[str]:
-        """Return the label of each vector in records that hold `counts` (m,) vectors.
+        """Return the label of each vector in m records. `counts` (m,) are the numbers of vectors in each record.
 
         If a record has neither one label nor one for each vector, its vectors have none.
         """
@@ -166,7 +166,7 @@ class Codec:
         read = self._reader.read(value)
         if isinstance(read, GuessedNumbers):
             untyped = read
-        elif self._reader.dtype_to_check is not None:
+        elif self._reader.dtype_to_check is not None:  # only the setting `format` names the type
             untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)
         else:
             return []
@@ -182,7 +182,8 @@ class Codec:
         # The types of guessed samples may differ.
         samples_of_one_type = [sample for sample in samples if sample.dtype == samples[0].dtype]
         is_raw = self._reader.raw_size is not None
-        return plausible.explain_problem(np.stack(samples_of_one_type), raw=is_raw, dimensions=self.judge.dimensions)
+        vectors = np.stack(samples_of_one_type)
+        return plausible.explain_problem(vectors, is_raw_format=is_raw, dimensions=self.judge.dimensions)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(
@@ -228,21 +229,19 @@ class Codec:
                 if len(value) > max_value_bytes:
                     raise size_error(len(value), max_value_bytes)
                 read = read_value(value)
-            except VectorError as error:
-                rejects.append(_create_reject(index, error))
-                if error.reason == "unknown_schema":
-                    total_bytes += _UNKNOWN_SCHEMA_BYTES
-                continue
             except (StreampcaError, TimeoutError):  # the registry's fault
                 raise
             except Exception as error:  # no value may end the worker
-                rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
+                reject = _create_reject(index, error)
+                rejects.append(reject)
+                if reject.reason == "unknown_schema":
+                    total_bytes += _UNKNOWN_SCHEMA_BYTES
                 continue
-            if type(read) is bytes:  # the faster way, for most readers
-                numbers_of_value: VectorBytes = read
-                byte_count = len(read)
+            # `explain_wrong_type` checks whether a guessed type is right.
+            numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
+            if type(numbers_of_value) is bytes:  # the faster way, for most readers
+                byte_count = len(numbers_of_value)
             else:
-                numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
                 byte_count = memoryview(numbers_of_value).nbytes  # `len` of a memoryview counts items, not bytes
             total_bytes += byte_count
             vector_count = byte_count // vector_bytes
@@ -268,8 +267,10 @@ class Codec:
         return sizes == {raw_size}
 
 
-def _create_reject(index: int, error: VectorError) -> Reject:
-    """Return the reject of the value with this index in its batch."""
+def _create_reject(index: int, error: Exception) -> Reject:
+    """Return the reject of the value with this index in its batch, which cannot be read because of the error."""
+    if not isinstance(error, VectorError):
+        return Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})")
     # Lone surrogates can be neither logged nor written into a header.
     message = str(error).encode(errors="backslashreplace").decode()
     return Reject(index, error.reason, message)

@@ -66,7 +66,7 @@ class CsvReader(Reader):
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a line."""
-        self._require(self._cell_conditions, cells)
+        self._refuse_unmet(self._cell_conditions, cells)
         if self._column_numbers:
             last_column = max(self._column_numbers)
             if last_column >= len(cells):
@@ -79,11 +79,11 @@ class CsvReader(Reader):
             has_one_more = len(cells) == self.dimensions + 1
             # If a separator ends the line, there is no cell after it.
             chosen = cells[:-1] if has_one_more and not cells[-1].strip() else cells
-        self._require(self._inner_conditions, cells)
+        self._refuse_unmet(self._inner_conditions, cells)
         check_length(len(chosen), self.dimensions)
         return pack_cells(chosen, describe=_describe_cell)
 
-    def _require(self, conditions: NumberFields, cells: Sequence[str]) -> None:
+    def _refuse_unmet(self, conditions: NumberFields, cells: Sequence[str]) -> None:
         """Raise `VectorError` if the cells of a line do not meet `conditions.where`."""
         if not conditions.where:
             return
@@ -107,7 +107,8 @@ def _column_number(path: Path) -> int:
 def _split(line: str, unquoted: str) -> list[str]:
     """Return the cells of a line. `unquoted` is the line without its quoted cells."""
     separator = next((letter for letter in _SEPARATORS if letter in unquoted), None)  # None stands for blanks
-    if unquoted == line:
+    has_quoted_cells = unquoted != line
+    if not has_quoted_cells:
         return line.split(separator)
     # The default limit of 128 KiB is too small for a quoted vector.
     csv.field_size_limit(max(len(line), csv.field_size_limit()))
@@ -136,13 +137,13 @@ def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> byt
 
     If a cell holds no number, raises `VectorError`; `describe` makes its message.
     """
-    layout = f"{len(cells)}d"
+    struct_format = f"{len(cells)}d"
     try:
         # This is much faster than `parse_cell`.
-        return struct.pack(layout, *orjson.loads(f"[{','.join(cells)}]"))
+        return struct.pack(struct_format, *orjson.loads(f"[{','.join(cells)}]"))
     except (ValueError, struct.error):
         numbers = [parse_cell(cell) for cell in cells]
     if None in numbers:
         index = numbers.index(None)
         raise VectorError("undecodable", describe(index, cells[index][:_MAX_CELL_LENGTH]))
-    return struct.pack(layout, *numbers)
+    return struct.pack(struct_format, *numbers)

@@ -16,7 +16,7 @@ _MAX_TOTAL_TEXTS = 64_000  # of all keys of all arrays
 _MAX_TEXT_LENGTH = 256
 
 
-class _ArrayName(NamedTuple):
+class _ArrayId(NamedTuple):
     """Identifies an array in each value: values may hold several arrays, whose elements are not compared."""
 
     path: str  # to the array
@@ -41,8 +41,14 @@ class _SeenArray:
         has_room = len(self.places_by_key) < _MAX_KEYS and len(self.unusable_keys) < _MAX_UNUSABLE_KEYS
         return has_room and len(key) <= _MAX_TEXT_LENGTH
 
+    def add_unusable_keys(self, keys: Sequence[str]) -> None:
+        """Use no longer these keys, as far as there is room to remember them."""
+        for key in keys:
+            if self.can_recognise_by(key):
+                self.unusable_keys.add(key)
+
     def find_places(self, array: Sequence[Any]) -> dict[str, dict[str, int]]:
-        """Return the places of the elements, as in `places_by_key`. Keys that turn out to be unusable are noted."""
+        """Return the places of the elements, as in `places_by_key`. Adds new unusable keys to `unusable_keys`."""
         places_by_key: dict[str, dict[str, int]] = {}
         for place, element in enumerate(array):
             if not isinstance(element, dict):
@@ -70,9 +76,9 @@ class ElementPlaces:
     def __init__(self) -> None:
         self.warning = ""
         """For the user, if an element was seen at two places; else empty. It is about the first such element."""
-        self._arrays: dict[_ArrayName, _SeenArray] = {}
+        self._arrays: dict[_ArrayId, _SeenArray] = {}
         # For the warning: path to an array → what follows it in the paths of `field`, such as [".x", ".y"].
-        self._ends_by_path: dict[str, list[str]] = {}
+        self._path_ends_by_array: dict[str, list[str]] = {}
         self._total_text_count = 0
 
     def look_at(
@@ -88,34 +94,35 @@ class ElementPlaces:
         """
         if self.warning:
             return
-        name = _ArrayName(spell_path(paths[0][:depth]), tuple(outer_places))
-        if name.path not in self._ends_by_path:
-            self._ends_by_path[name.path] = [_spell_end(path, depth) for path in paths]
-        seen = self._find_or_add(name)
+        array_id = _ArrayId(spell_path(paths[0][:depth]), tuple(outer_places))
+        if array_id.path not in self._path_ends_by_array:
+            self._path_ends_by_array[array_id.path] = [_spell_end(path, depth) for path in paths]
+        seen = self._find_or_add(array_id)
         if seen is not None:
-            self._compare(name, seen.find_places(array))
+            self._compare_and_add(array_id, seen.find_places(array))
 
     def add(self, later: Self) -> None:
         """Take over what `later` has seen in further values.
 
         If an element is at another place here than in `later`, sets the warning.
         """
-        self._ends_by_path = later._ends_by_path | self._ends_by_path
-        for name, seen_later in later._arrays.items():
-            seen = self._find_or_add(name)
-            if seen is None:
+        # For an array that both have seen, the earlier ends stay.
+        self._path_ends_by_array = later._path_ends_by_array | self._path_ends_by_array
+        for array_id, seen_later in later._arrays.items():
+            seen = self._find_or_add(array_id)
+            if seen is None:  # there are too many arrays
                 continue
-            self._compare(name, seen_later.places_by_key)
-            # Only now, because `_compare` skips unusable keys.
-            for key in sorted(seen_later.unusable_keys):
-                if seen.can_recognise_by(key):
-                    seen.unusable_keys.add(key)
+            self._compare_and_add(array_id, seen_later.places_by_key)
+            # Not before: places of unusable keys would not be compared.
+            seen.add_unusable_keys(sorted(seen_later.unusable_keys))
         self.warning = self.warning or later.warning
 
     def encode(self) -> str:
         """Return all that was seen as JSON."""
-        arrays = [[*name, seen.places_by_key, sorted(seen.unusable_keys)] for name, seen in self._arrays.items()]
-        return json.dumps({"arrays": arrays, "ends": self._ends_by_path, "warning": self.warning})
+        arrays = []
+        for array_id, seen in self._arrays.items():
+            arrays.append([*array_id, seen.places_by_key, sorted(seen.unusable_keys)])
+        return json.dumps({"arrays": arrays, "ends": self._path_ends_by_array, "warning": self.warning})
 
     @classmethod
     def decode(cls, text: str) -> Self:
@@ -123,22 +130,22 @@ class ElementPlaces:
         places = cls()
         content = json.loads(text)
         for path, outer_places, places_by_key, unusable_keys in content["arrays"]:
-            name = _ArrayName(path, tuple(outer_places))
-            places._arrays[name] = _SeenArray(places_by_key, set(unusable_keys))
+            array_id = _ArrayId(path, tuple(outer_places))
+            places._arrays[array_id] = _SeenArray(places_by_key, set(unusable_keys))
             places._total_text_count += sum(map(len, places_by_key.values()))
-        places._ends_by_path = content["ends"]
+        places._path_ends_by_array = content["ends"]
         places.warning = content["warning"]
         return places
 
-    def _find_or_add(self, name: _ArrayName) -> _SeenArray | None:
+    def _find_or_add(self, array_id: _ArrayId) -> _SeenArray | None:
         """Return what was seen of an array; None if it is new, and there are too many arrays already."""
-        if name not in self._arrays and len(self._arrays) < _MAX_ARRAYS:
-            self._arrays[name] = _SeenArray()
-        return self._arrays.get(name)
+        if array_id not in self._arrays and len(self._arrays) < _MAX_ARRAYS:
+            self._arrays[array_id] = _SeenArray()
+        return self._arrays.get(array_id)
 
-    def _compare(self, name: _ArrayName, places_by_key: Mapping[str, Mapping[str, int]]) -> None:
-        """Compare the places of an array's elements with earlier ones. Warn of the first that has moved."""
-        seen = self._arrays[name]
+    def _compare_and_add(self, array_id: _ArrayId, places_by_key: Mapping[str, Mapping[str, int]]) -> None:
+        """Compare the places of an array's elements with earlier ones, and add new ones. Warn if any has moved."""
+        seen = self._arrays[array_id]
         for key, places in places_by_key.items():
             if not seen.can_recognise_by(key):
                 continue
@@ -153,11 +160,11 @@ class ElementPlaces:
                         earlier_places[text] = place
                         self._total_text_count += 1
                 elif earlier_places[text] != place and not self.warning:
-                    self.warning = self._warn_of(name.path, Choice(key, text))
+                    self.warning = self._warn_of(array_id.path, Choice(key, text))
 
     def _warn_of(self, path: str, moved: Choice) -> str:
         """Return the warning that elements of the array at this path move. `moved` chooses one of them."""
-        ends = self._ends_by_path[path]
+        ends = self._path_ends_by_array[path]
         # For example, sensors.value should be sensors[id=temp].value.
         whole_paths = ",".join((path + end).removeprefix(".") for end in ends)
         better_paths = ",".join(path + spell_path([moved]) + end for end in ends)

@@ -2,6 +2,7 @@
 
 import codecs
 import itertools
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -29,7 +30,7 @@ _TYPE_NAMES = {
 
 def missing_hint(number: float) -> str:
     """Say why an entry counts as missing, which was NaN or one of `missing_values`, and how to learn its vector."""
-    return NULL_HINT if number != number else f", one of missing_values{NULL_HINT}"
+    return NULL_HINT if math.isnan(number) else f", one of missing_values{NULL_HINT}"
 
 
 class VectorError(Exception):
@@ -44,12 +45,12 @@ class MissingFieldError(VectorError):
     """A path leads to a name, or to an element, which does not exist: with missing=impute it is a gap."""
 
 
-def missing_field_error(field: str, name: str, parent: Any, value_name: str) -> VectorError:
-    """Return the error for a path that leads to a name or an element that does not exist."""
-    text = f"no field {field!r} in the {value_name}"
+def missing_field_error(path: str, missing_name: str, parent: Any, value_name: str) -> VectorError:
+    """Return the error for a path that leads to a name or an element that does not exist in `parent`."""
+    text = f"no field {path!r} in the {value_name}"
     if isinstance(parent, dict):
-        return MissingFieldError("undecodable", f"{text}: there is {quote_names(parent)}, but not {name!r}")
-    return MissingFieldError("undecodable", f"{text}: {type_name(parent)} has no field {name!r}")
+        return MissingFieldError("undecodable", f"{text}: there is {quote_names(parent)}, but not {missing_name!r}")
+    return MissingFieldError("undecodable", f"{text}: {type_name(parent)} has no field {missing_name!r}")
 
 
 def quote_names(names: Collection[object]) -> str:
@@ -97,7 +98,7 @@ def type_name(value: Any) -> str:
 def hint_at_encoding(value: bytes) -> str:
     """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return ""."""
     for start, compression in _COMPRESSIONS.items():
-        if value.startswith(start) and not value.isascii():  # a text may begin with x^, too
+        if value.startswith(start) and not value.isascii():  # x^ begins zlib's bytes, but also a text may begin so
             return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
     if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_zero_in_each_pair(value[:8]):
         return "; it is text in UTF-16: write UTF-8"
@@ -111,7 +112,9 @@ def _has_zero_in_each_pair(value: bytes) -> bool:
     pairs = len(value) // 2
     zeros_at_first = value[: 2 * pairs : 2].count(0)
     zeros_at_second = value[1::2].count(0)
-    return pairs > 0 and {zeros_at_first, zeros_at_second} == {0, pairs}
+    only_first_is_zero = zeros_at_first == pairs and zeros_at_second == 0
+    only_second_is_zero = zeros_at_first == 0 and zeros_at_second == pairs
+    return pairs > 0 and (only_first_is_zero or only_second_is_zero)
 
 
 def _may_be_message_pack(value: bytes) -> bool:
@@ -121,5 +124,6 @@ def _may_be_message_pack(value: bytes) -> bool:
         return True
     length_size = _LENGTH_SIZE_BY_FIRST_BYTE.get(first_byte, 0)
     length_bytes = value[1 : 1 + length_size]
+    entry_count = int.from_bytes(length_bytes, "big")
     # Each entry takes at least a byte of the value.
-    return length_bytes != b"" and int.from_bytes(length_bytes, "big") <= len(value)
+    return length_bytes != b"" and entry_count <= len(value)

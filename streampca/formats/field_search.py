@@ -16,20 +16,20 @@ _MAX_CANDIDATES = 64
 _Names: TypeAlias = tuple[str, ...]  # in a path
 
 
-def suggest_field(value: Any, dimensions: int, pack: Callable[[Sequence[Path]], object]) -> str | None:
+def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequence[Path]], object]) -> str | None:
     """Return a `field` that reads d numbers from an object; None if none was found."""
-    for names_by_path in islice(_candidates(value, (), dimensions), _MAX_CANDIDATES):
-        field = ",".join(map(spell_path, names_by_path))
+    for paths in islice(_find_candidates(value, (), dimensions), _MAX_CANDIDATES):
+        field = ",".join(map(spell_path, paths))
         with suppress(ValueError, VectorError):  # some names cannot be written in a path
-            packed = pack(parse_paths(field))
+            packed = pack_numbers_at(parse_paths(field))
             is_one_vector = isinstance(packed, bytes) and len(packed) == 8 * dimensions
             if is_one_vector:
                 return field
     return None
 
 
-def _candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
-    """Yield lists of paths to what may be a vector in an object. `path` leads to the object."""
+def _find_candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
+    """Yield what may be a vector in the object at `path`: the paths of its numbers, or the one path of an array."""
     if not isinstance(value, dict) or len(value) > _MAX_NAMES or len(path) >= _MAX_DEPTH:
         return
     yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]  # not bool, which is an int
@@ -37,4 +37,4 @@ def _candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Nam
         if isinstance(entry, list) and len(entry) == dimensions:
             yield [(*path, name)]
     for name, inner in value.items():
-        yield from _candidates(inner, (*path, name), dimensions)
+        yield from _find_candidates(inner, (*path, name), dimensions)

@@ -8,7 +8,7 @@ are more, each innermost array is a vector. The numbers at several paths in an e
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,13 +37,13 @@ from streampca.formats.numbers import (
     widen_floats,
 )
 from streampca.formats.tensors import TensorRow, names_beside
-from streampca.formats.text import PLACEHOLDER_LENGTH, begins_as_array, decode_text
+from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH, begins_as_array, decode_text
 from streampca.formats.walk import Absent, Elements, Found, Item, SkipReason, Walk
 from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
 
 _MAX_BYTES = 64 * 2**20  # of the vectors in a value: with gaps, a short value may claim to hold many
 
-_Row: TypeAlias = list[Any] | SkipReason
+_EntriesOrReason: TypeAlias = list[Any] | SkipReason
 """The entries of a vector, with None for gaps; or why there is no vector: null in its place, or an unmet condition."""
 
 
@@ -72,31 +72,30 @@ class NumberFields:
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]  # the path () leads to the value itself
         self.names_beside = names_beside({steps[-1] for steps in self._steps_of_paths if steps})
         """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
-        self._walk = Walk(self._steps_of_paths, where)
-        self._conditions = Walk([()], where)
+        self._number_walk = Walk(self._steps_of_paths, where)
+        self._condition_walk = Walk([()], where)
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
-        self._has_path_per_entry = dimensions > 1 and len(paths) == dimensions
-        entry_names = [f"{name!r}" for name in name_paths(paths)] if self._has_path_per_entry else None
+        self._has_path_for_each_entry = dimensions > 1 and len(paths) == dimensions
+        entry_names = [f"{name!r}" for name in name_paths(paths)] if self._has_path_for_each_entry else None
         self._entry_names = entry_names  # None: messages name an entry by its index
         self._prepare_fast_way()
 
     def _prepare_fast_way(self) -> None:
-        """Decide whether `pack` can take the numbers straight from one object or array."""
-        if self._has_path_per_entry:
-            # Steps to the object that has all numbers.
-            self._fast_steps: Sequence[Step] = self._steps_of_paths[0][:-1]
+        """Decide whether `pack` can take the d numbers straight from a container: one object or array."""
+        if self._has_path_for_each_entry:
+            self._steps_to_container: Sequence[Step] = self._steps_of_paths[0][:-1]
             last_steps = [steps[-1] for steps in self._steps_of_paths]
-            self._get_numbers: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
-            are_in_one_container = all(steps[:-1] == self._fast_steps for steps in self._steps_of_paths)
+            self._get_entries: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
+            are_in_one_container = all(steps[:-1] == self._steps_to_container for steps in self._steps_of_paths)
         else:
-            # Steps to the array of d numbers.
-            self._fast_steps = self._steps_of_paths[0]
-            self._get_numbers = None
-            are_in_one_container = len(self._steps_of_paths) == 1
-        may_be_placeholder = self.dimensions == PLACEHOLDER_LENGTH
-        self._has_fast_way = are_in_one_container and not self.where and not may_be_placeholder
+            self._steps_to_container = self._steps_of_paths[0]
+            self._get_entries = None
+            are_in_one_container = len(self._steps_of_paths) == 1  # the array of d numbers
+        # A value may be Debezium's placeholder, which looks like a vector.
+        may_be_debezium_placeholder = self.dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
+        self._has_fast_way = are_in_one_container and not self.where and not may_be_debezium_placeholder
 
     @property
     def names(self) -> set[str]:
@@ -106,7 +105,7 @@ class NumberFields:
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value meets the conditions, or any of its elements does."""
-        return self._conditions.find(value) is not SkipReason.UNMET
+        return self._condition_walk.find(value) is not SkipReason.UNMET
 
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64. Raises `VectorError`.
@@ -116,15 +115,15 @@ class NumberFields:
         if self._has_fast_way:
             try:
                 parent: Any = None
-                end = value
-                for name in self._fast_steps:
-                    parent = end
-                    end = end[name]
-                if self._get_numbers is not None:
-                    return self._pack_numbers(*self._get_numbers(end))
+                container = value
+                for step in self._steps_to_container:
+                    parent = container
+                    container = container[step]
+                if self._get_entries is not None:
+                    return self._pack_numbers(*self._get_entries(container))
                 may_be_sparse_or_tensor = self.names_beside and any(name in parent for name in self.names_beside)
-                if type(end) is list and not may_be_sparse_or_tensor:
-                    return self._pack_numbers(*end)
+                if type(container) is list and not may_be_sparse_or_tensor:
+                    return self._pack_numbers(*container)
             except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # not the usual form
                 pass
         return self._pack_or_suggest_field(value)
@@ -156,7 +155,7 @@ class NumberFields:
 
         If several paths lead to arrays, raises `VectorError`: each may be a column or a vector.
         """
-        return self._count_found_dimensions(self._walk.find(value))
+        return self._count_found_dimensions(self._number_walk.find(value))
 
     def _count_found_dimensions(self, found: Found) -> int:
         """Do what `count_dimensions` does, for what the paths lead to in a value or an element."""
@@ -168,7 +167,7 @@ class NumberFields:
             elements = found[0].value
             # An element without a vector has 0.
             return max(map(self._count_found_dimensions, elements.find_in_each()), default=0)
-        items = self._collect(found, by_position=[])
+        items = self._collect(found).items
         arrays = [item for item in items if isinstance(item, list)]
         if has_several_paths and arrays:
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
@@ -181,22 +180,25 @@ class NumberFields:
 
     def _pack_any(self, value: Any) -> bytes | GuessedNumbers:
         """Do what `pack` does, for any value, but more slowly."""
-        found = self._walk.find(value)
-        rows = self._rows_of_entries(found) if self._has_path_per_entry else self._rows_of_arrays(found)
-        packed_rows = list[bytes]()
+        found = self._number_walk.find(value)
+        if self._has_path_for_each_entry:
+            vectors: Iterable[_EntriesOrReason] = self._vectors_of_entry_paths(found)
+        else:
+            vectors = self._vectors_of_arrays(found)
+        packed_vectors = list[bytes]()
         guessed_dtypes = set[str | None]()
         reasons = set[SkipReason]()
-        for row in rows:
-            check_size(8 * self.dimensions * len(packed_rows), _MAX_BYTES)
-            if isinstance(row, SkipReason):
-                reasons.add(row)
+        for entries in vectors:
+            check_size(8 * self.dimensions * len(packed_vectors), _MAX_BYTES)
+            if isinstance(entries, SkipReason):
+                reasons.add(entries)
                 continue
-            packed_rows.append(self._packer.pack(row, labels=self._entry_names))
+            packed_vectors.append(self._packer.pack(entries, labels=self._entry_names))
             # Only the type of bytes is guessed.
-            guessed_dtypes.add(row.dtype if isinstance(row, _NumbersOfBytes) else None)
-        if reasons and not packed_rows:
+            guessed_dtypes.add(entries.dtype if isinstance(entries, _NumbersOfBytes) else None)
+        if reasons and not packed_vectors:
             raise self._no_vectors_error(reasons)
-        numbers = b"".join(packed_rows)
+        numbers = b"".join(packed_vectors)
         guessed_dtype = common_dtype(guessed_dtypes)
         return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
@@ -209,7 +211,7 @@ class NumberFields:
 
     # These methods are for d paths, which lead to one of the d numbers each, or to a column of them each.
 
-    def _rows_of_entries(self, found: Found) -> Iterator[_Row]:
+    def _vectors_of_entry_paths(self, found: Found) -> Iterator[_EntriesOrReason]:
         """Yield one vector if each of d paths leads to a number, or n vectors if each leads to n numbers."""
         if isinstance(found, SkipReason):
             yield found
@@ -217,29 +219,32 @@ class NumberFields:
         all_share_an_array = len(found) == 1 and isinstance(found[0].value, Elements)
         if all_share_an_array:
             for found_in_element in found[0].value.find_in_each():
-                yield from self._rows_of_entries(found_in_element)
+                yield from self._vectors_of_entry_paths(found_in_element)
         else:
             value_by_path = self._value_by_path(found)
-            yield from self._rows_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
+            yield from self._vectors_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
 
     def _value_by_path(self, found: Found) -> dict[int, Any]:
-        """Return what each path leads to, by the index of the path: a number, or an array as a list."""
+        """Return what each path leads to, by the index of the path: a number, or a list with a number of each element.
+
+        If the conditions of `where` are not met, returns no values.
+        """
+        if isinstance(found, SkipReason):
+            return {}
         value_by_path: dict[int, Any] = {}
-        items = [] if isinstance(found, SkipReason) else found
-        for item in items:
+        for item in found:
             if not isinstance(item.value, Elements):
                 [path_index] = item.path_indices
-                value_by_path[path_index] = self._read_end(item.value, may_be_encoded=False)
+                value_by_path[path_index] = self._read_value_at_end(item.value, may_be_encoded=False)
                 continue
             elements = item.value
             check_size(8 * len(item.path_indices) * len(elements.array), _MAX_BYTES)
-            dict_by_element = [self._value_by_path(in_element) for in_element in elements.find_in_each()]
+            values_of_elements = [self._value_by_path(in_element) for in_element in elements.find_in_each()]
             for path_index in item.path_indices:
-                # An element that fails `where` has no values.
-                value_by_path[path_index] = [values.get(path_index, SkipReason.UNMET) for values in dict_by_element]
+                value_by_path[path_index] = [values.get(path_index, SkipReason.UNMET) for values in values_of_elements]
         return value_by_path
 
-    def _rows_of_columns(self, values: Sequence[Any]) -> Iterator[_Row]:
+    def _vectors_of_columns(self, values: Sequence[Any]) -> Iterator[_EntriesOrReason]:
         """If d values are numbers, yield them as one vector. If they are arrays, yield a vector for each index."""
         arrays = [value for value in values if isinstance(value, list)]
         if not arrays:
@@ -253,33 +258,34 @@ class NumberFields:
         for index in range(lengths[0]):
             # Any other value is missing in each of the vectors.
             values_at_index = [value[index] if isinstance(value, list) else value for value in values]
-            yield from self._rows_of_columns(values_at_index)
+            yield from self._vectors_of_columns(values_at_index)
 
-    def _entries_or_reason(self, values: Sequence[Any]) -> _Row:
+    def _entries_or_reason(self, values: Sequence[Any]) -> _EntriesOrReason:
         """Return the entries of a vector, with None for missing ones; or the reason why there is no vector.
 
         If an entry must not be missing, raises `VectorError`.
         """
         missing = [value for value in values if isinstance(value, SkipReason | Absent)]
-        is_any_there = len(missing) < len(values)
-        if not is_any_there:
+        exists_any = len(missing) < len(values)
+        if not exists_any:
             if SkipReason.UNMET in missing:
                 return SkipReason.UNMET
             if all(value is SkipReason.NULL for value in missing):
                 return SkipReason.NULL
-        self._check_missing(missing, is_any_there=is_any_there)
+        # Here, some entries exist, or some names do not.
+        self._refuse_missing(missing, exists_any=exists_any)
         return [None if isinstance(value, SkipReason | Absent) else value for value in values]
 
-    def _check_missing(self, missing: Sequence[SkipReason | Absent], *, is_any_there: bool) -> None:
+    def _refuse_missing(self, missing: Sequence[SkipReason | Absent], *, exists_any: bool) -> None:
         """Raise `VectorError` if an entry must not be missing. Null is left to the `NumberPacker`."""
         # If none of the names exist, the paths are wrong.
-        are_paths_wrong = all(isinstance(reason, Absent) for reason in missing) and not is_any_there
+        are_paths_wrong = all(isinstance(reason, Absent) for reason in missing) and not exists_any
         for reason in missing:
             if not isinstance(reason, Absent):
                 continue
             is_gap = self.impute and reason.may_be_missing and not are_paths_wrong
             if not is_gap:
-                hint = NULL_HINT if reason.may_be_missing and is_any_there else ""
+                hint = NULL_HINT if reason.may_be_missing and exists_any else ""
                 raise self._missing_error(reason, hint)
         if SkipReason.UNMET in missing and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
@@ -292,8 +298,11 @@ class NumberFields:
 
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
-    def _rows_of_arrays(self, found: Found) -> Sequence[_Row]:
-        """Return the vectors of a value, or the reasons why there are none."""
+    def _vectors_of_arrays(self, found: Found) -> Sequence[_EntriesOrReason]:
+        """Return the vectors of a value, or the reasons why there are none.
+
+        Also compares the places of elements with their places in earlier values.
+        """
         if isinstance(found, SkipReason):
             return [found]
         values = [item.value for item in found]
@@ -302,14 +311,13 @@ class NumberFields:
         is_null_vector = None in values and not is_single_number
         if SkipReason.NULL in values or is_null_vector:
             return [SkipReason.NULL]
-        by_position = list[_ReadByPosition]()
-        collected = self._collect(found, by_position)
-        for read in by_position:
-            self._watch_places(read)
-        items = [item for item in collected if not isinstance(item, SkipReason)]
-        has_only_reasons = bool(collected) and not items
+        collected = self._collect(found)
+        for array in collected.positional_arrays:
+            self._compare_places(array)
+        items = [item for item in collected.items if not isinstance(item, SkipReason)]
+        has_only_reasons = len(collected.items) > 0 and not items
         if has_only_reasons:
-            return collected
+            return collected.items
         for item in items:
             if isinstance(item, Absent):
                 raise self._missing_error(item)
@@ -342,98 +350,101 @@ class NumberFields:
         text = f"{len(arrays)} arrays of {sizes} numbers{numbers_beside}, not of {self.dimensions}"
         return VectorError("wrong_length", text)
 
-    def _collect(self, found: Sequence[Item], by_position: list["_ReadByPosition"]) -> list[Any]:
-        """Return all numbers and innermost arrays that the paths lead to.
-
-        Adds the arrays that are read by position to `by_position`.
-        """
-        collected = list[Any]()
+    def _collect(self, found: Sequence[Item]) -> "_Collected":
+        """Return all numbers and innermost arrays that the paths lead to."""
+        items = list[Any]()
+        positional_arrays = list[_PositionalArray]()
         for item in found:
             if isinstance(item.value, Elements):
-                collected += self._collect_in_elements(item.value, by_position)
+                in_elements = self._collect_in_elements(item.value)
+                items += in_elements.items
+                positional_arrays += in_elements.positional_arrays
                 continue
             # With one path, bytes hold all numbers of a vector.
-            end = self._read_end(item.value, may_be_encoded=len(found) == 1)
-            collected += _innermost_arrays(end) if isinstance(end, list) else [end]
-        return collected
+            value = self._read_value_at_end(item.value, may_be_encoded=len(found) == 1)
+            items += _innermost_arrays(value) if isinstance(value, list) else [value]
+        return _Collected(items, positional_arrays)
 
-    def _collect_in_elements(self, elements: Elements, by_position: list["_ReadByPosition"]) -> list[Any]:
+    def _collect_in_elements(self, elements: Elements) -> "_Collected":
         """Return all numbers and innermost arrays that the paths lead to in the elements of an array."""
-        collected = list[Any]()
-        inner_by_place: dict[int, list[_ReadByPosition]] = {}
+        items = list[Any]()
+        inner_arrays_by_place: dict[int, list[_PositionalArray]] = {}
         for place, found in enumerate(elements.find_in_each()):
             if isinstance(found, SkipReason):
-                collected.append(found)
+                items.append(found)
                 continue
-            inner_by_place[place] = []
-            items = self._collect(found, inner_by_place[place])
-            entries = _flatten(items)
+            in_element = self._collect(found)
+            inner_arrays_by_place[place] = in_element.positional_arrays
+            entries = _flatten(in_element.items)
             has_several_paths = len(found) > 1
-            if has_several_paths and entries:
-                items = [self._entries_or_reason(entries)]
-            collected += items
-        arrays = [item for item in collected if isinstance(item, list)]
+            items += [self._entries_or_reason(entries)] if has_several_paths and entries else in_element.items
+        arrays = [item for item in items if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
         are_one_vector = not arrays or are_parts_of_vector
-        if are_one_vector:
-            by_position.append(_ReadByPosition(elements))
-        for place, inner in inner_by_place.items():
+        positional_arrays = [_PositionalArray(elements)] if are_one_vector else []
+        for place, inner_arrays in inner_arrays_by_place.items():
             if are_one_vector:
                 # Arrays in different elements hold different entries: they must not be compared.
-                by_position += [read.inside(place) for read in inner]
-            else:
-                by_position += inner
-        return self._join_single_entries(collected)
+                inner_arrays = [array.inside(place) for array in inner_arrays]
+            positional_arrays += inner_arrays
+        return _Collected(self._join_single_entries(items), positional_arrays)
 
-    def _join_single_entries(self, collected: list[Any]) -> list[Any]:
+    def _join_single_entries(self, items: list[Any]) -> list[Any]:
         """Join the single numbers of an array's elements to one array, unless there are also arrays.
 
         [1, None, 3] becomes [[1, None, 3]]. [[1, 2], None] becomes [[1, 2], NULL].
         """
-        single_items = [item for item in collected if not isinstance(item, list)]
-        has_arrays = len(single_items) < len(collected)
-        are_in_place_of_vectors = all(isinstance(item, SkipReason | None) for item in single_items)
-        if are_in_place_of_vectors:
-            return [SkipReason.NULL if item is None else item for item in collected]
+        single_items = [item for item in items if not isinstance(item, list)]
+        has_arrays = len(single_items) < len(items)
+        has_no_numbers = all(isinstance(item, SkipReason | None) for item in single_items)
+        if has_no_numbers:  # each null is in place of a vector
+            return [SkipReason.NULL if item is None else item for item in items]
         if has_arrays:
-            return collected
+            return items
         values = [item for item in single_items if item is not SkipReason.NULL]
         return [self._entries_or_reason(values)]
 
-    def _watch_places(self, read: "_ReadByPosition") -> None:
+    def _compare_places(self, array: "_PositionalArray") -> None:
         """If an element of an array has moved since an earlier value, set the warning of `places`."""
-        elements = read.elements
-        paths = [self._steps_of_paths[index] for index in elements.branch.path_indices]
+        elements = array.elements
+        paths = [self._steps_of_paths[index] for index in elements.paths.indices]
         depth = elements.find_depth(self._steps_of_paths)
-        self.places.look_at(elements.array, paths, depth=depth, outer_places=read.outer_places)
+        self.places.look_at(elements.array, paths, depth=depth, outer_places=array.outer_places)
 
-    def _read_end(self, end: Any, *, may_be_encoded: bool) -> Any:
+    def _read_value_at_end(self, value: Any, *, may_be_encoded: bool) -> Any:
         """Return the array, the number or the null at the end of a path.
 
         With `may_be_encoded`, bytes and base64 are decoded to the numbers of a vector.
         """
-        is_number_object = plain_number(end) is not end  # of MongoDB
-        if isinstance(end, dict) and not is_number_object:
-            raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(end)}")
-        if not isinstance(end, str | bytes) or is_number_word(end):
-            return end
-        should_be_decoded = may_be_encoded or begins_as_array(end)
+        is_number_object = plain_number(value) is not value  # of MongoDB
+        if isinstance(value, dict) and not is_number_object:
+            raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")
+        if not isinstance(value, str | bytes) or is_number_word(value):
+            return value
+        should_be_decoded = may_be_encoded or begins_as_array(value)
         if not should_be_decoded:
-            return end
-        decoded = end if isinstance(end, bytes) else decode_text(end)
+            return value
+        decoded = value if isinstance(value, bytes) else decode_text(value)
         if not isinstance(decoded, bytes):
             return decoded
         return _NumbersOfBytes(decoded, self.dimensions or _guess_dimensions(decoded))
 
 
-class _ReadByPosition(NamedTuple):
+class _Collected(NamedTuple):
+    """The numbers and innermost arrays that paths lead to, and the arrays that are read by position on the way."""
+
+    items: list[Any]
+    positional_arrays: list["_PositionalArray"]
+
+
+class _PositionalArray(NamedTuple):
     """An array whose elements are read by position: their places say which entries of a vector they hold."""
 
     elements: Elements
     outer_places: tuple[int, ...] = ()
     """If the array is inside of elements that are read by position as well: their places, from the outermost."""
 
-    def inside(self, place: int) -> "_ReadByPosition":
+    def inside(self, place: int) -> "_PositionalArray":
         """Return the array as one that is inside of the element at this place of another array."""
         return self._replace(outer_places=(place, *self.outer_places))
 

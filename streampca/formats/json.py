@@ -72,9 +72,9 @@ class JsonWriter(Writer):
 
 
 def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """Return the content of a field in each value.
+    """Return the content of a field in each value. Without `bounds`, each row is a value.
 
-    A field of bytes is the same in all rows of a value, so it is written once.
+    `bounds` are the start and the end of each value's rows. Bytes are the same in all of them, so written once.
     """
     rows: list[Any] = field.tolist()
     are_objects = field.dtype.kind == "O" and field.ndim == 1

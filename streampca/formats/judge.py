@@ -78,8 +78,9 @@ class Judge:
     ) -> Decoded:
         """Reject the values that hold a bad vector, and return the vectors of all other values.
 
-        `indices` and `counts` are as in `Decoded`. New rejects are added to `rejects`.
+        Of m values, `indices` (m,) are the places in a batch, and `counts` (m,) the numbers of vectors.
         """
+        all_rejects = list(rejects)
         given_vectors = vectors
         vectors = self.missing_values.to_nan(given_vectors)
         if not self._are_surely_good(vectors):
@@ -91,7 +92,7 @@ class Judge:
             bad_value_indices, first_bad_rows = _find_bad_values(is_bad, value_index_of_vector)
             for value_index, row in zip(bad_value_indices, first_bad_rows, strict=True):
                 reason, message = self._why_bad(vectors[row], given=given_vectors[row])
-                rejects.append(Reject(int(indices[value_index]), reason, message))
+                all_rejects.append(Reject(int(indices[value_index]), reason, message))
             vectors = vectors[~np.isin(value_index_of_vector, bad_value_indices)]
             counts = counts.copy()
             counts[bad_value_indices] = 0
@@ -99,9 +100,9 @@ class Judge:
         return Decoded(
             vectors=vectors.astype(self.dtype, copy=False),
             indices=indices[holds_vectors],
-            rejects=sorted(reject for reject in rejects if reject.reason not in SKIP_REASONS),
+            rejects=sorted(reject for reject in all_rejects if reject.reason not in SKIP_REASONS),
             counts=counts[holds_vectors],
-            skipped=[reject for reject in rejects if reject.reason in SKIP_REASONS],
+            skipped=[reject for reject in all_rejects if reject.reason in SKIP_REASONS],
         )
 
     def first_bad(self, vectors: Array) -> BadVector | None:
@@ -139,9 +140,9 @@ class Judge:
 
         `given` is the vector before missing values became NaN.
         """
-        place = first_not_finite(vector[None], impute=self.imputes)
-        if place is not None:
-            _, entry = place
+        row_and_entry = first_not_finite(vector[None], impute=self.imputes)
+        if row_and_entry is not None:
+            _, entry = row_and_entry
             hint = missing_hint(given[entry]) if np.isnan(vector[entry]) else ""
             return "not_finite", f"entry {entry} is {given[entry]}{hint}"
         observed = self.dimensions - int(np.isnan(vector).sum())
@@ -158,10 +159,13 @@ class Judge:
 def _find_bad_values(
     is_bad: NDArray[np.bool_], value_index_of_vector: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the indices of the values that hold bad vectors, and the row of the first bad vector in each."""
+    """Return the indices of the values that hold bad vectors, and the row of the first bad vector in each.
+
+    `value_index_of_vector` (n,) is the index of the value that holds each of n vectors.
+    """
     bad_rows = np.flatnonzero(is_bad)
-    value_indices, first_occurrences = np.unique(value_index_of_vector[bad_rows], return_index=True)
-    return value_indices, bad_rows[first_occurrences]
+    bad_value_indices, first_occurrences = np.unique(value_index_of_vector[bad_rows], return_index=True)
+    return bad_value_indices, bad_rows[first_occurrences]
 
 
 def first_not_finite(V: Array, *, impute: bool) -> tuple[int, int] | None:

@@ -36,25 +36,25 @@ def row_bounds(counts: NDArray[np.int64] | None, n: int) -> list[tuple[int, int]
     return list(itertools.pairwise([0, *ends]))
 
 
-def join_parts(parts: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
-    """Join the parts of each of n rows.
+def join_columns(columns: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
+    """Join the columns in each of n rows to the bytes of the row.
 
-    A part is the same bytes in all rows, float64 numbers (n,) or (n, width), or a list of bytes.
+    A column is bytes that are the same in all rows, float64 numbers (n,) or (n, width), or a list of bytes.
     """
-    columns = list[Iterable[bytes]]()
-    for part in parts:
-        if isinstance(part, bytes):
-            columns.append(itertools.repeat(part))
-        elif isinstance(part, list):
-            columns.append(part)
+    encoded_columns = list[Iterable[bytes]]()
+    for column in columns:
+        if isinstance(column, bytes):
+            encoded_columns.append(itertools.repeat(column))
+        elif isinstance(column, list):
+            encoded_columns.append(column)
         else:
-            rows = part.reshape(len(part), -1)
-            columns.append(encode_rows(rows.astype("<f8", copy=False)))
-    return [b"".join(row) for row in zip(*columns, strict=False)]  # not strict: `repeat` does not end
+            rows = column.reshape(len(column), -1)
+            encoded_columns.append(encode_rows(rows.astype("<f8", copy=False)))
+    return [b"".join(row) for row in zip(*encoded_columns, strict=False)]  # not strict: `repeat` does not end
 
 
 def encode_items(values: NDArray[Any], encode: Callable[[bytes], bytes]) -> list[bytes]:
-    """Return the bytes of each row of texts (n, width), or of bytes (n,). `encode` adds the length to each item."""
+    """Return the bytes of each row of texts (n, width), or of bytes (n,). `encode` adds its length to an item."""
     rows = values.reshape(len(values), -1).tolist()
     return [b"".join([encode(as_bytes(item)) for item in row]) for row in rows]
 

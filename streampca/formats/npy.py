@@ -69,9 +69,9 @@ class RawWriter(Writer):
         dtype = raw_type(self.format)
         numbers = rows.astype(dtype)
         if dtype.kind != "f":
-            changed = rows[numbers != rows]
-            if changed.size:
-                raise InputError(f"{changed[0]:g} is no {dtype.name}")
+            not_held_exactly = rows[numbers != rows]
+            if not_held_exactly.size > 0:
+                raise InputError(f"{not_held_exactly[0]:g} is no {dtype.name}")
         return encode_rows(numbers, counts)
 
 

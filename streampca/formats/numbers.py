@@ -45,17 +45,19 @@ class NumberPacker:
         self.pack_numbers = struct.Struct(f"{dimensions}d").pack
         """Packs d numbers or booleans. Raises `struct.error` and `OverflowError` for anything else."""
 
-    def pack(self, row: list[Any], *, entry: str = "entry {}", labels: Sequence[str] | None = None) -> bytes:
+    def pack(
+        self, entries: list[Any], *, label_template: str = "entry {}", labels: Sequence[str] | None = None
+    ) -> bytes:
         """Return the d entries as float64. Raises `VectorError`.
 
-        Messages name an entry by its label or, without labels, by its index in `entry`.
+        Messages name an entry by its label. Without labels, its index in place of {} in `label_template` is the label.
         """
-        check_length(len(row), self._dimensions)
+        check_length(len(entries), self._dimensions)
         with suppress(struct.error, OverflowError):  # an entry is not a plain number
-            return self.pack_numbers(*row)
+            return self.pack_numbers(*entries)
         if not labels:
-            labels = [entry.format(index) for index in range(len(row))]
-        return self.pack_numbers(*map(self._convert, row, labels))
+            labels = [label_template.format(index) for index in range(len(entries))]
+        return self.pack_numbers(*map(self._convert, entries, labels))
 
     def _convert(self, value: Any, label: str) -> float:
         """Return an entry as a float: a number, a boolean (1 or 0), or a word such as NaN."""
@@ -106,7 +108,7 @@ class RowVectors(NamedTuple):
 
 
 def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
-    """Return the vectors of rows, and the error of each row that holds no vector."""
+    """Return the vectors of rows, and the error of each row that holds no vector. `pack` returns a row's numbers."""
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
@@ -129,11 +131,14 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
 
 
 def common_dtype(guessed_dtypes: Set[str | None]) -> str | None:
-    """Return the type that was guessed for all numbers; None if the types differ, or if any was known.
+    """Return the type if the same was guessed for all numbers; else return None.
 
-    In `guessed_dtypes`, None stands for a known type.
+    In `guessed_dtypes`, None stands for numbers whose type was known, not guessed.
     """
-    return next(iter(guessed_dtypes)) if len(guessed_dtypes) == 1 else None
+    if len(guessed_dtypes) != 1:
+        return None
+    [dtype] = guessed_dtypes
+    return dtype
 
 
 def widen_floats(data: bytes, dimensions: int) -> VectorBytes:

@@ -34,7 +34,7 @@ def sample_entries(vector: Array) -> Array:
     return runs[::step].ravel()
 
 
-def explain_problem(rows: Array, *, raw: bool, dimensions: int) -> str:
+def explain_problem(rows: Array, *, is_raw_format: bool, dimensions: int) -> str:
     """Say what is odd about vectors (n, d), and how to mend it; "" if nothing is odd.
 
     The rows may be samples of vectors with `dimensions` entries.
@@ -43,7 +43,7 @@ def explain_problem(rows: Array, *, raw: bool, dimensions: int) -> str:
     if not problem:
         return ""
     message = f"read as {rows.dtype.name}, {problem}"
-    if raw:
+    if is_raw_format:
         formats = ", ".join(find_plausible_formats(rows, dimensions))
         return (
             f"{message}; the same bytes are plausible as {formats}: correct format, or skip this test with "

@@ -21,11 +21,11 @@ from google.protobuf.message import DecodeError, Message
 
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import NULL_HINT, MissingFieldError, VectorError, missing_field_error
-from streampca.formats.layout import encode_items, join_parts, varint
+from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.formats.tensors import names_beside
-from streampca.formats.text import PLACEHOLDER_LENGTH
+from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH
 from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
@@ -94,8 +94,8 @@ class _MessageReader:
         self._names = reader.numbers.names
         self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
         # A label that cannot be read must not spoil the vector beside it.
-        label_descriptor = _find_message_type(_with_unread_as_bytes(files, self._label_names), indexes)
-        self._label_type = message_factory.GetMessageClass(label_descriptor)
+        label_files = _with_unread_as_bytes(files, self._label_names)
+        self._label_type = message_factory.GetMessageClass(_find_message_type(label_files, indexes))
         vector_files = _with_unread_as_bytes(files, self._names)
         descriptor = _find_message_type(vector_files, indexes)
         self._original_type = message_factory.GetMessageClass(descriptor)
@@ -105,15 +105,15 @@ class _MessageReader:
             self._path = [part.name for part in reader.paths[0] if isinstance(part, Part)]
             self._field_number = only_field.number
             self._number_size = _PACKED_SIZES[only_field.type]
-            packed_descriptor = _find_message_type(_with_repeated_bytes(vector_files, only_field), indexes)
-            self._packed_type = message_factory.GetMessageClass(packed_descriptor)
+            packed_files = _with_repeated_bytes(vector_files, only_field)
+            self._packed_type = message_factory.GetMessageClass(_find_message_type(packed_files, indexes))
 
     def _may_be_packed(self, field: FieldDescriptor) -> bool:
         """Return whether all numbers of a vector may be packed in a field."""
         is_repeated_float = field.is_repeated and field.type in _PACKED_SIZES
         may_be_sparse_or_tensor = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
-        may_be_placeholder = self._dimensions == PLACEHOLDER_LENGTH
-        return is_repeated_float and not may_be_sparse_or_tensor and not may_be_placeholder
+        may_be_debezium_placeholder = self._dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
+        return is_repeated_float and not may_be_sparse_or_tensor and not may_be_debezium_placeholder
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a message. Packed numbers are read at once."""
@@ -137,10 +137,10 @@ class _MessageReader:
         parent = message
         for name_around in names_around:
             parent = getattr(parent, name_around)
-        runs = getattr(parent, name)
-        data = b"".join(runs)
+        packed_runs = getattr(parent, name)
+        data = b"".join(packed_runs)
         has_d_numbers = len(data) == self._number_size * self._dimensions
-        has_whole_numbers = all(len(run) % self._number_size == 0 for run in runs)
+        has_whole_numbers = all(len(run) % self._number_size == 0 for run in packed_runs)
         if not has_d_numbers or not has_whole_numbers:
             return None
         # Protobuf keeps numbers that are not packed as unknown fields.
@@ -160,29 +160,29 @@ class ProtobufWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: frame, indexes of the message's type, and fields. `counts` are not used."""
-        parts_of_fields = list[Any]()
-        floats_size = 0
+        columns = list[Any]()
+        floats_size = 0  # bytes of a row's fields of floats
         for number, values in enumerate(fields.values(), 1):
             length_tag = _encode_tag(number, _WIRE_LENGTH)
             with_tag_and_size = partial(_encode_item, length_tag)
             match values.dtype.kind:
                 case "O":  # texts or bytes
-                    parts_of_fields.append(encode_items(values, with_tag_and_size))
+                    columns.append(encode_items(values, with_tag_and_size))
                 case "f":
                     is_vector = values.ndim == 2
                     row_size = 8 * (values.shape[1] if is_vector else 1)
                     head = length_tag + varint(row_size) if is_vector else _encode_tag(number, _WIRE_FIXED64)
-                    parts_of_fields += [head, values]
+                    columns += [head, values]
                     floats_size += len(head) + row_size
                 case _:  # whole numbers, which are packed
-                    parts_of_fields.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
+                    columns.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
         first_type = b"\0"  # the indexes of the schema's first type
-        return join_parts([self.frame + first_type + self._heads_around(floats_size), *parts_of_fields])
+        return join_columns([self.frame + first_type + self._heads_around(floats_size), *columns])
 
     def _heads_around(self, size: int) -> bytes:
-        """Return the tags and sizes of the messages `around` fields of this size."""
+        """Return the tags and sizes of the messages `around` fields of this size, from the outermost."""
         heads = b""
-        for _ in self.around:
+        for _ in self.around:  # from the innermost
             head = _encode_tag(1, _WIRE_LENGTH) + varint(size)
             heads = head + heads
             size += len(head)
@@ -199,9 +199,9 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a message with these fields, inside of a message for each name of `around`.
+    """Return the schema of a message with these fields. Each name of `layout.around` puts a message around it.
 
-    For example: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
+    With ["after"]: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
@@ -280,7 +280,7 @@ def _check_paths_and_find_only_field(reader: Reader, root: Descriptor) -> FieldD
             errors.append(error)
     some_may_be_missing = reader.impute and len(fields) > 0
     if errors and not some_may_be_missing:
-        hint = NULL_HINT if fields else ""  # else the paths are wrong
+        hint = NULL_HINT if fields else ""  # if no field exists, the paths are wrong
         raise VectorError("undecodable", f"{errors[0]}{hint}")
     reads_only_one_field = len(reader.paths) == 1 and not reader.where
     return fields[0] if reads_only_one_field else None
@@ -291,30 +291,44 @@ def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
 
     If no field there can hold numbers, raises `VectorError`.
     """
-    dotted_path = spell_path(get_steps(path))
-    message = root
-    field = None
-    leads_through_repeated = False
-    for part in path:
-        previous_field = field
-        if previous_field is not None:
-            if _may_hold_any_names(previous_field):
-                return None
-            leads_through_repeated = leads_through_repeated or previous_field.is_repeated
-        if isinstance(part, Choice):  # items have the field's type
-            continue
-        siblings = message.fields_by_name if message else {}
-        if part.name not in siblings:
-            raise missing_field_error(dotted_path, part.name, dict(siblings), f"Protobuf message {root.full_name}")
-        field = siblings[part.name]
-        message = field.message_type
+    fields = _fields_along(path, root)
+    if not fields:  # the path only chooses items
+        return None
+    field = fields[-1]
+    message = field.message_type
     is_wrapper = message is not None and message.file.name == _WRAPPERS
-    if field is None or is_wrapper or _may_hold_any_names(field):
+    if is_wrapper or _may_hold_any_names(field):  # numbers may be inside of it
         return None
     if field.cpp_type not in _NUMBERS and field.type != FieldDescriptor.TYPE_BYTES:
         held = f", but {message.full_name}" if message else ""
+        dotted_path = spell_path(get_steps(path))
         raise VectorError("undecodable", f"the field {dotted_path!r} holds neither numbers nor bytes{held}")
-    return None if leads_through_repeated else field
+    ends_at_item = isinstance(path[-1], Choice)
+    fields_around = fields if ends_at_item else fields[:-1]
+    has_several_values = any(field_around.is_repeated for field_around in fields_around)
+    return None if has_several_values else field
+
+
+def _fields_along(path: Path, root: Descriptor) -> list[FieldDescriptor]:
+    """Return the fields through which a path leads, up to the first that may hold names that are not in the schema.
+
+    If a field does not exist, raises `VectorError`.
+    """
+    fields: list[FieldDescriptor] = []
+    message = root
+    for part in path:
+        if isinstance(part, Choice):  # it chooses an item of the field before it
+            continue
+        siblings = message.fields_by_name if message else {}
+        if part.name not in siblings:
+            dotted_path = spell_path(get_steps(path))
+            raise missing_field_error(dotted_path, part.name, dict(siblings), f"Protobuf message {root.full_name}")
+        field = siblings[part.name]
+        fields.append(field)
+        if _may_hold_any_names(field):
+            break
+        message = field.message_type
+    return fields
 
 
 def _may_hold_any_names(field: FieldDescriptor) -> bool:

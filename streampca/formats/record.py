@@ -138,16 +138,13 @@ class Batch:
         """Bytes of all vectors and values."""
         return self.decoded.vectors.nbytes + count_value_bytes(self.records)
 
-    def reject(self, reason: str, messages: Mapping[int, str]) -> Self:
-        """Reject some of the records that hold vectors, and return the batch that remains.
-
-        `messages` has an error for the offset of each such record.
-        """
+    def reject(self, reason: str, message_by_offset: Mapping[int, str]) -> Self:
+        """Return the batch with some of the records that hold vectors rejected: those whose offset has a message."""
         decoded = self.decoded
         offsets = offsets_of(self.records)
         new_rejects = []
         for index in decoded.indices.tolist():
-            message = messages.get(int(offsets[index]))
+            message = message_by_offset.get(int(offsets[index]))
             if message is not None:
                 new_rejects.append(Reject(index, reason, message))
         is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
@@ -163,22 +160,22 @@ class Batch:
         return replace(self, decoded=remaining, timestamps=self.timestamps[is_kept])
 
     def before(self, index: int) -> Self:
-        """Return the part of this batch before the record with this index."""
+        """Return the part of this batch before the record with this index in `records`."""
         decoded = self.decoded
         # `timestamps`, `indices` and `counts` have one item for each record that holds vectors.
-        vector_record_count = int(np.searchsorted(decoded.indices, index))
-        vector_count = decoded.counts[:vector_record_count].sum()
-        part = Decoded(
+        records_with_vectors = int(np.searchsorted(decoded.indices, index))
+        vector_count = decoded.counts[:records_with_vectors].sum()
+        decoded_before = Decoded(
             vectors=decoded.vectors[:vector_count],
-            indices=decoded.indices[:vector_record_count],
+            indices=decoded.indices[:records_with_vectors],
             rejects=[reject for reject in decoded.rejects if reject.index < index],
-            counts=decoded.counts[:vector_record_count],
+            counts=decoded.counts[:records_with_vectors],
             skipped=[skipped for skipped in decoded.skipped if skipped.index < index],
         )
         return replace(
             self,
-            decoded=part,
-            timestamps=self.timestamps[:vector_record_count],
+            decoded=decoded_before,
+            timestamps=self.timestamps[:records_with_vectors],
             records=self.records[:index],
             next=self.records[index].offset,
         )

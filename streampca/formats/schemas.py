@@ -82,8 +82,8 @@ class SchemaCache(Generic[T]):
         self._kind = kind
         self._make = make
         self._cache: dict[bytes, T | VectorError] = {}  # by frame
-        self._asking = Lock()  # held by the thread that asks the registry
-        self._is_away = False  # did not answer the last request
+        self._request_lock = Lock()  # held by the thread that asks the registry
+        self._is_unreachable = False  # did not answer the last request
 
     def get(self, value: bytes) -> T:
         """Return what was made of a value's schema. Ask the registry if the schema is new."""
@@ -98,10 +98,10 @@ class SchemaCache(Generic[T]):
 
     def _ask_registry(self, frame: bytes) -> T | VectorError:
         """Cache what is made of the schema that a frame names, and return it."""
-        wait_s = 0.0 if self._is_away else _MAX_WAIT_S  # a registry that is away should block only one thread
-        if not self._asking.acquire(timeout=wait_s):
+        wait_s = 0.0 if self._is_unreachable else _MAX_WAIT_S  # an unreachable registry should block only one thread
+        if not self._request_lock.acquire(timeout=wait_s):
             raise TimeoutError("another thread waits for the schema registry")
-        is_away = False
+        is_unreachable = False
         try:
             result = self._cache.get(frame)  # another thread may have asked for the same schema
             if result is None:
@@ -109,16 +109,16 @@ class SchemaCache(Generic[T]):
                 self._cache[frame] = result
             return result
         except TimeoutError:
-            is_away = True
+            is_unreachable = True
             raise
         finally:
-            self._is_away = is_away
-            self._asking.release()
+            self._is_unreachable = is_unreachable
+            self._request_lock.release()
 
     def _make_for(self, frame: bytes) -> T | VectorError:
-        """Return what `make` makes of the schema, or the error to cache.
+        """Return what `make` makes of the schema that a frame names, or the error to cache.
 
-        Errors that may pass are raised, so that they are not cached.
+        Temporary errors are raised, so that they are not cached.
         """
         schema_id = _parse_frame(frame)
         try:
@@ -142,7 +142,8 @@ def _parse_frame(frame: bytes) -> int | str:
     """Return the id or GUID in a frame. If the bytes are not a complete frame, raises `VectorError`."""
     problem = describe_foreign_frame(frame)
     is_complete = len(frame) == frame_size(frame)
-    if not problem and (not is_complete or frame[0] > 1):
+    begins_as_frame = frame[:1] in (b"\0", b"\1")
+    if not problem and not (is_complete and begins_as_frame):
         problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
     if problem:
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")

@@ -26,7 +26,7 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
     if name not in _ARRAY_NAMES:
         return array
     indices = parent.get("indices")
-    # Protobuf reads a field that is not set as [].
+    # Protobuf reads an unset field as [], but a sparse vector of zeros has [] for both of its arrays.
     are_indices_unset = indices is None or (indices == [] and bool(array))
     if name == "values" and not are_indices_unset:
         raise sparse_error()

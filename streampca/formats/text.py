@@ -25,7 +25,7 @@ _ENCODED = _PLACEHOLDER.encode()
 _UNAVAILABLE = (
     _PLACEHOLDER, [_PLACEHOLDER], _ENCODED, list(_ENCODED), base64.b64encode(_ENCODED).decode(), _ENCODED.hex(),
 )  # fmt: skip
-PLACEHOLDER_LENGTH = len(_ENCODED)
+DEBEZIUM_PLACEHOLDER_LENGTH = len(_ENCODED)
 """The placeholder of an array is a list of this length: a faster way would take it for a vector."""
 
 _WORDS = dict.fromkeys(MISSING, float("nan")) | {"true": 1.0, "false": 0.0}
@@ -65,7 +65,7 @@ def begins_as_array(value: Any) -> bool:
     return isinstance(value, str) and value.lstrip().startswith(("[", "{"))
 
 
-def is_unavailable(value: Any) -> bool:
+def is_debezium_placeholder(value: Any) -> bool:
     """Return whether a value is Debezium's placeholder, which is skipped as null is."""
     return value in _UNAVAILABLE
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import SettingsError
-from streampca.formats.base import Fields, Kind, Layout, Writer
+from streampca.formats.base import Counts, Fields, Kind, Layout, Writer
 
 _ROWS = 3
 _COUNTS = np.array([1, 2])  # two values: one with one row, and one with two
@@ -18,19 +18,27 @@ def check_writer(writer: Writer, layout: Layout) -> None:
     The error says what the writer lacks. `layout` has the fields of the values to write.
     """
     fields: Fields = {name: _make_sample(kind) for name, kind in layout.fields.items()}
-    where = f"output_format {writer.format}: the write of {type(writer).__name__}"
-    for counts, what, expected in ((None, f"{_ROWS} rows", _ROWS), (_COUNTS, "counts of 1 and 2 rows", len(_COUNTS))):
-        try:
-            values = writer.write(fields, counts)
-        except Exception as error:  # a package may raise anything
-            cause = " ".join(str(error).split())
-            raise SettingsError(
-                f"{where} fails for {what} of {', '.join(fields)}: {type(error).__name__}: {cause}"
-            ) from None
-        if not isinstance(values, list) or not all(isinstance(value, bytes) for value in values):
-            raise SettingsError(f"{where} must return a list of bytes")
-        if len(values) != expected:
-            raise SettingsError(f"{where} must return {expected} values for {what}, not {len(values)}")
+    _check_write(writer, fields, counts=None, expected_values=_ROWS, rows_text=f"{_ROWS} rows")
+    _check_write(writer, fields, _COUNTS, expected_values=len(_COUNTS), rows_text="counts of 1 and 2 rows")
+
+
+def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values: int, rows_text: str) -> None:
+    """Raise `SettingsError` if `write` fails, or does not return as many values as expected.
+
+    Errors describe the rows by `rows_text`.
+    """
+    write_name = f"output_format {writer.format}: the write of {type(writer).__name__}"
+    try:
+        values = writer.write(fields, counts)
+    except Exception as error:  # a package may raise anything
+        cause = " ".join(str(error).split())
+        raise SettingsError(
+            f"{write_name} fails for {rows_text} of {', '.join(fields)}: {type(error).__name__}: {cause}"
+        ) from None
+    if not isinstance(values, list) or not all(isinstance(value, bytes) for value in values):
+        raise SettingsError(f"{write_name} must return a list of bytes")
+    if len(values) != expected_values:
+        raise SettingsError(f"{write_name} must return {expected_values} values for {rows_text}, not {len(values)}")
 
 
 def _make_sample(kind: Kind) -> NDArray[Any]:

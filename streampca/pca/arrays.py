@@ -41,8 +41,9 @@ def fill_nulls(rows: Any) -> Any:
         rows = np.asarray(rows)
     if not (isinstance(rows, np.ndarray) and rows.dtype == object):
         return rows
+    is_null_entry = np.frompyfunc(is_null, 1, 1)(rows).astype(bool)
     filled = rows.copy()
-    filled[np.frompyfunc(is_null, 1, 1)(rows).astype(bool)] = np.nan
+    filled[is_null_entry] = np.nan
     return filled
 
 
@@ -56,10 +57,7 @@ def find_incomplete_rows(V: Array) -> NDArray[np.bool_]:
 
 
 def find_unusable_entries(V: Array, *, impute: bool) -> NDArray[np.bool_]:
-    """Return which entries can be neither learned nor projected: infinities, and NaN unless `impute`.
-
-    With `impute`, NaN is a missing entry, which is filled.
-    """
+    """Return which entries can be neither learned nor projected: infinities, and NaN unless `impute`."""
     return np.isinf(V) if impute else ~np.isfinite(V)
 
 

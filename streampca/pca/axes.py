@@ -20,16 +20,17 @@ def decompose(state: State, columns: int) -> State:
         return state
     smallest = float(np.sqrt(np.finfo(np.float64).tiny))  # smaller squares underflow
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
-    covariance = triangle.unpack(state.covariance, len(state.mean), state.scale)  # DΣD
-    return replace(state, C=ritz.decompose_covariance(covariance, limits))
+    standardised_covariance = triangle.unpack(state.covariance, len(state.mean), state.scale)
+    return replace(state, C=ritz.decompose_covariance(standardised_covariance, limits))
 
 
 def adapt_columns(state: State, config: LearningConfig) -> State:
-    """If a state keeps Σ, compute from Σ the columns that `config` asks for."""
+    """If a state keeps Σ, compute from Σ the columns that `config` asks for. Drop Σ unless `config` keeps it."""
     if state.covariance is None:
         return state
-    covariance = triangle.unpack(state.covariance, config.dimensions, state.scale)  # DΣD
-    state = replace(state, C=ritz.decompose_covariance(covariance, config.limits).astype(config.dtype))
+    standardised_covariance = triangle.unpack(state.covariance, config.dimensions, state.scale)
+    C = ritz.decompose_covariance(standardised_covariance, config.limits)
+    state = replace(state, C=C.astype(config.dtype))
     if config.keeps_covariance:
         return state
     return replace(
@@ -53,7 +54,7 @@ def find_principal_axes(state: State, k: int) -> tuple[F64, F64]:
 
 
 def _complete_basis(U: F64, k: int) -> F64:
-    """Add columns to the orthonormal U (d, r) until there are k. The same U gets the same columns."""
+    """Add columns to the orthonormal U (d, r) until there are k."""
     if U.shape[1] == k:
         return U
     extra = np.random.default_rng(0).standard_normal((U.shape[0], k - U.shape[1]))
@@ -80,18 +81,18 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
 
     The axes get the signs of a `reference` with the same dimensions.
     """
-    rows, variance = find_principal_axes(state, components)
-    if reference is not None and reference.shape[1] == rows.shape[1]:
-        rows = choose_signs(rows, reference)
+    leading_axes, variance = find_principal_axes(state, components)
+    if reference is not None and reference.shape[1] == leading_axes.shape[1]:
+        leading_axes = choose_signs(leading_axes, reference)
     seen = _find_seen_entries(state)
     total_variance = state.total_variance
     had_gaps = state.missing is not None or state.known is not None
     if had_gaps:  # otherwise Σ has no negative eigenvalues
-        raised, total_variance = _raise_small_variances(state)
-        count = min(len(raised), components)
-        variance[:count] = raised[:count]
+        raised_variances, total_variance = _raise_small_variances(state)
+        count = min(len(raised_variances), components)
+        variance[:count] = raised_variances[:count]
     return Model(
-        components=rows,
+        components=leading_axes,
         explained_variance=variance,
         mean=state.mean,
         total_variance=total_variance,
@@ -115,10 +116,11 @@ def _raise_small_variances(state: State) -> tuple[F64, float]:
     dimensions = state.seen_dimensions
     variance = state.variance[:dimensions]
     total_variance = state.total_variance
-    excess = float(variance.sum()) - total_variance
-    if excess <= 0 or len(variance) == dimensions:
+    other_directions = dimensions - len(variance)
+    negative_total = float(variance.sum()) - total_variance
+    if negative_total <= 0 or not other_directions:
         return variance, total_variance
-    error = excess / (dimensions - len(variance))
+    error = negative_total / other_directions
     raised = np.full(dimensions, error)
     raised[: len(variance)] = np.maximum(variance, error)
     return raised, float(raised.sum())
@@ -127,14 +129,14 @@ def _raise_small_variances(state: State) -> tuple[F64, float]:
 def compute_continuation(state: State, model_total_variance: float) -> F32:
     """Return what a model must keep of its state so that learning can continue.
 
-    This is DΣD/t, packed, or [C | F]/√t (d, r), with the model's total variance t.
+    This is the standardised Σ/t, packed, or [C | F]/√t (d, r), with the model's total variance t.
     """
     divisor = model_total_variance or 1.0
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(divisor), np.float32)
     d = len(state.mean)
-    covariance = triangle.unpack(state.covariance, d, state.scale)  # DΣD
-    packed = covariance[np.tril_indices(d)]
+    standardised_covariance = triangle.unpack(state.covariance, d, state.scale)
+    packed = standardised_covariance[np.tril_indices(d)]
     return np.asarray(packed / divisor, np.float32)
 
 
@@ -166,7 +168,7 @@ def restore_state(
 
 
 def _restore_factor(state: State, model: Model, continuation: Array | None, config: LearningConfig) -> State:
-    """Return the state with [C | F] from `continuation` or, without one, from the model's axes."""
+    """Return the state with [C | F] from `continuation`, [C | F]/√(total variance), or from the model's axes."""
     if continuation is None:
         C = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
     else:
@@ -182,26 +184,32 @@ def _restore_factor(state: State, model: Model, continuation: Array | None, conf
 def _restore_covariance(
     state: State, model: Model, continuation: Array | None, seen: F64, config: LearningConfig
 ) -> State:
-    """Return the state with Σ and [C | F], from `continuation` or by probabilistic PCA."""
+    """Return the state with Σ and [C | F], from `continuation`, Σ/(total variance), or by probabilistic PCA."""
     d = model.dimensions
     if continuation is None:
-        U = model.components.T.astype(np.float64)
-        # Without variance, `noise_variance` is still positive, but must not enter Σ.
-        noise = model.noise_variance if model.total_variance > 0 else 0.0
-        covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
-        if model.scale is not None:
-            learned_axes = U[:, model.explained_variance > 0]
-            np.fill_diagonal(covariance, _find_standardised_variances(learned_axes, model.scale))
+        standardised_covariance = _make_covariance(model, seen)
     else:
-        covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
-        trace = float(covariance.trace())
+        standardised_covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
+        trace = float(standardised_covariance.trace())
         # With negative eigenvalues, `make_model` has raised the total variance.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
-    covariance /= np.outer(model.D, model.D)
+    covariance = standardised_covariance / np.outer(model.D, model.D)
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
+
+
+def _make_covariance(model: Model, seen: F64) -> F64:
+    """Make the covariance (d, d) of probabilistic PCA: noise in `seen` entries, and more variance along the axes."""
+    U = model.components.T.astype(np.float64)
+    # Without variance, `noise_variance` is still positive, but must not enter Σ.
+    noise = model.noise_variance if model.total_variance > 0 else 0.0
+    covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
+    if model.scale is not None:
+        learned_axes = U[:, model.explained_variance > 0]
+        np.fill_diagonal(covariance, _find_standardised_variances(learned_axes, model.scale))
+    return np.asarray(covariance)
 
 
 def _find_standardised_variances(C: Array, scale: F64) -> F64:

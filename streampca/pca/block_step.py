@@ -53,10 +53,10 @@ class PreparedBlock(NamedTuple):
 def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block V (n, d), in which entries may be missing; return the next state and the losses."""
     past_row_count = 0 if config.keeps_covariance else state.rank
-    # Rows for the past, then for the block.
+    # `block.learn` writes the rows of the block below the rows of the past.
     rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     block_rows = rows[past_row_count:]
-    prepared = _prepare(state, V, retention, config, memory=block_rows)
+    prepared = _prepare(state, V, retention, config, standardised_out=block_rows)
     weights = prepared.weights
     learned = block.learn(
         prepared.V,
@@ -84,21 +84,15 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         return _update_covariance(after, prepared, learned, gap_block, config), losses
     past_rows, variance_outside = state.split_covariance()
     rows[:past_row_count] = np.sqrt(weights.past) * past_rows
-    outside = weights.past * variance_outside
-    return _update_factor(after, prepared, learned, gap_block, A=rows, outside=outside, config=config), losses
+    variance_outside *= weights.past
+    return _update_factor(after, prepared, learned, gap_block, rows, variance_outside, config), losses
 
 
-def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, memory: Array) -> PreparedBlock:
-    """Prepare the messages V (n, d) that follow `state`: weigh, standardise and fill them.
-
-    Standardised messages are written to `memory` (n, d).
-    """
+def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, standardised_out: Array) -> PreparedBlock:
+    """Prepare the messages V (n, d) that follow `state`: weigh, standardise and fill them."""
     d = config.dimensions
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
-    shown_entries = ~np.isnan(V).all(axis=0) if has_gaps else np.full(d, True)
-    # The limit for clipping grows with the weight for which entries were known.
-    known_share = state.find_least_known(np.asarray(shown_entries))
-    weights = centring.compute_weights(state, retention, config.center, known_share=known_share)
+    weights = _compute_weights(state, V, retention, config, has_gaps=has_gaps)
     may_have_new_entries = has_gaps or state.known is not None
     if may_have_new_entries:
         state, V = prepare_new_entries(state, V, config.center)
@@ -106,7 +100,7 @@ def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, mem
     origin = state.mean
     scale = scaling.choose_scale(state, V) if config.standardize else None
     if scale is not None:
-        V = scaling.standardise(as_kernel_input(V), origin, scale, memory)
+        V = scaling.standardise(as_kernel_input(V), origin, scale, standardised_out)
         state = replace(state, mean=np.zeros(d))
     filled = None
     if has_gaps:
@@ -123,10 +117,22 @@ def _prepare(state: State, V: Array, retention: F64, config: LearningConfig, mem
     )
 
 
+def _compute_weights(
+    state: State, V: Array, retention: F64, config: LearningConfig, *, has_gaps: bool
+) -> centring.Weights:
+    """Compute the weights of the messages V (n, d).
+
+    The limit for clipping grows with the weight for which the entries in V were known.
+    """
+    shown_entries = ~np.isnan(V).all(axis=0) if has_gaps else np.full(config.dimensions, True)
+    known_share = state.find_least_known(np.asarray(shown_entries))
+    return centring.compute_weights(state, retention, config.center, known_share=known_share)
+
+
 def _update_missing_shares(before: F64 | None, missing: Array | None, weights: centring.Weights) -> F64 | None:
     """Return the share of messages that lack each entry after a block, (d,).
 
-    None, as an argument or as the result, stands for no missing entries.
+    None stands for no missing entries.
     """
     share_from_past = None if before is None else weights.past * before
     if missing is None:
@@ -138,7 +144,8 @@ def _update_missing_shares(before: F64 | None, missing: Array | None, weights: c
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:
     """Compute the losses of the messages of a block, each before the message was learned."""
     explained = np.nan_to_num(learned.explained, nan=0.0)  # NaN if (CᵀC)⁻¹ has overflowed
-    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)  # a may be 1
+    # Explained is a part of y = √(1 − a)(v − m). For the first message, a is 1.
+    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     residual = np.clip(learned.norm - explained, 0.0, learned.norm)
     return Losses(residual=residual, norm=learned.norm)
 
@@ -146,7 +153,7 @@ def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Lo
 def _find_gaps(
     prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
 ) -> gaps.BlockWithGaps | None:
-    """Return what gaps.py needs of a block, or None if it is complete and every pair was always known."""
+    """Return the block with its gaps, or None if no entry is missing in this block or was missing before."""
     before = prepared.before
     filled = prepared.filled
     always_known = before.known is None
@@ -180,13 +187,13 @@ def _update_covariance(
         next_state, covariance = _add_block_with_gaps(after, prepared, gap_block, config)
     else:
         next_state, covariance = _add_complete_block(after, prepared, learned)
-    # Half as many random sums are enough.
+    # Half as many random sums of rows are enough.
     half_sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]
     F = next_state.C[:, config.components :]
     start = np.hstack([learned.C, F, half_sketch])
     if prepared.scale is not None and next_state.scale is not None:
-        ratio = next_state.scale / prepared.scale
-        start = start * ratio[:, None].astype(config.dtype)
+        to_next_units = next_state.scale / prepared.scale
+        start = start * to_next_units[:, None].astype(config.dtype)
     if next_state.rank:
         CF = ritz.update_on_covariance(covariance, start, config.limits)
     else:
@@ -197,11 +204,11 @@ def _update_covariance(
 def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.BlockResult) -> tuple[State, Array]:
     """Add a complete block to Σ, if every pair of entries was always known.
 
-    Also returns the next Σ as a square (d, d) in the units of the next block.
+    Also returns the next Σ as a square (d, d), standardised for the next block.
     """
     d = len(after.mean)
     past = prepared.weights.past
-    D = prepared.D
+    D = prepared.D  # 1/standard deviations
     product = triangle.gram(learned.Y)  # Σ c yyᵀ
     covariance_before = np.zeros(d * (d + 1) // 2) if after.covariance is None else after.covariance
     next_D = D
@@ -209,30 +216,29 @@ def _add_complete_block(after: State, prepared: PreparedBlock, learned: block.Bl
         variance_before = covariance_before[find_packed_diagonal(d)]
         variances = past * variance_before + product.diagonal() / D**2  # in the units of the data
         after, next_D = scaling.rescale(after, variances)
-    covariance, square = triangle.add_block(
+    covariance, standardised_square = triangle.add_block(
         covariance_before, past, product, to_units_of_triangle=1.0 / D, to_next_units=next_D
     )
-    return replace(after, covariance=covariance), square
+    return replace(after, covariance=covariance), standardised_square
 
 
 def _add_block_with_gaps(
     after: State, prepared: PreparedBlock, gap_block: gaps.BlockWithGaps, config: LearningConfig
 ) -> tuple[State, Array]:
-    """Add a block to Σ, if it has gaps or if some pair of entries was not always known.
+    """Add a block to Σ, if an entry is missing in this block or was missing before.
 
-    Also returns the next Σ as a square (d, d) in the units of the next block.
+    Also returns the next Σ as a square (d, d), standardised for the next block.
     """
-    D = prepared.D
+    D = prepared.D  # 1/standard deviations
     step = gap_pairs.compute_pair_step(gap_block, after.covariance, D)
     mean = _move_mean(prepared, gap_block, step.mean_change, config)
-    variances_of_block = step.variance
-    after = replace(after, mean=mean, known=step.known, total_variance=float(variances_of_block.sum()))
+    after = replace(after, mean=mean, known=step.known, total_variance=float(step.variance.sum()))
     next_D = D
     if prepared.scale is not None:
-        variances_of_data = variances_of_block / D**2
-        after, next_D = scaling.rescale(after, variances_of_data)
-    covariance_of_data, square_of_next_block = step.apply(D, next_D, config.dtype)
-    return replace(after, covariance=covariance_of_data), square_of_next_block
+        variances = step.variance / D**2  # in the units of the data
+        after, next_D = scaling.rescale(after, variances)
+    covariance, standardised_square = step.compute_covariance(D, next_D, config.dtype)
+    return replace(after, covariance=covariance), standardised_square
 
 
 def _update_factor(
@@ -241,12 +247,12 @@ def _update_factor(
     learned: block.BlockResult,
     gap_block: gaps.BlockWithGaps | None,
     A: Array,
-    outside: float,
+    variance_outside: float,
     config: LearningConfig,
 ) -> State:
     """If Σ is not kept, return the state with the next [C | F].
 
-    The covariance is AᵀA plus the variance `outside` in all directions.
+    The covariance is AᵀA plus `variance_outside` in all directions.
     """
     step = None
     if gap_block:
@@ -255,21 +261,21 @@ def _update_factor(
         after = replace(after, mean=mean, known=step.known)
     F = after.C[:, config.components :]
     start = np.hstack([learned.C, F, learned.sketch])
-    units: Array | float = 1.0  # from the units of this block to the next
+    to_next_units: Array | float = 1.0  # a factor of each column
     if prepared.scale is not None:
         variances = _compute_next_variances(after, prepared, learned, gap_block, step)
         after = replace(after, variances=variances)
         after, next_scale = scaling.rescale(after, variances)
         D_ratio = next_scale / prepared.scale
-        units = D_ratio.astype(config.dtype)
-        outside *= scaling.compute_variance_factor(D_ratio)
+        to_next_units = D_ratio.astype(config.dtype)
+        variance_outside *= scaling.compute_variance_factor(D_ratio)
     is_small = after.count <= EXACT_UP_TO_MESSAGES or len(A) <= EXACT_UP_TO_ROWS
     start_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or after.rank < config.components
     if is_small or start_lacks_directions:
-        CF = ritz.decompose_rows(A * units, config.limits)
+        CF = ritz.decompose_rows(A * to_next_units, config.limits)
     else:
-        CF = ritz.update_on_rows(A, start, config.limits, units)
-    return replace(after, C=add_variance(CF, outside))
+        CF = ritz.update_on_rows(A, start, config.limits, to_next_units)
+    return replace(after, C=add_variance(CF, variance_outside))
 
 
 def _compute_next_variances(

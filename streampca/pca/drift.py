@@ -68,14 +68,16 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
 def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """Compute the variance that new messages have along the orthonormal columns of Q (d, kₚ).
 
-    The columns of U (d, k) are the newest axes.
+    U (d, k) are the newest axes. Messages have the variance σ²(1 + strength) along true axes, and σ² otherwise.
+    `overlap` is the squared cosine between an axis of U and its true axis.
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0
     U_spikes = U[:, : len(is_spike)][:, is_spike]
-    share_in_Q = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
+    learned_share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)
+    true_share_in_Q = np.minimum(learned_share_in_Q / spikes.overlap[is_spike], 1.0)
     earlier_count = Q.shape[1]  # kₚ
-    return float(spikes.sigma2 * (spikes.strength[is_spike] @ share_in_Q + earlier_count))
+    return float(spikes.sigma2 * (spikes.strength[is_spike] @ true_share_in_Q + earlier_count))
 
 
 def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> float:
@@ -86,5 +88,6 @@ def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> floa
             shifts = np.where(model.seen, shifts, 0.0)
     earlier_total = earlier.total_variance
     if earlier.scale is not None:
-        earlier_total = float(np.square(units)[earlier.scale != 1].sum())  # without constant entries
+        is_constant = earlier.scale == 1
+        earlier_total = float(np.square(units)[~is_constant].sum())  # a standardised entry has the variance 1
     return float(shifts.sum() / np.float64(earlier_total))

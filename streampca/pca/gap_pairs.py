@@ -14,7 +14,7 @@ from streampca.pca.missing import Filled
 class PairStep(NamedTuple):
     """How a block changes Σ.
 
-    Σ is changed later, by `apply`, because that needs the next D, which follows from the variances of this step.
+    `compute_covariance` changes Σ later: it needs the next D, which follows from the variances of this step.
     """
 
     mean_change: F64  # δ (d,): how far each mean moves
@@ -25,10 +25,10 @@ class PairStep(NamedTuple):
     covariance_before: F64  # Σ, packed, in the units of the data
     eta: float  # η, the block's share of the weight
 
-    def apply(self, D: F64, next_D: F64, dtype: str) -> tuple[F64, Array]:
-        """Compute Σ′, the covariances after the block (step 5).
+    def compute_covariance(self, D: F64, next_D: F64, dtype: str) -> tuple[F64, Array]:
+        """Compute Σ after the block, packed, and as a square (d, d), standardised for the next block.
 
-        Returns Σ′ packed, and as a square (d, d) in the units of the next block.
+        D (d,) are 1/standard deviations.
         """
         d = len(D)
         square = np.empty((d, d), dtype)
@@ -47,7 +47,10 @@ class PairStep(NamedTuple):
 
 
 def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> PairStep:
-    """Compute how the block changes Σ: by the pairs that it shows, and by predictions."""
+    """Compute how the block changes Σ: by the pairs that it shows, and by predictions.
+
+    D (d,) are 1/standard deviations.
+    """
     d = len(D)
     if covariance is None:
         covariance = np.zeros(d * (d + 1) // 2)
@@ -82,7 +85,7 @@ def _add_predictions(
     step: EntryStep, shown_variance: F64, predicted_changes: pairs.PredictedChanges, eta: float
 ) -> tuple[F64, F64]:
     """Add the predicted changes to the changes of the means; return them, and the variances after the block, (d,)."""
-    predicted_share = (1 - step.replaced_share / eta) * predicted_changes.is_predicted  # 1 for a dead sensor
+    predicted_share = (1 - step.replaced_share / eta) * predicted_changes.is_predicted  # 1 if no message shows the entry
     mean_change = step.mean_change + predicted_share * predicted_changes.mean
     variance = shown_variance - np.square(mean_change)
     predicted_variance = np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)
@@ -108,13 +111,13 @@ def _compute_shown_changes(
             known=known,
         )
     weighted_shown = np.sqrt(block.weights.c)[:, None] * block.filled.shown
-    n_ij = triangle.gram(weighted_shown)
+    shown_together = triangle.gram(weighted_shown)  # weight of messages that show both entries
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=block.change_of_row_mean,
         fits=_compute_fits(block, block.filled),
         entries=step.entries,
-        shown=n_ij.astype(np.float64, copy=False),
+        shown=shown_together.astype(np.float64, copy=False),
         past=past,
         covariance=covariance,
         D=D,

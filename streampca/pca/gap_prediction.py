@@ -26,30 +26,29 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 
 
 def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
-    """Predict the changes of late entries and dead sensors from those of ordinary entries."""
+    """Predict the changes of late entries and dead sensors from those of ordinary entries.
+
+    A late entry began late, the block lacks a dead sensor, and an ordinary entry is neither.
+    """
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * block.eta)
     can_predict = block.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
         return _predict_no_changes(len(is_ordinary))
     is_known = step.entries.known_before > 0
     is_predicted = is_known & ~is_ordinary
-    x = _predict_coordinates(
+    coordinates = _predict_coordinates(
         block.predictor, is_known=is_known, is_ordinary=is_ordinary, change=change, mean_change=step.mean_change
     )
-    covariances = x.covariances_with_x
+    covariances = coordinates.covariances_with_x
     was_clipped = (block.learned.kept < 1).any()
     if was_clipped:
         is_dead = is_predicted & (step.replaced_share <= 0)
-        covariances = _limit_dead_sensors(x.C, covariances, is_dead=is_dead, row_squares=row_squares)
-    # Nearly constant entries may give far too large coordinates.
-    largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
-    share_of_covariances = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
-    # The mean grows with x, but covariances with x².
-    share_of_mean = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
+        covariances = _limit_dead_sensors(coordinates.C, covariances, is_dead=is_dead, row_squares=row_squares)
+    covariance_factor, mean_factor = _find_limiting_factors(coordinates)
     return pairs.PredictedChanges(
-        C=x.C,
-        covariances_with_x=np.ascontiguousarray(covariances * share_of_covariances),
-        mean=x.C @ x.mean * share_of_mean,
+        C=coordinates.C,
+        covariances_with_x=np.ascontiguousarray(covariances * covariance_factor),
+        mean=coordinates.C @ coordinates.mean * mean_factor,
         is_predicted=is_predicted,
     )
 
@@ -63,8 +62,20 @@ def _predict_no_changes(d: int) -> pairs.PredictedChanges:
 
 
 def _find_limiting_factor(square: float, largest: float) -> float:
-    """Return the factor that reduces a square to the `largest` square allowed; 1 if it is smaller, or NaN."""
-    return min(1.0, largest / max(square, largest))
+    """Return the factor that reduces a square to the `largest` square allowed."""
+    is_too_large = square > largest  # not if it is NaN
+    return largest / square if is_too_large else 1.0
+
+
+def _find_limiting_factors(coordinates: "_CoordinateChanges") -> tuple[float, float]:
+    """Return the factors that limit the changes of covariances and of means.
+
+    Nearly constant entries may give far too large coordinates. Means grow with them, covariances with their squares.
+    """
+    largest_square = _LARGEST_MEAN_SQUARE * coordinates.C.shape[1]
+    covariance_factor = _find_limiting_factor(float(coordinates.second_moments.trace()), largest_square)
+    mean_factor = np.sqrt(_find_limiting_factor(float(coordinates.mean @ coordinates.mean), largest_square))
+    return covariance_factor, mean_factor
 
 
 class _CoordinateChanges(NamedTuple):
@@ -79,9 +90,9 @@ class _CoordinateChanges(NamedTuple):
 def _predict_coordinates(
     predictor: Predictor, *, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
 ) -> _CoordinateChanges:
-    """Compute how the moments of x change with those of the ordinary entries L.
+    """Compute how the moments of the coordinates x change with those of the ordinary entries y_L.
 
-    With M = (C_LᵀC_L + diag(ridge))⁻¹, cov(y_L, x) changes by Δ_LL C_L M.
+    With M = (C_LᵀC_L + diag(ridge))⁻¹, x is M C_Lᵀy_L, and cov(y_L, x) changes by Δ_LL C_L M. Δ (d, d) is `change`.
     """
     # Products must not overflow, so C is divided by `unit`.
     unit = power_of_two(float(np.abs(predictor.C).max()))
@@ -89,8 +100,8 @@ def _predict_coordinates(
     scaled_ridge = predictor.ridge / unit / unit
     scaled_C_L = scaled_C * is_ordinary[:, None]
     scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))
-    scaled_all_rows = blas.dsymm(1 / unit, change.T, scaled_C_L)  # ΔC_L
-    scaled_Delta_C_L = is_ordinary[:, None] * scaled_all_rows  # Δ_LL C_L
+    scaled_change_C_L = blas.dsymm(1 / unit, change.T, scaled_C_L)
+    scaled_Delta_C_L = is_ordinary[:, None] * scaled_change_C_L
     ordinary_with_x = scaled_Delta_C_L @ scaled_M  # change of cov(y_L, x)
     second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # change of cov(x, x)
     mean = scaled_M @ (scaled_C_L.T @ mean_change) / unit

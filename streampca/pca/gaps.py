@@ -76,7 +76,7 @@ def compute_entry_step(block: BlockWithGaps) -> EntryStep:
     if block.filled:
         shown = block.weights.c @ block.filled.shown
         root_q = block.filled.root_q
-    else:
+    else:  # all messages are complete
         shown = np.full(d, block.eta)
         root_q = np.ones(d)
     entries = pairs.Entries(shown=shown, known_before=block.weights.past * block.before.known_entries, root_q=root_q)
@@ -90,8 +90,8 @@ def compute_entry_step(block: BlockWithGaps) -> EntryStep:
 
 
 def _compute_known_and_replaced(entries: pairs.Entries, eta: float) -> tuple[F64, F64]:
-    """Compute diag(N′), the known weight of each entry, and diag(E), the replaced share (step 2)."""
-    counted = np.minimum(eta, entries.shown / pairs.RARELY_SHOWN)
+    """Compute for each entry the weight for which it is known, and the share of its moments that the block replaces."""
+    counted = np.minimum(eta, entries.shown / pairs.RARELY_SHOWN)  # less if few messages show the entry
     stays_known = (entries.shown <= 0) & (entries.known_before > 0)
     known = entries.known_before + np.where(stays_known, eta, counted)
     replaced_share = counted / np.where(known > 0, known, 1.0)
@@ -99,7 +99,10 @@ def _compute_known_and_replaced(entries: pairs.Entries, eta: float) -> tuple[F64
 
 
 def _compute_block_mean(block: BlockWithGaps, entries: pairs.Entries) -> F64:
-    """Compute the block's mean μ of each entry, (d,), about the mean before the block (step 1)."""
+    """Compute the block's mean of each entry, (d,), about the mean before the block.
+
+    Fits f are averaged over all messages, and residuals r over those that show the entry.
+    """
     sum_of_fits = _sum_fits(block)  # Σc f
     # `change_of_row_mean` is Σc f + Σc r/√q.
     sum_of_residuals = (block.change_of_row_mean - sum_of_fits) * entries.root_q  # Σc r
@@ -108,8 +111,11 @@ def _compute_block_mean(block: BlockWithGaps, entries: pairs.Entries) -> F64:
 
 
 def _sum_fits(block: BlockWithGaps) -> F64:
-    """Compute Σc f (d,), with the weights c and the fits f of the messages."""
-    is_centred = block.weights.a.any()  # `a` is 0 without centring
+    """Compute Σc f (d,), with the weights c and the fits f = Cx of the messages.
+
+    It is 0 for a complete block. Without centring, no mean needs it.
+    """
+    is_centred = block.weights.a.any()  # a: weights in the running mean
     if not block.filled or not is_centred:
         return np.zeros(len(block.before.mean))
     weights = block.weights.c * block.learned.kept  # a clipped message keeps this share of its fit
@@ -119,10 +125,10 @@ def _sum_fits(block: BlockWithGaps) -> F64:
 def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, D: F64) -> F64:
     """Compute the variances σ² of the entries of the data after a block, (d,), if Σ is not kept.
 
-    `squares` (d,) are Σc y² in the units of the block.
+    `squares` (d,) are Σc y² of the rows y = D(v − m), with the weights c.
     """
-    B = (squares + np.square(block.change_of_row_mean)) / block.eta
-    change = step.replaced_share * (B - variances_before * D**2) - np.square(step.mean_change)
+    mean_square = (squares + np.square(block.change_of_row_mean)) / block.eta
+    change = step.replaced_share * (mean_square - variances_before * D**2) - np.square(step.mean_change)
     return np.maximum(variances_before + change / D**2, 0.0)
 
 

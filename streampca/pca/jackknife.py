@@ -30,8 +30,9 @@ class SamplingError:
 
 
 def estimate_sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
-    """Estimate the errors of the leading axes of `merged`, the state of all groups, by a jackknife.
+    """Estimate the errors of the leading axes of `merged` by a jackknife.
 
+    With G groups of weights w, whose sum is W, error² is the sum of (W/w − 1)/G · sin²(axes without the group, axes).
     Returns None with fewer than four groups, or without variance. Axes without variance have the error π/2.
     """
     rank = min(components, merged.rank)

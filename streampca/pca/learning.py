@@ -57,7 +57,7 @@ def learn_whole_blocks(
     config: LearningConfig, state: State, pending: Messages, new: Messages, before_block: BeforeBlock | None = None
 ) -> LearnedBlocks:
     """Learn the pending messages and then the new messages, as far as they fill whole blocks."""
-    nothing_pending = pending.part(0, 0)
+    no_messages = pending.part(0, 0)
     losses: list[Losses] = []
     while True:
         needed = config.next_block_size(state.weight) - len(pending.V)  # until the block is full
@@ -67,7 +67,7 @@ def learn_whole_blocks(
         new = new.part(needed, len(new.V))
         if len(pending.V):  # saves a copy if nothing is pending
             messages = pending.followed_by(messages)
-            pending = nothing_pending
+            pending = no_messages
         if before_block:
             before_block(state, messages.V)
         state, block_losses = learn_block(state, messages.V, messages.retention, config)

@@ -49,7 +49,7 @@ def fill_missing_entries(state: State, V: Array, weights: centring.Weights, comp
     missing = np.isnan(V)
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
-    q = weights.c @ ~missing / weights.c.sum()
+    q = weights.c @ ~missing / weights.c.sum()  # share of messages that show each entry
     root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))
     filled, X = filling.fill(V, *predictor, root_q)
     return Filled(V=filled, predictor=predictor, X=X, root_q=root_q, shown=~missing)
@@ -65,13 +65,15 @@ def make_predictor(state: State, components: int) -> Predictor:
         state.C[:, :k],
         state.variance[:k],
         total_variance=total_variance,
-        seen=state.seen_dimensions,
+        seen_dimensions=state.seen_dimensions,
     )
 
 
-def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
+def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen_dimensions: int) -> Predictor:
     """Make a predictor from the columns of C (d, k) with more variance than noise."""
-    noise = max(compute_noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
+    noise = max(
+        compute_noise_variance(variance, seen_dimensions, total_variance), _MIN_NOISE * variance.max(initial=0.0)
+    )
     has_signal = variance > noise
     if not has_signal.any():
         return _build_mean_predictor(mean)
@@ -80,7 +82,7 @@ def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, 
     # A constant entry must be filled with exactly its mean.
     is_constant = np.abs(C).max(axis=1) < rounding * np.abs(C).max()
     C[is_constant] = 0.0
-    ridge = noise / (1 - noise / variance[has_signal])  # σ²/(1 − σ²/λ), (k,)
+    ridge = noise / (1 - noise / variance[has_signal])
     return Predictor(mean, np.ascontiguousarray(C), ridge)
 
 
@@ -92,7 +94,7 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
     """Clip outliers of the entries that no message before the block V (n, d) has shown.
 
-    The state gets the means of those entries that the block shows.
+    If means are learned, the state gets the block's means of these entries.
     """
     is_unseen = state.known_entries <= 0
     if not is_unseen.any():
@@ -100,15 +102,16 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
     V = V.copy()
     V[:, is_unseen] = centring.move_entries_near_medians(V[:, is_unseen])
     is_first_block = not state.count
-    if is_first_block or not center:
+    if is_first_block or not center:  # EM finds the means of a first block
         return state, V
     missing = np.isnan(V)
     is_first_shown = is_unseen & ~missing.all(axis=0)
     observed_mean = _compute_observed_mean(V, missing)
     was_constant = state.total_variance == 0
-    if was_constant:  # a rounded mean of equal values would give the stream a variance, and later values be outliers
-        only_values = _find_only_values(V, missing)
-        observed_mean = np.where(np.isnan(only_values), observed_mean, only_values)
+    if was_constant:
+        # A rounded mean of equal values would make later values outliers.
+        constant_values = _find_constant_values(V, missing)
+        observed_mean = np.where(np.isnan(constant_values), observed_mean, constant_values)
     mean = np.where(is_first_shown, observed_mean, state.mean)
     return replace(state, mean=mean), V
 
@@ -119,26 +122,24 @@ def _compute_observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
     return np.asarray(np.where(missing, 0.0, V).sum(axis=0) / np.maximum(counts, 1))
 
 
-def _find_only_values(V: Array, missing: NDArray[np.bool_]) -> F64:
-    """Find the value of each entry that has the same value in all messages that show it, (d,).
-
-    It is NaN for an entry with several values, and 0 for an entry that no message shows.
-    """
+def _find_constant_values(V: Array, missing: NDArray[np.bool_]) -> F64:
+    """Find the value that each entry has in all messages that show it, (d,): NaN if there are several, 0 if none."""
     lowest = np.where(missing, np.inf, V).min(axis=0)
     highest = np.where(missing, -np.inf, V).max(axis=0)
-    only_values = np.where(lowest == highest, lowest, np.nan)
-    return np.where(missing.all(axis=0), 0.0, only_values).astype(np.float64)
+    constant_values = np.where(lowest == highest, lowest, np.nan)
+    return np.where(missing.all(axis=0), 0.0, constant_values).astype(np.float64)
 
 
 def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> Predictor:
     """Find the predictor for the first block V (n, d) of a stream by expectation maximisation (EM)."""
-    n, d = V.shape
+    d = V.shape[1]
     if center:
-        only_values = _find_only_values(V, missing)
-        is_constant = not np.isnan(only_values).any()
-        if is_constant:  # rounded means would give the stream a variance, and all that follows would be outliers
-            return _build_mean_predictor(only_values)
-    seen = int((~missing).any(axis=0).sum())
+        constant_values = _find_constant_values(V, missing)
+        is_constant = not np.isnan(constant_values).any()
+        if is_constant:
+            # Rounded means would make later messages outliers.
+            return _build_mean_predictor(constant_values)
+    seen_dimensions = int((~missing).any(axis=0).sum())
     mean = _compute_observed_mean(V, missing) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
     for _ in range(EM_ITERATIONS):
@@ -146,13 +147,18 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
         filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
-        Y = (filled - mean) / np.sqrt(n)
-        limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
-        C = ritz.decompose_rows(Y, limits)
-        variance = np.vecdot(C.T, C.T)
-        total_variance = float(np.vdot(Y, Y))
-        predictor = _build_predictor(mean, C, variance, total_variance=total_variance, seen=seen)
+        predictor = _fit_to_filled(filled, mean, components, seen_dimensions)
     return predictor
+
+
+def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: int) -> Predictor:
+    """Make the predictor from the covariance of filled messages (n, d) about the mean."""
+    Y = (filled - mean) / np.sqrt(len(filled))
+    limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
+    C = ritz.decompose_rows(Y, limits)
+    variance = np.vecdot(C.T, C.T)
+    total_variance = float(np.vdot(Y, Y))
+    return _build_predictor(mean, C, variance, total_variance=total_variance, seen_dimensions=seen_dimensions)
 
 
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
@@ -161,23 +167,24 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
     If no message shows some pair, EM begins with a covariance instead of means.
     """
     shown = (~missing).astype(np.float64)
-    counts = shown.T @ shown
-    seen = np.flatnonzero(counts.diagonal() > 0)
-    has_all_pairs = (counts[np.ix_(seen, seen)] > 0).all()
+    pair_counts = shown.T @ shown  # messages that show both entries
+    seen = np.flatnonzero(pair_counts.diagonal() > 0)
+    has_all_pairs = (pair_counts[np.ix_(seen, seen)] > 0).all()
     if has_all_pairs:
         return _build_mean_predictor(mean)
     Y = np.where(missing, 0.0, Y)
-    S = complete_covariance(Y.T @ Y / np.maximum(counts, 1.0), is_known=counts > 0)
+    S = complete_covariance(Y.T @ Y / np.maximum(pair_counts, 1.0), is_known=pair_counts > 0)
     ascending_variance, axes = np.linalg.eigh(S)
     variance = np.maximum(ascending_variance[::-1][:components], 0.0)
     C = axes[:, ::-1][:, :components] * np.sqrt(variance)
-    return _build_predictor(mean, C, variance, total_variance=float(np.trace(S)), seen=len(seen))
+    return _build_predictor(mean, C, variance, total_variance=float(np.trace(S)), seen_dimensions=len(seen))
 
 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
-    """Fill in the covariances in Σ (d, d) of pairs of entries that are not known.
+    """Fill in the covariances in Σ (d, d) of pairs of entries that are not known together.
 
-    With linking entries L, Σ_ij becomes Σ_iL Σ_LL⁻¹ Σ_Lj. Entries with equal rows of `is_known` are filled together.
+    From entries L that are known with both, Σ_ij becomes Σ_iL Σ_LL⁻¹ Σ_Lj. Entries with equal rows of `is_known` are
+    a group.
     """
     seen = np.flatnonzero(is_known.diagonal())
     if is_known[np.ix_(seen, seen)].all():
@@ -187,8 +194,8 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
     for g, left in enumerate(groups):
         for right in groups[:g]:
-            were_together = is_known[left[0], right[0]]
-            if not were_together:
+            are_known_together = is_known[left[0], right[0]]
+            if not are_known_together:
                 linked = _link_groups(S, is_known, left, right)
                 S[np.ix_(left, right)] = linked
                 S[np.ix_(right, left)] = linked.T
@@ -196,9 +203,9 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
 
 
 def _link_groups(S: F64, is_known: NDArray[np.bool_], left: NDArray[np.intp], right: NDArray[np.intp]) -> F64:
-    """Compute the covariances between two groups of entries, never known together, from linking entries L.
+    """Compute the covariances between two groups of entries from entries L.
 
-    L were known with both groups and with each other.
+    L were known with both groups and with each other. All entries of a group have equal rows of `is_known`.
     """
     with_both = np.flatnonzero(is_known[left[0]] & is_known[right[0]])
     L = with_both[is_known[np.ix_(with_both, with_both)].all(axis=1)]

@@ -118,7 +118,7 @@ class Model:
         Missing entries, NaN, are filled with expected values, whose uncertainty is added to residuals and T². Vectors
         of float32 are projected in single precision.
         """
-        if self.seen is not None:
+        if self.seen is not None:  # ignores other dimensions
             vectors = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
         coordinates, residual = self._projector.project(vectors)
         missing_t2 = np.zeros(len(vectors))
@@ -126,7 +126,7 @@ class Model:
         if has_gaps:
             Y = self.centre(vectors.astype(np.float64))
             variance = self.explained_variance.astype(np.float64)
-            missing_t2, missing_spe = projection.fill(Y, self.components, variance, self.noise_variance)
+            missing_t2, missing_spe = projection.fill_in_place(Y, self.components, variance, self.noise_variance)
             vectors = np.where(np.isnan(vectors), self.uncentre(Y), vectors).astype(vectors.dtype)
             coordinates, residual = self._projector.project(vectors)
             residual = residual + missing_spe
@@ -215,12 +215,12 @@ class Projected:
 
     @cached_property
     def log_likelihood(self) -> F64:
-        """The log-density of each vector by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2."""
+        """The log-density of each vector v by probabilistic PCA, (n,): −(score + d log 2π + log det cov(v))/2."""
         model = self.model
         d = model.seen_dimensions
         variance = model.floored_variance[:d]
         log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
-        if model.scale is not None:  # an unseen dimension has the scale 1
+        if model.scale is not None:  # variances are of scale · v; unseen dimensions have scale 1
             log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 

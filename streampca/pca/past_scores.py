@@ -45,7 +45,8 @@ class PastScores:
             raise ValueError("not rows of a histogram, a bin and a weight")
         indices = table[:, :2]  # of the histogram, and of the bin in it
         weight = table[:, 2]
-        are_valid = (indices == np.floor(indices)) & (indices >= 0) & (indices < weights.shape)
+        are_in_range = (indices >= 0) & (indices < weights.shape)  # each column has its own limit
+        are_valid = are_in_range & (indices == np.floor(indices))
         are_different = len(np.unique(indices, axis=0)) == len(indices)
         if not (are_valid.all() and (weight > 0).all() and are_different):
             raise ValueError("a histogram, bin or weight is out of range")
@@ -75,7 +76,7 @@ class PastScores:
         """
         older_weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
         new_counts = []
-        for values in scores:
+        for values in scores:  # T², SPE, score
             bins, _ = _find_bins(values)
             new_counts.append(np.bincount(bins, minlength=BINS))
         return PastScores(older_weights + new_counts)
@@ -104,7 +105,7 @@ def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
     half_value, exponent = np.frexp(limited)
     value = 2 * half_value
-    octave = exponent - 1 - _LOWEST
+    octave = exponent - 1 - _LOWEST  # one too far for the upper limit itself
     within_octave = np.searchsorted(_LOWER_ENDS, value, side="right") - 1
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + within_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)

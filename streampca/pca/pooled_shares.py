@@ -41,8 +41,10 @@ def _compute_known_shares(state: State) -> F64 | None:
     if state.known is None:
         return share_of_rarer_entry
     # A pair that only filled messages show hardly counts.
-    share_if_filled = np.where(state.covariance != 0, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
-    return np.where(state.known > 0, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
+    has_covariance = state.covariance != 0
+    share_if_filled = np.where(has_covariance, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
+    was_shown_together = state.known > 0
+    return np.where(was_shown_together, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
 
 
 def pool_shares(before: F64 | None, past: float, added: F64 | None, new: float, *, if_none: float) -> F64 | None:

@@ -54,7 +54,7 @@ class PooledCovariance:
         # Without Σ, the pooled covariance is RᵀR plus `_variance_outside` in all directions.
         self._rows: list[_ScaledRows] = []
         self._variance_outside = 0.0
-        self._scale: F64 | None = None  # D of the rows
+        self._scale_of_rows: F64 | None = None  # D
 
     @property
     def weight(self) -> float:
@@ -96,7 +96,7 @@ class PooledCovariance:
         """Replace the rows R by the columns of a state, so that RᵀR + `_variance_outside` · I is its covariance."""
         rows, self._variance_outside = state.split_covariance()
         self._rows = [_ScaledRows(1.0, rows)]
-        self._scale = state.scale
+        self._scale_of_rows = state.scale
 
     def _pool_moments_and_rows(self, state: State, past: float, new: float) -> State:
         """Return the pooled moments after one more state (docs/mathematics.md, section 7).
@@ -107,18 +107,14 @@ class PooledCovariance:
         mean_step = state.mean - before.mean  # δ
         p: F64 | float = past
         n: F64 | float = new
-        own_shares = compute_added_share(before, state, past, new)  # None: `new` everywhere
-        if own_shares is not None:
-            n = take_entries(own_shares, len(mean_step))
+        added_shares = compute_added_share(before, state, past, new)  # None: `new` everywhere
+        if added_shares is not None:
+            n = take_entries(added_shares, len(mean_step))
             p = 1 - n
         weighted_step = np.sqrt(p * n) * mean_step
         variances = None
         if before.variances is not None and state.variances is not None:
             variances = p * before.variances + n * state.variances + np.square(weighted_step)
-        known = pool_shares(before.known, past, state.known, new, if_none=1.0)
-        always_known = known is not None and known.min() > _ALWAYS_KNOWN
-        if always_known:
-            known = None
         pooled = replace(
             before,
             mean=before.mean + n * mean_step,
@@ -128,30 +124,30 @@ class PooledCovariance:
             covariance=None,
             variances=variances,
             missing=pool_shares(before.missing, past, state.missing, new, if_none=0.0),
-            known=known,
+            known=_pool_known(before, state, past, new),
         )
         if before.covariance is None or state.covariance is None:
             self._add_rows(state, past, new, weighted_step)
             return pooled
-        if own_shares is None:
+        if added_shares is None:
             covariance = past * before.covariance + new * state.covariance + triangle.pack_outer(weighted_step)
             return replace(pooled, covariance=covariance)
-        covariance = _pool_pair_by_pair(before.covariance, state.covariance, mean_step, pair_shares=own_shares)
+        covariance = _pool_pair_by_pair(before.covariance, state.covariance, mean_step, pair_shares=added_shares)
         total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
         return replace(pooled, covariance=covariance, total_variance=total_variance)
 
     def _add_rows(self, state: State, past: float, new: float, weighted_step: F64) -> None:
         """If Σ is not kept, add the columns of a state to the rows R, and `weighted_step` for the means."""
-        rows, outside = state.split_covariance()
+        rows, variance_outside = state.split_covariance()
         step_row = weighted_step
-        if self._scale is not None and state.scale is not None:
-            ratio = self._scale / state.scale
+        if self._scale_of_rows is not None and state.scale is not None:
+            ratio = self._scale_of_rows / state.scale
             rows = rows * ratio
-            outside *= compute_variance_factor(ratio)
-            step_row = weighted_step * self._scale
+            variance_outside *= compute_variance_factor(ratio)
+            step_row = weighted_step * self._scale_of_rows
         earlier = [_ScaledRows(np.sqrt(past) * part.factor, part.rows) for part in self._rows]
         self._rows = [*earlier, _ScaledRows(np.sqrt(new), rows), _ScaledRows(1.0, step_row[None])]
-        self._variance_outside = past * self._variance_outside + new * outside
+        self._variance_outside = past * self._variance_outside + new * variance_outside
 
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0."""
@@ -167,19 +163,26 @@ class PooledCovariance:
         return self._with_columns(self._pooled, self._columns_kept)
 
     def _with_columns(self, state: State, columns: int) -> State:
-        """Complete the moments of the pool: add D and, if Σ is not kept, up to `columns` columns C."""
+        """Complete the pooled moments: add the scale and, without a covariance, up to `columns` columns C."""
         state = replace(state, C=np.zeros((len(state.mean), 0)))
         rows = self._rows
-        outside = self._variance_outside
-        if self._scale is not None:
-            state, scale = rescale(state, state.entry_variances)
-            ratio = scale / self._scale
+        variance_outside = self._variance_outside
+        if self._scale_of_rows is not None:
+            state, pooled_scale = rescale(state, state.entry_variances)
+            ratio = pooled_scale / self._scale_of_rows
             rows = [_ScaledRows(part.factor, part.rows * ratio) for part in rows]
-            outside *= compute_variance_factor(ratio)
+            variance_outside *= compute_variance_factor(ratio)
         if state.covariance is None:
             C = _find_leading_axes(rows, columns)
-            state = replace(state, C=add_variance(C, outside))
+            state = replace(state, C=add_variance(C, variance_outside))
         return state
+
+
+def _pool_known(before: State, added: State, past: float, new: float) -> F64 | None:
+    """Pool the shares of the weight for which pairs of entries were known; None if all are 1."""
+    known = pool_shares(before.known, past, added.known, new, if_none=1.0)
+    always_known = known is not None and known.min() > _ALWAYS_KNOWN
+    return None if always_known else known
 
 
 def _pool_pair_by_pair(before: F64, added: F64, mean_step: F64, pair_shares: F64) -> F64:
@@ -213,13 +216,18 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     )
     full_rank = min(rows.shape)
     variance = np.square(C).sum(axis=0)
-    # A Gram matrix loses the smallest singular values.
-    has_all = len(variance) == min(columns, full_rank)
-    is_accurate = len(variance) > 0 and has_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
+    # `decompose_rows` loses the smallest singular values.
+    found_all = len(variance) == min(columns, full_rank)
+    is_accurate = len(variance) > 0 and found_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
     has_too_many_rows = full_rank > UNCUT_ROWS
     if is_accurate or has_too_many_rows:
         return np.asarray(C, np.float64)
-    if not full_rank:
+    return _decompose_by_svd(rows, columns)
+
+
+def _decompose_by_svd(rows: F64, columns: int) -> F64:
+    """Compute up to `columns` leading axes of the rows (n, d) by a singular value decomposition, (d, r)."""
+    if not min(rows.shape):
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
     smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)  # rounding may shorten columns

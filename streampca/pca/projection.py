@@ -36,12 +36,12 @@ class Contributions(NamedTuple):
     spe: F64  # with the sign of the residual; absolute values of all dimensions sum to SPE
 
 
-def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
+def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
     """Fill the missing entries of each row y (n, d) with their expected values, in place.
 
     Returns what their uncertainty adds to the expected T² and SPE, (n,) each.
 
-        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹        Φ = U(Λ − σ²)^½
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹        Φ = U(Λ − σ²)^½        m missing, o observed
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
@@ -61,7 +61,7 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         added_t2[rows], added_spe[rows] = _compute_uncertainty(
             U_Phi=U_Phi,
             sigma2_Psi=sigma2_Psi,
-            missing=missing.sum(axis=1),
+            missing_count=missing.sum(axis=1),
             root=root,
             variance=variance,
             sigma2=sigma2,
@@ -72,7 +72,7 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
 def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: float) -> tuple[F64, F64]:
     """Predict all entries of rows from their `known` entries (b, d), with 0 for the missing ones.
 
-    Returns ΦΨΦ_oᵀy_o (b, d), and σ²Ψ (b, k, k).
+    Returns ΦΨΦ_oᵀy_o (b, d) and σ²Ψ (b, k, k), with Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹ and observed entries o.
     """
     Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o
     B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
@@ -87,7 +87,7 @@ def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: f
 def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
     """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ.
 
-    Coordinates that the observed entries do not determine get the variance 1.
+    A coordinate that the observed entries do not determine is predicted as 0 (Ψ) with the variance 1 (σ²Ψ).
     """
     S, B = np.linalg.eigh(Phi_Phi_o)
     is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
@@ -96,24 +96,27 @@ def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # no
 
 
 def _compute_uncertainty(
-    U_Phi: F64, sigma2_Psi: F64, missing: NDArray[Any], root: F64, variance: F64, sigma2: float
+    U_Phi: F64, sigma2_Psi: F64, missing_count: NDArray[Any], root: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    The filled entries have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
+    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ, where Φ is `root` · U; `U_Phi` is U_mᵀΦ_m.
     """
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
     Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
     trace_along_Phi = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
-    trace = sigma2 * missing + trace_along_Phi  # tr Cov
+    trace = sigma2 * missing_count + trace_along_Phi  # tr Cov
     t2 = (along_axes / variance).sum(axis=1)
     spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
     return t2, spe
 
 
 def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
-    """Compute the coordinates, squared residuals and squared norms of centred rows (n, d), which are overwritten."""
+    """Compute coordinates, squared residuals and squared norms of centred rows (n, d), which are overwritten.
+
+    `axes` (d, k) is the transpose of `components`.
+    """
     coordinates = multiply_in_tiles(centred, axes)
     norm = np.vecdot(centred, centred)
     residual: Array = norm - np.vecdot(coordinates, coordinates)

@@ -57,12 +57,12 @@ def estimate_spikes(
 ) -> Spikes:
     """Estimate the covariance of the stream from the variances λ (k,) along learned axes.
 
-    The strength t of an axis follows from λ = σ²(1 + t)(1 + γ/t).
+    The strength t of an axis follows from λ = σ²(1 + t)(1 + γ/t), with the noise variance σ².
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0
     for _ in range(_ROUNDS):
-        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
+        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)  # γ
         # t is the larger solution of t² − bt + γ = 0.
         smallest_b = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)

@@ -78,10 +78,7 @@ class State:
 
     @property
     def variance_outside(self) -> float:
-        """The mean variance along the directions outside of the columns of C.
-
-        It is at most the variance of the last column.
-        """
+        """The mean variance along the directions outside of the columns of C."""
         directions_outside = self.seen_dimensions - self.rank
         if directions_outside <= 0 or not self.rank:
             return 0.0

@@ -27,9 +27,9 @@ class KeepAliveConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept this connection. At the limit of connections, end an idle one first."""
-        count = len(self.connections) + 1  # with this connection
+        count_with_this = len(self.connections) + 1
         # From this limit on, uvicorn answers requests with 503.
-        if count >= (self.limit_concurrency or math.inf):
+        if count_with_this >= (self.limit_concurrency or math.inf):
             self._end_longest_idle()
         super().connection_made(transport)
         self.loop.call_later(REQUEST_TIMEOUT_S, self._close_without_request)
@@ -46,8 +46,9 @@ class KeepAliveConnection(H11Protocol):
 
     def _close_without_request(self) -> None:
         """Close the connection unless its first request has come."""
-        if self.scope is None:  # each request sets it
-            self.timeout_keep_alive_handler()
+        has_had_request = self.scope is not None
+        if not has_had_request:
+            self.timeout_keep_alive_handler()  # closes the connection
 
 
 class ShortConnection(H11Protocol):

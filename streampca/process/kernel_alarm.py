@@ -74,8 +74,8 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
-        old_time = None
-        self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), old_time)
+        no_old_time = None  # the time that was left is not needed
+        self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), no_old_time)
         # Cancel the alarm: the timer may have run out while the process was stopped.
         signal.alarm(0)
 

@@ -32,7 +32,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Log events of this level and above to `stream`, by default stderr."""
     stream = stream or sys.stderr
     is_terminal = stream.isatty()
-    common: list[Processor] = [
+    adding_fields: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -40,33 +40,46 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
         structlog.stdlib.ExtraAdder(),
         _add_logger_name,
     ]
-    if is_terminal:
-        # Other tracebacks show local variables, which may hold a password.
-        plain = structlog.dev.plain_traceback
-        for_people = structlog.dev.ConsoleRenderer(colors=True, sort_keys=False, exception_formatter=plain)
-        renderers: list[Processor] = [for_people]
-    else:
-        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_to_json)]
+    renderers = _create_text_renderers() if is_terminal else _create_json_renderers()
     handler = logging.StreamHandler(stream)
     processors = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=processors))
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=adding_fields, processors=processors))
     handler.addFilter(OncePerMinute("asyncio", "uvicorn.error", _TRACE_EXPORTER))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    # Never DEBUG: kafka-python would log everything that it sends, passwords included.
-    level_of_silenced = logging.INFO if level == "debug" else logging.CRITICAL
-    for name in _SILENCED_LOGGERS:
-        logging.getLogger(name).setLevel(level_of_silenced)
-    if level == "debug":
-        logging.getLogger("asyncio").setLevel(logging.INFO)
+    _set_levels_of_libraries(is_debug=level == "debug")
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *adding_fields,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # so that `configure` can be called again
     )
+
+
+def _create_text_renderers() -> list[Processor]:
+    # Other tracebacks show local variables, which may hold a password.
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=True, sort_keys=False, exception_formatter=plain)]
+
+
+def _create_json_renderers() -> list[Processor]:
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_to_json)]
+
+
+def _set_levels_of_libraries(*, is_debug: bool) -> None:
+    """Let libraries that log too much log only at debug."""
+    # Never DEBUG: kafka-python would log everything that it sends, passwords included.
+    level = logging.INFO if is_debug else logging.CRITICAL
+    for name in _SILENCED_LOGGERS:
+        logging.getLogger(name).setLevel(level)
+    if is_debug:
+        logging.getLogger("asyncio").setLevel(logging.INFO)
 
 
 class OncePerMinute(logging.Filter):
@@ -86,10 +99,10 @@ class OncePerMinute(logging.Filter):
         if record.name not in self._names:
             return True
         cause = repr(record.exc_info[1]) if record.exc_info else ""
-        message = (record.name, str(record.msg)[:200], cause[:200])
+        message = (record.name, str(record.msg)[:200], cause[:200])  # cut, to use little memory
         now = self._clock()
-        logged_at = self._logged_at.get(message)
-        if logged_at is not None and now - logged_at < _REPEAT_AFTER_S:
+        last_logged_at = self._logged_at.get(message)
+        if last_logged_at is not None and now - last_logged_at < _REPEAT_AFTER_S:
             return False
         if len(self._logged_at) >= _MAX_REMEMBERED:
             self._logged_at.clear()
@@ -110,5 +123,5 @@ def _to_json(event: EventDict, default: object = None, **_: object) -> str:
 
     structlog calls it like `json.dumps`, with arguments that are ignored.
     """
-    first = {name: event[name] for name in ("timestamp", "level", "event") if name in event}
-    return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    first_fields = {name: event[name] for name in ("timestamp", "level", "event") if name in event}
+    return orjson.dumps({**first_fields, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

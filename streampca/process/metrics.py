@@ -23,9 +23,9 @@ class LabelledRegistry(CollectorRegistry):
         """
         super().__init__()
         self._constant_labels = labels
-        text = "Role of the process, and versions of streampca and of Python."
-        build = Info("streampca_build", text, registry=self)
-        build.info({"role": role, "version": __version__, "python": platform.python_version()})
+        description = "Role of the process, and versions of streampca and of Python."
+        build_info = Info("streampca_build", description, registry=self)
+        build_info.info({"role": role, "version": __version__, "python": platform.python_version()})
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, with the labels added."""

@@ -18,7 +18,7 @@ class _ServerCertificate:
         """Raises `SettingsError` if the files cannot be used."""
         self._certificate = folder / "tls.crt"
         self._key = folder / "tls.key"
-        self._files = [self._certificate, self._key]
+        self._files = [self._certificate, self._key]  # that are read again when they change
         self._client_authority: Path | None = None  # None: clients need no certificate
         client_authority = folder / "client-ca.crt"
         if client_authority.exists():

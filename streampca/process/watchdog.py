@@ -50,8 +50,8 @@ class _Watch:
 
     def _is_any_overdue(self) -> bool:
         """Return whether a thread that still runs has not ticked in time."""
-        due_times = list(self.due_s.items())  # a copy, since other threads tick meanwhile
-        return any(due_s <= self.ran_s and thread.is_alive() for thread, due_s in due_times)
+        threads_and_due_s = list(self.due_s.items())  # a copy, since other threads tick meanwhile
+        return any(due_s <= self.ran_s and thread.is_alive() for thread, due_s in threads_and_due_s)
 
 
 _watch: _Watch | None = None  # None: `tick` does nothing

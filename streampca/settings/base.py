@@ -68,11 +68,12 @@ class Settings(BaseModel):
     def _find_broken_rules(cls, settings: object, *, ignore_absent: bool = False) -> list[str]:
         """Return the sentences of the rules that these settings break.
 
-        With `ignore_absent`, a rule about an absent setting is not broken.
+        With `ignore_absent`, rules about absent settings are ignored.
         """
         sentences: list[str] = []
         for base in reversed(cls.__mro__):
-            for is_broken, sentence in vars(base).get("RULES", ()):
+            own_rules = vars(base).get("RULES", ())
+            for is_broken, sentence in own_rules:
                 try:
                     if is_broken(settings):
                         sentences.append(sentence.format(s=settings))
@@ -99,10 +100,10 @@ class Settings(BaseModel):
         """
         reading = cls._read(config, options)
         effective = dict(reading.given)
-        # Validated values include defaults that depend on other settings.
+        # Prefer validated values, which include defaults that depend on other settings.
         if reading.settings is not None:
             for name, value in reading.settings:
-                origin = effective[name].origin if name in effective else _DEFAULT
+                origin = reading.given[name].origin if name in reading.given else _DEFAULT
                 effective[name] = GivenValue(value, origin)
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
         return [_describe_setting(name, field, effective.get(name)) for name, field in fields], reading.mistakes
@@ -117,7 +118,7 @@ class Settings(BaseModel):
         try:
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # An error without a location ("loc") is a broken rule. All rules are checked below.
+            # An error without a location ("loc") is a broken rule. `_find_broken_rules` finds all of these.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
         for details in wrong_values:
             mistakes.append(_describe_mistake(cls, given, details))
@@ -144,18 +145,18 @@ def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
     return not field.is_required(), common_index, name
 
 
-def collect_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
+def collect_fields(settings_class: type[Settings]) -> dict[str, FieldInfo]:
     """Return the settings of a class and of all its subclasses."""
-    fields = dict(kind.model_fields)
-    for subclass in kind.__subclasses__():
+    fields = dict(settings_class.model_fields)
+    for subclass in settings_class.__subclasses__():
         fields |= collect_fields(subclass)
     return fields
 
 
-def _convert_valid(kind: type[Settings], values: Mapping[str, Any], wrong_names: set[str]) -> dict[str, Any]:
+def _convert_valid(settings_class: type[Settings], values: Mapping[str, Any], wrong_names: set[str]) -> dict[str, Any]:
     """Return the values of all settings except the wrong ones, converted to their types."""
     valid: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
+    for name, field in settings_class.model_fields.items():
         if name in wrong_names:
             continue
         if name in values:
@@ -166,7 +167,9 @@ def _convert_valid(kind: type[Settings], values: Mapping[str, Any], wrong_names:
     return valid
 
 
-def _describe_mistake(kind: type[Settings], given: Mapping[str, GivenValue], details: Mapping[str, Any]) -> str:
+def _describe_mistake(
+    settings_class: type[Settings], given: Mapping[str, GivenValue], details: Mapping[str, Any]
+) -> str:
     """Say in a sentence what is wrong with one setting. `details` is an item of pydantic's `errors()`."""
     name = str(details["loc"][0])
     if details["type"] == "missing":
@@ -174,9 +177,9 @@ def _describe_mistake(kind: type[Settings], given: Mapping[str, GivenValue], det
     text = str(details["msg"]).removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = details["input"]
-    shown_value = MASK if _is_secret(kind.model_fields[name]) else _mask_secrets_in_urls(repr(value))
+    shown_value = MASK if _is_secret(settings_class.model_fields[name]) else _mask_secrets_in_urls(repr(value))
     origin = given[name].origin if name in given else _DEFAULT
-    if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which nobody has set on purpose
+    if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which no user has set
         origin += _NO_SERVICE_LINKS
     return f"{name}: {text}, got {shown_value} ({origin})"
 

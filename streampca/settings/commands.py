@@ -63,7 +63,8 @@ def _parse_start(start: str) -> str | int:
 
     Raises `ValueError` for any other text.
     """
-    return start if start.isalpha() else parse_iso_time_ms(start)
+    is_word = start.isalpha()
+    return start if is_word else parse_iso_time_ms(start)
 
 
 class ConsumerSettings(
@@ -189,12 +190,12 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     )  # fmt: skip
 
 
-def _emits_names(emit: str) -> bool:
+def _emits_more_than_numbers(emit: str) -> bool:
     """Return whether outputs have fields that are not only numbers: the record, or contributions."""
     return "record" in emit or "contributions" in emit
 
 
-def _lacks_names(output_format: str) -> bool:
+def _holds_only_numbers(output_format: str) -> bool:
     """Return whether values of a plug-in's format hold only numbers, without names."""
     module = load_format_of_plug_in(output_format)
     if module is None:  # the format is built in
@@ -281,10 +282,10 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
     RULES: ClassVar[Rules] = (
         (lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
          "output_topic must be neither the topic itself nor the dead-letter topic"),
-        (lambda s: s.output_format in ("float32", "npy") and _emits_names(s.emit),
+        (lambda s: s.output_format in ("float32", "npy") and _emits_more_than_numbers(s.emit),
          "output_format {s.output_format} holds only numbers, without names: emit record and contributions in json, "
          "avro, protobuf or arrow"),
-        (lambda s: _lacks_names(s.output_format) and _emits_names(s.emit),
+        (lambda s: _holds_only_numbers(s.output_format) and _emits_more_than_numbers(s.emit),
          "output_format {s.output_format} holds only numbers, since its writer does not set holds_names: emit record "
          "and contributions in json, avro, protobuf or arrow"),
         (lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,

@@ -85,7 +85,7 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     paths: list[Path] = []
     parts: Path = ()
     # A match is, for example, `values[id=temp].` or `hum,`.
-    for match in _split(_PART, f"{field},", error):  # the comma ends the last path
+    for match in _split_into_matches(_PART, f"{field},", error):  # the comma ends the last path
         new_parts = _make_parts(match)
         if not new_parts:
             raise error
@@ -106,9 +106,8 @@ def _make_parts(match: re.Match[str]) -> Path:
     """
     plain_name = (match["plain_name"] or "").rstrip()
     quoted_name = match["quoted_name"] or ""
-    # The text is probably a misspelt values[id=temp].
     looks_like_choice = "[" in plain_name and "=" in plain_name
-    if looks_like_choice:
+    if looks_like_choice:  # probably a misspelt values[id=temp]
         return ()
     parts: Path = ()
     if plain_name or quoted_name:
@@ -129,15 +128,15 @@ def parse_conditions(where: str) -> tuple[Condition, ...]:
     error = ValueError(f"where={where!r} is not a condition or several: write path=word or path!=word")
     conditions = []
     # A comma ends each condition, also the last one.
-    for match in _split(_CONDITION, f"{where},", error):
+    for match in _split_into_matches(_CONDITION, f"{where},", error):
         [path] = parse_paths(match["path"])
         word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
         conditions.append(Condition(get_steps(path), is_equal=match["sign"] == "=", word=word))
     return tuple(conditions)
 
 
-def _split(pattern: re.Pattern[str], text: str, error: ValueError) -> Iterator[re.Match[str]]:
-    """Yield the matches of which the text consists. Raises the error if a piece of the text does not match."""
+def _split_into_matches(pattern: re.Pattern[str], text: str, error: ValueError) -> Iterator[re.Match[str]]:
+    """Yield the matches of which the text consists, one after the other. Raises `error` if a piece does not match."""
     position = 0
     while position < len(text):
         match = pattern.match(text, position)
@@ -153,10 +152,10 @@ def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
     For example, a.x and b.y are named x and y, but a.x and b.x keep these names.
     """
     possible_names_of_paths = [_list_possible_names(get_steps(path)) for path in paths]
-    path_counts = Counter(chain.from_iterable(possible_names_of_paths))
+    paths_with_name = Counter(chain.from_iterable(possible_names_of_paths))  # how many paths may have each name
     names = []
     for possible_names in possible_names_of_paths:
-        unique_names = [name for name in possible_names if path_counts[name] == 1]
+        unique_names = [name for name in possible_names if paths_with_name[name] == 1]
         whole_path = possible_names[-1]
         names.append(unique_names[0] if unique_names else whole_path)
     return tuple(names)
@@ -188,8 +187,10 @@ def _list_possible_names(steps: Sequence[Step]) -> list[str]:
 def dimension_names(field: str, dimensions: int) -> list[str] | None:
     """Return the names that `field` gives the dimensions; None unless it has a path for each of two or more."""
     paths = parse_paths(field)
-    has_path_for_each = len(paths) == dimensions
-    return list(name_paths(paths)) if has_path_for_each and dimensions > 1 else None
+    # A single path holds the whole vector.
+    if len(paths) != dimensions or dimensions < 2:
+        return None
+    return list(name_paths(paths))
 
 
 def spell_path(steps: Sequence[Step]) -> str:
@@ -203,9 +204,11 @@ def spell_path(steps: Sequence[Step]) -> str:
             word = step.word if _PLAIN_WORD.fullmatch(step.word) else f"`{step.word}`"
             text += f"[{step.key}={word}]"
             continue
-        # Without backticks, a name with [ and = could be taken for a choice.
-        is_plain = _PLAIN_NAME.fullmatch(step) and not ("[" in step and "=" in step)
-        text += ("." if text else "") + (step if is_plain else f"`{step}`")
+        looks_like_choice = "[" in step and "=" in step
+        is_plain = _PLAIN_NAME.fullmatch(step) and not looks_like_choice
+        if text:
+            text += "."
+        text += step if is_plain else f"`{step}`"
     return text
 
 

@@ -24,7 +24,8 @@ _HTTPS_OR_LOOPBACK = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"
 
 def _are_positions(field: str) -> bool:
     """Return whether each path of `field` begins with the position of a cell in a line of CSV."""
-    return all(re.fullmatch("[0-9]+", spell_path(get_steps(path)[:1])) for path in parse_paths(field))
+    beginnings = [spell_path(get_steps(path)[:1]) for path in parse_paths(field)]
+    return all(re.fullmatch("[0-9]+", beginning) for beginning in beginnings)
 
 
 def _find_numpy_type(name: str) -> np.dtype[Any] | None:
@@ -146,7 +147,7 @@ class TopicSettings(Settings):
     @classmethod
     def _put_topic_into_defaults(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Add the defaults that contain `<topic>` to the given values, with the name of the topic in its place."""
-        topic = str(values.get("topic", "<topic>"))  # a missing topic is reported later; defaults stay as they are
+        topic = str(values.get("topic", "<topic>"))  # pydantic reports a missing topic later
         defaults = {}
         for name, field in cls.model_fields.items():
             if "<topic>" in str(field.default):
@@ -234,8 +235,8 @@ class FormatSettings(Settings):
     def vector_dtype(self) -> str:
         """Type of decoded vectors: float32 if `format` is a NumPy type whose numbers float32 holds, else float64."""
         dtype = _find_numpy_type(self.format)
-        float32_is_exact = dtype is not None and np.can_cast(dtype, np.float32)
-        return "float32" if float32_is_exact else "float64"
+        holds_all_numbers = dtype is not None and np.can_cast(dtype, np.float32)
+        return "float32" if holds_all_numbers else "float64"
 
     @field_validator("schema_registry_url")
     @classmethod
@@ -243,10 +244,10 @@ class FormatSettings(Settings):
         if not urls:  # a file may hold ""
             return urls
         for url in urls.split(","):
-            parts = urlsplit(url.strip())
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            parsed_url = urlsplit(url.strip())
+            if parsed_url.scheme not in ("http", "https") or not parsed_url.hostname:
                 raise ValueError("not http://host:port or https://host:port")
-            if parts.username or parts.password:
+            if parsed_url.username or parsed_url.password:
                 raise ValueError("set user and password as schema_registry_login")
         return urls
 

@@ -13,15 +13,15 @@ def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
 
     Only JSON bodies are validated with a context. In them, the number of a version must not be text.
     """
-    text = value if isinstance(value, str) else ""
-    if value is None or text == "latest":
+    if value is None or value == "latest":
         return None
-    if re.fullmatch(PIN_NAME, text):
-        return text
+    is_text = isinstance(value, str)
+    if is_text and re.fullmatch(PIN_NAME, value):
+        return str(value)
     number = value
     is_json = info.context is not None
-    if not is_json and re.fullmatch("[0-9]{1,19}", text):
-        number = int(text)
+    if is_text and not is_json and re.fullmatch("[0-9]{1,19}", value):
+        number = int(value)
     is_integer = type(number) is int  # a bool is not a version
     if not is_integer or not 0 <= number < 2**63:
         raise ValueError("must be the number of a version, the name of a pin, or latest")

@@ -14,20 +14,21 @@ def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
 
     Raises `ValueError` if several packages or streampca itself offer the name, or if the import fails.
     """
-    found = [entry_point for entry_point in _find_plug_ins(kind) if entry_point.name == name]
-    if not found:
+    plug_ins = [entry_point for entry_point in _find_plug_ins(kind) if entry_point.name == name]
+    if not plug_ins:
         return None
-    packages = " and ".join(_name_package(entry_point) for entry_point in found)
+    packages = " and ".join(_name_package(entry_point) for entry_point in plug_ins)
     if is_built_in:
         raise ValueError(f"{packages} offers the {kind} {name}, which streampca has itself: rename or uninstall it")
-    if len(found) > 1:
+    if len(plug_ins) > 1:
         raise ValueError(f"{packages} both offer the {kind} {name}: uninstall one of them")
+    plug_in = plug_ins[0]
     try:
-        return found[0].load()
+        return plug_in.load()
     except Exception as error:
         cause = " ".join(str(error).split())
         raise ValueError(
-            f"the {kind} {name} of {packages} cannot be imported from {found[0].value}: {type(error).__name__}: {cause}"
+            f"the {kind} {name} of {packages} cannot be imported from {plug_in.value}: {type(error).__name__}: {cause}"
         ) from None
 
 
@@ -37,9 +38,11 @@ def load_format(name: str, *, is_built_in: bool = False) -> Any:
     Raises `ValueError` if the module lacks a class, such as `TextReader` for the format text.
     """
     module = load_plug_in("format", name, is_built_in=is_built_in)
+    if module is None:
+        return None
     for role in ("Reader", "Writer"):
         class_name = name.title() + role
-        if module is not None and not hasattr(module, class_name):
+        if not hasattr(module, class_name):
             raise ValueError(f"the module of the format {name}, {module.__name__}, has no class {class_name}")
     return module
 

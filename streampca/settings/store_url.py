@@ -50,8 +50,8 @@ def validate_location(location: str) -> str:
         raise ValueError(f"credentials do not belong into the URL: set {CREDENTIALS[scheme]}")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"the name of the bucket is not valid: write {scheme}://bucket/prefix")
-    parts = prefix.rstrip("/").split("/") if prefix else []
-    has_wrong_part = any(part in ("", ".", "..") for part in parts)
-    if not _PREFIX.fullmatch(prefix) or has_wrong_part:
+    folders = prefix.rstrip("/").split("/") if prefix else []
+    has_wrong_folder = any(folder in ("", ".", "..") for folder in folders)
+    if not _PREFIX.fullmatch(prefix) or has_wrong_folder:
         raise ValueError("the prefix is not valid: use letters, digits, '.', '_', '-' between slashes")
     return f"{scheme}://{bucket}/{prefix}".rstrip("/")

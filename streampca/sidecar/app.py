@@ -84,14 +84,19 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     app.state.model_cache = served.cache
     app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)
     engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, label_path=settings.label)
+    _add_endpoints(app, engine)
+    PageEndpoints(engine, history, store).add_to(app)
+    return app
+
+
+def _add_endpoints(app: FastAPI, engine: Engine) -> None:
+    """Add the endpoints of all protocols, and describe them in `/openapi.json`."""
     for endpoints_class in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints_class(engine).add_to(app)
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, ErrorResponse, NotReadyResponse,
     )  # fmt: skip
-    PageEndpoints(engine, history, store).add_to(app)
-    return app
 
 
 def _create_layers(

@@ -1,6 +1,6 @@
 """Computes answers: plain functions of a model and a parsed request, without HTTP and without a clock."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from streampca.fold.partitions import partition_name
 from streampca.formats import npy
 from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import Array
-from streampca.pca.model import Model, Projected
+from streampca.pca.model import Basis, Model, Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
 from streampca.sidecar.parsing import Limits, check_rows, pack_records
 from streampca.sidecar.schemas import (
@@ -63,13 +63,7 @@ def _compute_contributions(
     Raises `RequestError` if the answer would be too long.
     """
     names = published.names
-    n = len(projected.vectors)
-    longest_name = max(len(name) for name in names) if names else 0
-    letters_per_number = 8
-    numbers_per_rank = 4 + 2 * longest_name // letters_per_number  # 2 dimensions, 2 contributions and 2 names
-    if numbers_per_rank * count * n > limits.numbers:
-        allowed = limits.numbers // (numbers_per_rank * n)
-        raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
+    _limit_contributions(count, len(projected.vectors), names, limits)
     (t2_dimensions, spe_dimensions), contributions = projected.contributions(count)
     fields: dict[str, Any] = {}
     for score_name, dimensions, values in (
@@ -81,6 +75,19 @@ def _compute_contributions(
         if names:
             fields[f"{score_name}_names"] = [[names[j] for j in row] for row in dimensions.tolist()]
     return fields
+
+
+def _limit_contributions(count: int, vector_count: int, names: Sequence[str] | None, limits: Limits) -> None:
+    """Raise `RequestError` if `count` contributions to both scores of each vector make the answer too long.
+
+    Letters of names count as an eighth of a number.
+    """
+    longest_name = max(len(name) for name in names) if names else 0
+    numbers_per_rank = 4 + 2 * longest_name // 8  # two dimensions, two contributions and two names
+    numbers_per_contribution = numbers_per_rank * vector_count
+    if count * numbers_per_contribution > limits.numbers:
+        allowed = limits.numbers // numbers_per_contribution
+        raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
 
 
 def _project_request(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:
@@ -135,21 +142,25 @@ def _compute_scores(projected: Projected) -> dict[str, Any]:
 @np.errstate(all="ignore")  # an overflow makes a number infinite, which `_check_finite` refuses
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
     """Return the vectors that belong to coordinates, or the reconstructions of vectors."""
+    if request.coordinates is not None:
+        _require_one_row_field(request)
+        return _reconstruct_coordinates(published, request.coordinates, request.basis, limits)
+    projected = _project_request(published, request, limits)
+    reconstructed = reconstruct_projected(projected)
+    squared_error = projected.residual
+    _check_finite("vectors", squared_error)
+    fields = {"vectors": reconstructed, "squared_error": squared_error}
+    return _build_answer(published, fields, vector_count=len(projected.vectors))
+
+
+def _reconstruct_coordinates(published: PublishedModel, rows: Array, basis: Basis, limits: Limits) -> Answer:
+    """Return the vectors that belong to rows of coordinates. Raises `RequestError`."""
     model = published.model
-    if request.coordinates is None:
-        projected = _project_request(published, request, limits)
-        reconstructed = reconstruct_projected(projected)
-        squared_error = projected.residual
-        _check_finite("vectors", squared_error)
-        fields = {"vectors": reconstructed, "squared_error": squared_error}
-        return _build_answer(published, fields, vector_count=len(projected.vectors))
-    _require_one_row_field(request)
-    coordinates = check_rows(request.coordinates, "coordinates", model.n_components, limits)
-    coordinates = coordinates.astype(np.float64, copy=False)
+    coordinates = check_rows(rows, "coordinates", model.n_components, limits).astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
         max_rows = limits.numbers // model.dimensions
         raise too_large(f"the answer to {len(coordinates)} rows is too long: send at most {max_rows}", "numbers")
-    vectors = model.reconstruct(coordinates, request.basis)
+    vectors = model.reconstruct(coordinates, basis)
     _check_finite("coordinates", vectors)
     return _build_answer(published, {"vectors": vectors}, vector_count=len(coordinates))
 
@@ -262,11 +273,11 @@ def compare_axes(one: Model, other: Model) -> dict[str, Any]:
     If the models' dimensions differ, there are no angles.
     """
     can_be_compared = one.dimensions == other.dimensions
-    n = min(one.n_components, other.n_components, _MAX_COMPARED_COMPONENTS) if can_be_compared else 0
-    one_axes = np.asarray(one.components[:n], np.float64)
-    other_axes = np.asarray(other.components[:n], np.float64)
-    between = []
-    for i in range(n):
+    count = min(one.n_components, other.n_components, _MAX_COMPARED_COMPONENTS) if can_be_compared else 0
+    one_axes = np.asarray(one.components[:count], np.float64)
+    other_axes = np.asarray(other.components[:count], np.float64)
+    angles_between_axes = []
+    for i in range(count):
         (angle,) = principal_angles(one_axes[i : i + 1], other_axes[i : i + 1])
-        between.append(angle)
-    return {"between": between, "principal": principal_angles(one_axes, other_axes)}
+        angles_between_axes.append(angle)
+    return {"between": angles_between_axes, "principal": principal_angles(one_axes, other_axes)}

@@ -97,6 +97,18 @@ class SidecarMetrics(Collector):
             "Estimated standard error of each component's axis, counted from 1.",
             in_use.axis_errors if in_use else None,
         )
+        yield from self._collect_drifts()
+        failures = CounterMetricFamily(
+            "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, unreadable, store or bug.",
+            labels=["cause"],
+        )  # fmt: skip
+        count_by_cause = {
+            cause: self._models.cache.failures[cause] for cause in ("damaged", "unreadable", "store", "bug")
+        }
+        yield _add_samples(failures, count_by_cause)
+
+    def _collect_drifts(self) -> Iterator[Metric]:
+        """Yield the metrics of how far the newest model has moved from each pinned model."""
         for field, text in _DRIFT_TEXTS.items():
             gauge = GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"])
             value_by_pin = {pin: drift[field] for pin, drift in self._models.drifts.items()}
@@ -109,14 +121,6 @@ class SidecarMetrics(Collector):
             reasons = drift["outdated"]
             is_outdated_by_pin[pin] = 1.0 if reasons else 0.0
         yield _add_samples(outdated, is_outdated_by_pin)
-        failures = CounterMetricFamily(
-            "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, unreadable, store or bug.",
-            labels=["cause"],
-        )  # fmt: skip
-        count_by_cause = {
-            cause: self._models.cache.failures[cause] for cause in ("damaged", "unreadable", "store", "bug")
-        }
-        yield _add_samples(failures, count_by_cause)
 
 
 def _create_component_gauge(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:

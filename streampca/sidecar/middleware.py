@@ -82,7 +82,7 @@ class OuterMiddleware:
         if scope["type"] != "http":  # "lifespan": startup and shutdown
             return await self._app(scope, receive, send)
         if not scope["path"].startswith("/"):
-            scope = _split_absolute_target(scope)
+            scope = _with_path_of_url(scope)
         started_at = time.perf_counter()
         headers = dict(scope["headers"])
         answer = _Answer(send, headers.get(b"x-request-id", b""), self._slots)
@@ -158,10 +158,10 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         """Send the start or a part of the answer. Raises `_UnreadAnswerError` if the client does not read in time."""
+        is_whole_body = message.get("body") and not message.get("more_body")
         if message["type"] == "http.response.start":
-            await self._begin(message)
-        elif message.get("body") and not message.get("more_body"):
-            # The server buffers a short answer without waiting for the client.
+            await self._prepare_start(message)
+        elif is_whole_body:  # it is short: the server buffers it without waiting for the client
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -169,8 +169,8 @@ class _Answer:
         except TimeoutError:
             raise _UnreadAnswerError from None
 
-    async def _begin(self, message: Message) -> None:
-        """Add headers to the start of an answer, and take a slot if the answer is large.
+    async def _prepare_start(self, message: Message) -> None:
+        """Add headers to the first message of an answer, and take a slot if the answer is large.
 
         Raises `MemoryError` if no slot is free: while waiting, the answer would take memory.
         """
@@ -183,28 +183,28 @@ class _Answer:
 
 
 def _name_route(scope: Scope) -> str:
-    """Return the path of a request's route, or "other" if it has none.
+    """Return the path of a request's route for the metrics, or "other" if it has none.
 
-    Clients could create any number of time series with unknown paths.
+    If unknown paths were labels, clients could create any number of time series.
     """
     return getattr(scope.get("route"), "path", "other")
 
 
-def _split_absolute_target(scope: Scope) -> Scope:
-    """Return the scope of a request whose target is a whole URL, as proxies send it.
+def _with_path_of_url(scope: Scope) -> Scope:
+    """Replace the path of a request by the path in it, if a proxy has sent a whole URL as the path.
 
     The host of the URL replaces the Host header (RFC 9112, section 3.2.2).
     """
-    target = urlsplit(scope["raw_path"].decode("ascii"))
+    url = urlsplit(scope["raw_path"].decode("ascii"))
     headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
-    headers.append((b"host", target.netloc.encode()))
-    return {**scope, "path": unquote(target.path) or "/", "raw_path": target.path.encode(), "headers": headers}
+    headers.append((b"host", url.netloc.encode()))
+    return {**scope, "path": unquote(url.path) or "/", "raw_path": url.path.encode(), "headers": headers}
 
 
 def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
     """Raise an error unless the request has the token that its path requires.
 
-    Probes need none, but without a valid one their answers leave out details.
+    Probes need no token. If they have no valid one, their answers leave out details.
     """
     path = scope["path"]
     authorization = headers.get(b"authorization", b"").decode("latin-1")

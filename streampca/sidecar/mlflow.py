@@ -113,21 +113,22 @@ def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -
     has_column_names = len(columns) > 0 and all(isinstance(column, str) for column in columns)
     if names and has_column_names and invocation.vectors is not None:
         if sorted(columns) != sorted(names):
-            raise _other_names_error(columns, names)
+            raise _wrong_names_error(columns, names)
         invocation.vectors = _order_columns(invocation.vectors, columns, names)
     return compute.project(published, invocation, limits)
 
 
-def _other_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestError:
+def _wrong_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestError:
     """Return the error of columns whose names are not the names of the dimensions.
 
-    The error tells one missing or surplus name, since long lists are cut off.
+    Long lists of names are cut off, so the error also tells one missing or surplus name.
     """
     missing = list((Counter(names) - Counter(columns)).elements())
-    surplus = list((Counter(columns) - Counter(names)).elements())
-    first_difference = (
-        f"{list_names(missing[:1])} is missing" if missing else f"{list_names(surplus[:1])} is one too many"
-    )
+    surplus = list((Counter(columns) - Counter(names)).elements())  # a name may be repeated
+    if missing:
+        first_difference = f"{list_names(missing[:1])} is missing"
+    else:
+        first_difference = f"{list_names(surplus[:1])} is one too many"
     return invalid(
         f"the columns are {list_names(columns)}, and the model's dimensions {list_names(names)}: {first_difference}"
     )

@@ -6,7 +6,7 @@ every record and are at the positions of the model. Workers report every few sec
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import is_backfill
@@ -33,8 +33,8 @@ class ModelAge:
         """Read the reports of workers if the newest model will soon be too old. Raises `StoreError`."""
         now = self._clock()
         is_nearly_too_old = age_s >= self._max_age_s - _READ_BEFORE_S
-        is_due = now >= self._reports_read_at + _READ_EVERY_S
-        if not is_nearly_too_old or not is_due:
+        were_just_read = now < self._reports_read_at + _READ_EVERY_S
+        if not is_nearly_too_old or were_just_read:
             return
         self._reports_read_at = now
         if _has_every_record(newest, self._read_reports_of_running_workers()):
@@ -57,30 +57,42 @@ class ModelAge:
         """
         # Members of transform learn no records.
         reports = [report for report in self._statuses.all() if report.transform is None and report.state != "stopped"]
-        earlier = self._report_time_by_worker
+        earlier_time_by_worker = self._report_time_by_worker
         self._report_time_by_worker = {report.name: report.updated_at for report in reports}
-        return [report for report in reports if report.name in earlier and report.updated_at != earlier[report.name]]
+        running = []
+        for report in reports:
+            earlier_time = earlier_time_by_worker.get(report.name)
+            if earlier_time is not None and report.updated_at != earlier_time:
+                running.append(report)
+        return running
 
 
-def _has_every_record(model: PublishedModel, workers: Iterable[ProcessStatus]) -> bool:
-    """Return whether a model has learned every record of the topic, by the reports of workers.
-
-    If there are no workers, nobody knows.
-    """
-    read_up_to: dict[int, int] = {}  # partition → position of its worker
-    for worker in workers:
-        if worker.trouble:  # the worker may not know of newer records
-            return False
-        for name, partition in worker.partitions.items():
-            has_found_no_record = partition.lag is None and worker.state == "waiting"
-            is_at_end = partition.lag == 0 or has_found_no_record
-            if not is_at_end:
-                return False
-            if partition.position > 0:
-                read_up_to[int(name)] = partition.position
+def _has_every_record(model: PublishedModel, workers: Sequence[ProcessStatus]) -> bool:
+    """Return whether a model has learned every record of the topic, by the reports of workers."""
+    if not all(_has_read_every_record(worker) for worker in workers):
+        return False
+    read_up_to = {
+        int(name): partition.position  # of the worker
+        for worker in workers
+        for name, partition in worker.partitions.items()
+        if partition.position > 0
+    }
     learned_up_to = {
         partition: position
         for partition, position in model.positions.items()
         if position > 0 and not is_backfill(partition)  # no worker reads the partition of a backfill
     }
-    return len(read_up_to) > 0 and read_up_to == learned_up_to
+    is_known = len(read_up_to) > 0  # without running workers, it is not
+    return is_known and read_up_to == learned_up_to
+
+
+def _has_read_every_record(worker: ProcessStatus) -> bool:
+    """Return whether a worker has reported that it is at the end of each of its partitions."""
+    if worker.trouble:  # the worker may not know of newer records
+        return False
+    for partition in worker.partitions.values():
+        has_found_no_record = partition.lag is None and worker.state == "waiting"
+        is_at_end = partition.lag == 0 or has_found_no_record
+        if not is_at_end:
+            return False
+    return True

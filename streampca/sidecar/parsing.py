@@ -227,9 +227,8 @@ def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
         is_number = type(row) in (int, float)
         hint = "; write a single vector as [[…]]" if is_number else ""
         raise invalid(f"{label} must be an array of numbers, not {type_name(row)}{hint}")
-    entry_label = label + "[{}]"  # the packer replaces {} by the index
     try:
-        return packer.pack(row, entry=entry_label)
+        return packer.pack(row, label_template=label + "[{}]")
     except VectorError as error:
         if error.reason == "wrong_length":
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
@@ -270,12 +269,7 @@ def check_rows(
     With `impute`, entries may be missing, but not a whole row. Raises `RequestError`.
     """
     rows = shape_rows(rows, name, width)
-    if len(rows) > limits.rows:
-        raise too_large(f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer", "rows")
-    if rows.size > limits.numbers:
-        raise too_large(
-            f"{name} has {rows.size} numbers, at most {limits.numbers} are allowed: send fewer rows", "numbers"
-        )
+    _refuse_too_many_rows(rows, name, limits)
     if len(rows) == 0:
         return np.empty((0, width))
     if rows.shape[1] != width:
@@ -288,10 +282,20 @@ def check_rows(
     return with_nan
 
 
+def _refuse_too_many_rows(rows: Array, name: str, limits: Limits) -> None:
+    """Raise `RequestError` if there are more rows or numbers than the limits allow."""
+    if len(rows) > limits.rows:
+        raise too_large(f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer", "rows")
+    if rows.size > limits.numbers:
+        raise too_large(
+            f"{name} has {rows.size} numbers, at most {limits.numbers} are allowed: send fewer rows", "numbers"
+        )
+
+
 def shape_rows(rows: Array, name: str, width: int) -> Array:
     """Return rows as an array with two axes. Raises `RequestError`.
 
-    Before, rows from base64 are items of NumPy's type void, and raw numbers have one axis.
+    Rows from base64 come as items of NumPy's type void, and numbers without a header come with one axis.
     """
     is_from_base64 = rows.dtype.kind == "V"
     if is_from_base64:

@@ -50,16 +50,16 @@ class RecentVectors:
         self._lock = threading.Lock()
 
     def add(self, vectors: Array, labels: Sequence[str] | None = None) -> None:
-        """Add the vectors (n, d) of a request, and drop the oldest requests above the limit.
+        """Add the vectors (n, d) of a request, and drop the oldest requests that are not needed for the limit.
 
         If the earlier vectors have another d, drop all of them.
         """
         n, d = vectors.shape
-        limit = _compute_limit(d)
+        max_count = _max_vector_count(d)
         labels = [NO_LABEL] * n if labels is None else labels
-        if n > limit:
-            labels = labels[n - limit :]
-            vectors = vectors[n - limit :].copy()  # a view would keep the whole array in memory
+        if n > max_count:
+            labels = labels[n - max_count :]
+            vectors = vectors[n - max_count :].copy()  # a view would keep the whole array in memory
         with self._lock:
             if self._requests and self._requests[0].vectors.shape[1] != d:
                 self._requests.clear()
@@ -68,7 +68,7 @@ class RecentVectors:
             self._count += len(vectors)
             while self._requests:
                 count_without_oldest = self._count - len(self._requests[0].vectors)
-                if count_without_oldest < limit:
+                if count_without_oldest < max_count:
                     break
                 self._requests.popleft()
                 self._count = count_without_oldest
@@ -107,9 +107,9 @@ class RecentVectors:
         counts = [len(request.vectors) for request in requests]
         times_s = np.repeat([request.time_s for request in requests], counts)
         # There may be too many vectors, since requests are dropped as a whole.
-        limit = _compute_limit(dimensions)
+        max_count = _max_vector_count(dimensions)
         labels = np.array([label for request in requests for label in request.labels], object)
-        return _Snapshot(vectors=vectors[-limit:], labels=labels[-limit:], times_s=times_s[-limit:])
+        return _Snapshot(vectors=vectors[-max_count:], labels=labels[-max_count:], times_s=times_s[-max_count:])
 
 
 def _describe_most_unusual(
@@ -139,6 +139,6 @@ def _describe_most_unusual(
     return described
 
 
-def _compute_limit(dimensions: int) -> int:
+def _max_vector_count(dimensions: int) -> int:
     """Return how many vectors are kept: at most 500, and fewer if these would take too much memory."""
     return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))

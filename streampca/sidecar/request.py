@@ -108,10 +108,6 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         )
     if _parse_content_length(headers) > max_bytes:
         raise _too_long(max_bytes)
-    content_type = headers.get(b"content-type", b"").decode("latin-1").lower()
-    media_type = content_type.replace(" ", "").replace('"', "")
-    if media_type not in RAW_TYPES:  # raw types keep `dtype`
-        media_type, _, _ = media_type.partition(";")
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await _read_body(request, max_bytes)
@@ -125,7 +121,16 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     # As an optimisation, an empty query is not parsed.
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
-    return RawRequest(body, media_type=media_type, query=query, headers=headers)
+    return RawRequest(body, media_type=_parse_media_type(headers), query=query, headers=headers)
+
+
+def _parse_media_type(headers: Mapping[bytes, bytes]) -> str:
+    """Return the media type of the body; only those in `RAW_TYPES` keep their parameter `dtype`."""
+    content_type = headers.get(b"content-type", b"").decode("latin-1").lower()
+    with_parameters = content_type.replace(" ", "").replace('"', "")
+    if with_parameters in RAW_TYPES:
+        return with_parameters
+    return with_parameters.partition(";")[0]
 
 
 def has_large_body(headers: Mapping[bytes, bytes]) -> bool:

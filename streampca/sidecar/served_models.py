@@ -74,17 +74,14 @@ class ServedModels:
 
     def list_unreadable(self) -> list[str]:
         """Return a sentence about each version that cannot be read, and each pin whose version is gone."""
-        unreadable = dict(self.cache.loader.unreadable)  # another thread changes the original
+        unreadable = dict(self.cache.loader.unreadable)  # a copy: another thread changes the original
         sentences = [f"version {version} cannot be read: {file.cause}" for version, file in unreadable.items()]
         for name, version in self.gone_pins.items():
             sentences.append(f"{name} pins version {version}, which is gone")
         return sentences
 
     def _refresh(self, models: Models) -> None:
-        """Refresh the pinned models and the age of the newest model after a poll.
-
-        Reads of `models` use the listing of that poll.
-        """
+        """Refresh the pinned models and the age of the newest model. `models` answers from one listing of the store."""
         newest = self.cache.current
         if newest is not None:
             self._refresh_pins(newest, models)
@@ -130,16 +127,16 @@ class ServedModels:
         Pinned models that cannot be read or have other dimensions are left out.
         """
         drifts: dict[str, dict[str, Any]] = {}
-        gone: dict[str, int] = {}
+        gone_pins: dict[str, int] = {}
         for name, version in self.pins.items():
             pinned = self.cache.get_if_readable(version)
-            is_deleted = pinned is None and version not in self.cache.loader.unreadable
-            if is_deleted:
-                gone[name] = version
+            was_deleted = pinned is None and version not in self.cache.loader.unreadable
+            if was_deleted:
+                gone_pins[name] = version
             if pinned is not None and pinned.model.dimensions == newest.model.dimensions:
                 drift = measure_drift(pinned.model, newest.model)
                 drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.causes}
-        if gone and gone != self.gone_pins:
-            log.warning("pinned models are gone", pins=gone)
-        self.gone_pins = gone
+        if gone_pins and gone_pins != self.gone_pins:
+            log.warning("pinned models are gone", pins=gone_pins)
+        self.gone_pins = gone_pins
         return drifts

@@ -51,7 +51,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         def stop(*_: object) -> None:
             server.should_exit = True
 
-        process.threads.notify = stop
+        process.threads.notify = stop  # called when an error ends a thread
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)

@@ -52,20 +52,7 @@ class V1Endpoints(Endpoints):
     def add_to(self, app: FastAPI) -> None:
         """Add the endpoints to the application, with their descriptions for `/openapi.json`."""
         errors = describe_errors()
-        for path, vectors_endpoint, request, query, response in (
-            ("/v1/project", self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
-            (
-                "/v1/reconstruct", self.reconstruct,
-                schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse,
-            ),
-            ("/v1/score", self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
-        ):  # fmt: skip
-            # `app.post` has no argument for the class of the route.
-            app.router.add_api_route(
-                path, vectors_endpoint, methods=["POST"], route_class_override=PlainRoute, tags=["vectors"],
-                response_model=response, responses=errors | describe_binary_answer(NPZ),
-                openapi_extra=describe_request(request, *BINARY_TYPES, query=query),
-            )  # fmt: skip
+        self._add_vectors_endpoints(app, errors)
         for path, model_endpoint, response_model, responses in (
             ("/v1/model", self.model, schemas.ModelResponse, errors),
             ("/v1/model/components", self.components, schemas.ComponentsResponse, errors | describe_binary_answer(NPY)),
@@ -78,6 +65,23 @@ class V1Endpoints(Endpoints):
         not_ready: Responses = {503: {"description": "Not ready.", **describe_content(NotReadyResponse, PROBLEM_JSON)}}
         app.get("/readyz", tags=tags, response_model=schemas.ReadyResponse, responses=not_ready)(self.readyz)
         app.get("/metrics", tags=tags, response_class=PlainTextResponse)(self.metrics)
+
+    def _add_vectors_endpoints(self, app: FastAPI, errors: Responses) -> None:
+        """Add the endpoints that take vectors."""
+        for path, endpoint, request, query, response in (
+            ("/v1/project", self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
+            (
+                "/v1/reconstruct", self.reconstruct,
+                schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse,
+            ),
+            ("/v1/score", self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
+        ):  # fmt: skip
+            # `app.post` has no argument for the class of the route.
+            app.router.add_api_route(
+                path, endpoint, methods=["POST"], route_class_override=PlainRoute, tags=["vectors"],
+                response_model=response, responses=errors | describe_binary_answer(NPZ),
+                openapi_extra=describe_request(request, *BINARY_TYPES, query=query),
+            )  # fmt: skip
 
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""

@@ -38,8 +38,7 @@ class ClientSource(Source, ABC):
         self.membership: Any = None  # the group's metadata, for transactions; None while no partition is assigned
         self._closed = False
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
-        # The partitions that are assigned after the newest event of a rebalance that `poll` has returned.
-        self._assigned: frozenset[int] = frozenset()
+        self._assigned: frozenset[int] = frozenset()  # as of the last event that `poll` has returned
         self._positions = ReadPositions()
         self._standstills = StandstillSearch(self._find_committed_ends)
 
@@ -168,29 +167,34 @@ class ClientSource(Source, ABC):
         return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
-        """For each position out of range, seek once more, or return `OutOfRange`."""
+        """For each position that a broker did not find, seek once more, or return `OutOfRange`."""
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
-            log_offsets = self._log_offsets(partition)
-            if log_offsets is None:
-                continue  # a later poll asks again
-            earliest, end = log_offsets
-            is_position_in_log = earliest <= position <= end
-            uncompared = self._positions.uncompared_records.get(partition)
-            if position == EARLIEST:  # retention has deleted the record
-                self.seek({partition: None})
-            elif is_position_in_log and uncompared is not None:
-                is_record_in_log = uncompared.offset >= earliest
-                last = {partition: uncompared} if is_record_in_log else NO_RECORDS
-                self.seek({partition: position}, last=last)  # to compare the record with the log
-            else:
-                self._positions.stop(partition)
-                # If the log holds the position, the log was cut and has grown again.
-                diverged = position - 1 if is_position_in_log else None
-                events.append(
-                    OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
-                )
+            event = self._seek_again_or_report(partition, position)
+            if event is not None:
+                events.append(event)
         return events
+
+    def _seek_again_or_report(self, partition: int, position: int) -> OutOfRange | None:
+        """Seek once more to a position that a broker did not find, or return the event that reports it."""
+        log_offsets = self._log_offsets(partition)
+        if log_offsets is None:
+            return None  # a later poll asks again
+        earliest, end = log_offsets
+        if position == EARLIEST:  # retention has deleted the record
+            self.seek({partition: None})
+            return None
+        is_position_in_log = earliest <= position <= end
+        to_compare = self._positions.records_to_compare.get(partition)
+        if is_position_in_log and to_compare is not None:
+            is_record_in_log = to_compare.offset >= earliest
+            last = {partition: to_compare} if is_record_in_log else NO_RECORDS
+            self.seek({partition: position}, last=last)  # the record is compared when it is fetched
+            return None
+        self._positions.stop(partition)
+        # If the log holds the position, the log was cut and has grown again.
+        diverged = position - 1 if is_position_in_log else None
+        return OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
 
 
 class MemberIntervals(NamedTuple):

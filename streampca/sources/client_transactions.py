@@ -87,6 +87,7 @@ class ClientTransactions(Transactions, ABC):
         self._configs: Mapping[str, str] = {}  # of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
         self._failures: list[Failure] = []  # of the current transaction
+        # When brokers refuse a batch as too large, the next producer sends smaller ones.
         self._next_batch_bytes = self.batch_bytes
         self._has_smaller_batches = False
         for topic in topics:
@@ -228,8 +229,8 @@ class ClientTransactions(Transactions, ABC):
         """Return the error to raise for a failure; None if a retry may help."""
         code, text = self._code_and_text(failure.error)
         # One record without a key makes brokers refuse all records of its request.
-        failures_in_topic = [other for other in [*self._failures, failure] if other.topic == failure.topic]
-        all_have_keys = all(other.has_key for other in failures_in_topic)
+        all_failures = [*self._failures, failure]
+        all_have_keys = all(other.has_key for other in all_failures if other.topic == failure.topic)
         error = BrokerErrors(self._settings, failure.topic).explain(code, text, all_have_keys=all_have_keys)
         if code in TOO_LARGE_CODES | INVALID_RECORD_CODES:
             self._reread_configs_at = 0.0  # the topic's limits may have changed

@@ -153,7 +153,7 @@ class DeadLetterTopic:
             origin = read_origin(record.headers)
             if origin is None:
                 continue
-            # A topic that was created again has other records at the same offsets.
+            # The offset is not enough: a topic that was created again has other records at the same offsets.
             content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
             content_hash = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
             if (partition, record.offset) in self._replayed:

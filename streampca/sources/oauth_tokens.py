@@ -50,9 +50,9 @@ class OAuthTokens:
         is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
         if is_newest_expired and is_login_refused:  # no later token will come
             return False
-        has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
+        has_renewal_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
         may_use_replaced_token = any(0 <= now - end < _KEPT_BY_CLIENTS_S for end in self._ends_of_replaced_tokens)
-        return is_newest_expired or has_just_failed or may_use_replaced_token
+        return is_newest_expired or has_renewal_just_failed or may_use_replaced_token
 
     def current(self) -> tuple[str, float]:
         """Return a usable token and its expiry.
@@ -82,6 +82,7 @@ class OAuthTokens:
             self._request_at = now + _RETRY_AFTER_S
             return
         if self._token:
+            # A client may still log in with the old token, which may have expired already.
             self._ends_of_replaced_tokens.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry
@@ -121,7 +122,8 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
 
     endpoint, _, query = url.partition("?")
     asked_at = time.time()
-    form = {"grant_type": "client_credentials"} | dict(parse_qsl(query))
+    more_fields = dict(parse_qsl(query))  # such as a scope
+    form = {"grant_type": "client_credentials"} | more_fields
     try:
         answer = httpx.post(endpoint, data=form, auth=(client, secret), timeout=_TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:

@@ -29,8 +29,9 @@ class ReadPositions:
 
     def __init__(self) -> None:
         self.by_partition: dict[int, Reached] = {}
-        self.uncompared_records: dict[int, LastRecord] = {}  # last records to compare with the log
-        self._last_records: dict[int, LastRecord] = {}  # all last records whose leader epoch is known
+        # The last records before the positions, by partition: those to compare with the log, and all known ones.
+        self.records_to_compare: dict[int, LastRecord] = {}
+        self._last_records: dict[int, LastRecord] = {}
         # Positions that brokers did not find; their partitions are not in `by_partition`.
         self.out_of_range: dict[int, int] = {}
 
@@ -42,30 +43,33 @@ class ReadPositions:
         self.stop(partition)
         self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
         if last is not None:
-            self.uncompared_records[partition] = last
+            self.records_to_compare[partition] = last
         self._set_last_record(partition, last)
 
     def stop(self, partition: int) -> None:
         """Do not read a partition any more."""
         self.by_partition.pop(partition, None)
-        self.uncompared_records.pop(partition, None)
+        self.records_to_compare.pop(partition, None)
         self._last_records.pop(partition, None)
         self.out_of_range.pop(partition, None)
 
     def fetch_offset(self, partition: int) -> int:
         """Return the offset to fetch first: the position, or the offset of the record to compare."""
-        uncompared = self.uncompared_records.get(partition)
-        return self.by_partition[partition].next if uncompared is None else uncompared.offset
+        to_compare = self.records_to_compare.get(partition)
+        return self.by_partition[partition].next if to_compare is None else to_compare.offset
 
     def mark_out_of_range(self, partition: int) -> None:
-        """Stop reading a partition, since a broker did not find the position. The last record is compared again."""
+        """Stop reading a partition, since a broker did not find the position.
+
+        The log may have been cut, so the last record that was read must be compared with the log.
+        """
         last = self._last_records.get(partition)
         if partition in self.by_partition and last is not None:
-            self.uncompared_records[partition] = last
+            self.records_to_compare[partition] = last
         self._stop_out_of_range(partition)
 
     def mark_cut(self, partition: int) -> None:
-        """Stop reading a partition, since its log was cut before the position."""
+        """Stop reading a partition, since the records before its position were cut from the end of the log."""
         self._stop_out_of_range(partition)
 
     def _stop_out_of_range(self, partition: int) -> None:
@@ -76,22 +80,16 @@ class ReadPositions:
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
         """Move a partition's position past new records, and return the event for them.
 
-        Return None if nothing is new, or the last record is not compared yet.
+        Return None if nothing is new, or the last record before the position must still be compared with the log.
         """
         before = self.by_partition[partition]
-        if partition in self.uncompared_records:
+        if partition in self.records_to_compare:
             may_read_on = self._compare_last_record(partition, records, fetched)
             if not may_read_on:
                 return None
             first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[first_new:]
-        after_records = records[-1].offset + 1 if records else UNKNOWN
-        next_offset = max(before.next, fetched.next, after_records)  # unknown offsets are negative
-        end = fetched.end if fetched.end >= 0 else before.end  # librdkafka forgets the end when a fetch fails
-        is_end_known = end >= 0 or bool(records)
-        if next_offset < 0 or not is_end_known:
-            return None
-        after = Reached(next=next_offset, end=max(end, next_offset))
+        after = _advance(before, records, fetched)
         if after == before:
             return None
         self.by_partition[partition] = after
@@ -107,17 +105,17 @@ class ReadPositions:
             self._last_records[partition] = last
 
     def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> bool:
-        """Return whether the partition may be read on: the client has found no other record in place of the last one.
+        """Compare the last record that was read with the log, and return whether the partition may be read on.
 
-        Return False while the client has not fetched so far.
+        Return False if the log holds another record at its offset, and while the client has not fetched so far.
         """
         position = self.by_partition[partition].next
-        last = self.uncompared_records[partition]
+        last = self.records_to_compare[partition]
         is_offset_fetched = bool(records) and records[0].offset == last.offset
         is_another_record = is_offset_fetched and records[0].leader_epoch != last.leader_epoch
         if is_another_record:
             self.mark_cut(partition)
-            del self.uncompared_records[partition]
+            del self.records_to_compare[partition]
             return False
         is_end_known = fetched.end >= 0
         has_fetched_to_end = is_end_known and fetched.next >= fetched.end
@@ -128,5 +126,16 @@ class ReadPositions:
         # Compaction may have removed the record: then `records` begin with a later one.
         has_fetched_past_last = bool(records) or fetched.next > last.offset
         if has_fetched_past_last:
-            del self.uncompared_records[partition]
+            del self.records_to_compare[partition]
         return has_fetched_past_last
+
+
+def _advance(before: Reached, records: Sequence[Record], fetched: Reached) -> Reached:
+    """Return how far a partition is read after these records; `before` if its position or its end is unknown."""
+    after_records = records[-1].offset + 1 if records else UNKNOWN
+    next_offset = max(before.next, fetched.next, after_records)  # unknown offsets are negative
+    end = fetched.end if fetched.end >= 0 else before.end  # librdkafka forgets the end when a fetch fails
+    is_end_known = end >= 0 or bool(records)
+    if next_offset < 0 or not is_end_known:
+        return before
+    return Reached(next=next_offset, end=max(end, next_offset))

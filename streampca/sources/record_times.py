@@ -63,8 +63,8 @@ def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
         retention = numbers.get("retention.ms", _NO_LIMIT_MS)
-        soon = min(_DELETED_SOON_MS, retention // 2)
-        before = min(before, retention - soon)
+        margin = min(_DELETED_SOON_MS, retention // 2)
+        before = min(before, retention - margin)
     return KeptTimes(before_ms=before, after_ms=after)
 
 
@@ -94,11 +94,10 @@ class TimestampReplacer:
         if is_last_try:
             return [_restore_own_time(record) for record in records], 0
         now_ms = int(self._clock() * 1000)
-        kept_by_topic = read_kept_times(self._transactions.topic_configs())
-        kept_in_try = _KEPT_IN_TRY[self._failed_tries]
-        earliest_ms = now_ms - min(kept_by_topic.before_ms, kept_in_try.before_ms)
-        latest_ms = now_ms + min(kept_by_topic.after_ms, kept_in_try.after_ms)
-        if timestamps is not None:
+        kept = self._find_kept_times()
+        earliest_ms = now_ms - kept.before_ms
+        latest_ms = now_ms + kept.after_ms
+        if timestamps is not None:  # `initial`: they may be an empty array
             is_none_too_early = earliest_ms <= timestamps.min(initial=now_ms)
             is_none_too_late = timestamps.max(initial=now_ms) <= latest_ms
             if is_none_too_early and is_none_too_late:
@@ -106,14 +105,23 @@ class TimestampReplacer:
         sendable = []
         replaced_ms = []
         for record in records:
-            kept = _keep_or_replace_time(record, earliest_ms, latest_ms)
-            sendable.append(kept)
-            if kept is not record:
+            record_to_send = _keep_or_replace_time(record, earliest_ms, latest_ms)
+            sendable.append(record_to_send)
+            is_replaced = record_to_send is not record
+            if is_replaced:
                 *_, timestamp_ms = record
                 replaced_ms.append(timestamp_ms)
         if replaced_ms:
             self._log_first(replaced_ms)
         return sendable, len(replaced_ms)
+
+    def _find_kept_times(self) -> KeptTimes:
+        """Return which timestamps are kept in this try: those that the topic keeps, too."""
+        by_topic = read_kept_times(self._transactions.topic_configs())
+        in_try = _KEPT_IN_TRY[self._failed_tries]
+        return KeptTimes(
+            before_ms=min(by_topic.before_ms, in_try.before_ms), after_ms=min(by_topic.after_ms, in_try.after_ms)
+        )
 
     def _log_first(self, replaced_ms: Sequence[int]) -> None:
         """Log the first replacement; `replaced_ms` are the records' own times."""

@@ -31,21 +31,31 @@ class StandstillSearch:
 
     def update(self, positions: Mapping[int, Reached], now: float, *, is_connected: bool) -> None:
         """Note which positions have not changed. If one stays for 20 seconds, ask whether a transaction blocks it."""
-        standstills = {}
-        for partition, reached in positions.items():
-            if 0 <= reached.next < reached.end:
-                standstill = self._standstills.get(partition)
-                if standstill is None or standstill.position != reached.next:
-                    standstill = _Standstill(reached.next, since=now)
-                standstills[partition] = standstill
-        self._standstills = standstills
-        suspects = {p: standstill for p, standstill in standstills.items() if now - standstill.since >= STANDSTILL_S}
+        self._standstills = self._find_standstills(positions, now)
+        suspects = {
+            partition: standstill
+            for partition, standstill in self._standstills.items()
+            if now - standstill.since >= STANDSTILL_S
+        }
         if not suspects:
             self.blocked_since = None
         elif is_connected and now >= self._ask_brokers_at:
             self._ask_brokers_at = now + STANDSTILL_S
             with suppress(TimeoutError):
                 self.blocked_since = self._find_blocked_since(suspects)
+
+    def _find_standstills(self, positions: Mapping[int, Reached], now: float) -> dict[int, _Standstill]:
+        """Return the positions before the end of their partition, each with the time since which it has not changed."""
+        standstills = {}
+        for partition, reached in positions.items():
+            is_before_end = 0 <= reached.next < reached.end  # negative: unknown
+            if not is_before_end:
+                continue
+            standstill = self._standstills.get(partition)
+            if standstill is None or standstill.position != reached.next:
+                standstill = _Standstill(reached.next, since=now)
+            standstills[partition] = standstill
+        return standstills
 
     def _find_blocked_since(self, suspects: Mapping[int, _Standstill]) -> float | None:
         """Return since when an open transaction has blocked one of these partitions; None if none is blocked."""

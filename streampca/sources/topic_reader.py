@@ -59,7 +59,7 @@ class TopicReader:
 
     def find_bounds(self) -> dict[int, tuple[int, int]]:
         """Return each partition's earliest offset, and the offset at which its committed records end now."""
-        ends = self._source.offsets_at(self.log_bounds, None)
+        ends = self._source.offsets_at(self.log_bounds, None)  # None: the ends
         return {partition: (earliest, ends[partition]) for partition, (earliest, _) in sorted(self.log_bounds.items())}
 
     def read_newest(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
@@ -89,12 +89,8 @@ class TopicReader:
         """
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
-        committed_ends = self._source.offsets_at(partitions, None)
-        for partition, end in committed_ends.items():
-            high_watermark = self.log_bounds[partition][1]
-            if end < high_watermark:
-                raise self._make_stalled_error(partition)
-        still_searched = {partition: end for partition, end in committed_ends.items() if end > earliest[partition]}
+        ends = self._require_all_committed(partitions)
+        still_searched = {partition: end for partition, end in ends.items() if end > earliest[partition]}
         for step in _STEPS:
             starts = {partition: max(end - step, earliest[partition]) for partition, end in still_searched.items()}
             for partition, record in self._read_to(still_searched, starts, _SHORT_RECORD_TIMEOUT_S):
@@ -106,6 +102,16 @@ class TopicReader:
                 if start > earliest[partition] and not found[partition]
             }
         return {partition: records for partition, records in found.items() if partition not in still_searched}
+
+    def _require_all_committed(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """Return the ends of partitions. Raises `_StalledError` while a transaction is open."""
+        committed_ends = self._source.offsets_at(partitions, None)  # None: the ends
+        for partition, end in committed_ends.items():
+            high_watermark = self.log_bounds[partition][1]
+            is_transaction_open = end < high_watermark
+            if is_transaction_open:
+                raise self._make_stalled_error(partition)
+        return committed_ends
 
     def _read_to(
         self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float = _RECORD_TIMEOUT_S

@@ -49,12 +49,16 @@ class Checkpoints:
         view._store = self._store.snapshot(self._folder)
         return view
 
-    def ensure_identity(self) -> StoreIdentity:
+    def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
         """Return the identity of the store; if it has none, create it.
 
-        Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
+        `found` is what `find_identity` has returned. If it is no placeholder, it is returned: were the identity deleted
+        since, a store that the group knows would get another one. Raises `StoreError`, and `DamagedFileError` if the
+        identity's file is damaged.
         """
-        ours = identity.ensure(self._store)
+        ours = found
+        if ours is None or identity.is_placeholder(ours):
+            ours = identity.ensure(self._store)
         self._memory.identity = ours
         return ours
 
@@ -121,10 +125,7 @@ class Checkpoints:
             except (FileNotFoundError, DamagedFileError) as error:  # not `StoreError`: the file may be undamaged
                 error_by_offset[offset] = error
                 continue
-            skipped = {failed: error for failed, error in error_by_offset.items() if failed > offset}
-            self._remember_damaged(partition, skipped)
-            newest_known = self._memory.newest_known.get(partition, offset)
-            self._memory.newest_known[partition] = max(newest_known, offset)
+            self._remember_loaded(partition, offset, error_by_offset)
             return checkpoint
         if error_by_offset:
             self._raise_unusable(partition, error_by_offset)
@@ -166,13 +167,16 @@ class Checkpoints:
             self._store.delete(self._path(partition, before.fold.position))
         self._memory.newest_known[partition] = after.fold.position
 
-    def _remember_damaged(self, partition: int, error_by_offset: Mapping[int, Exception]) -> None:
-        """Remember and log the checkpoints that are damaged."""
-        for offset, error in error_by_offset.items():
-            if isinstance(error, FileNotFoundError):
-                continue  # it was deleted after it was listed
-            self._memory.skipped.add((partition, offset))
-            log.error("checkpoint damaged, falling back", file=self._path(partition, offset), error=str(error))
+    def _remember_loaded(self, partition: int, offset: int, error_by_offset: Mapping[int, Exception]) -> None:
+        """Remember the checkpoint that was loaded, and the newer ones that are damaged; also log these."""
+        for failed_offset, error in error_by_offset.items():
+            was_deleted = isinstance(error, FileNotFoundError)  # after it was listed
+            if failed_offset < offset or was_deleted:
+                continue
+            self._memory.skipped.add((partition, failed_offset))
+            log.error("checkpoint damaged, falling back", file=self._path(partition, failed_offset), error=str(error))
+        newest_known = self._memory.newest_known.get(partition, offset)
+        self._memory.newest_known[partition] = max(newest_known, offset)
 
     def _raise_unusable(self, partition: int, error_by_offset: Mapping[int, Exception]) -> NoReturn:
         """Raise the error that explains why none of the partition's checkpoints can be used."""

@@ -15,6 +15,7 @@ from streampca.stores import checksummed
 from streampca.stores.base import Store
 
 NAME = "store.json"
+_NO_ID = "none yet"  # of a placeholder
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -60,7 +61,12 @@ def ensure(store: Store) -> StoreIdentity:
 
 def create_placeholder(store: Store) -> StoreIdentity:
     """Return a placeholder for the identity of a store that has none yet. No other store has its id."""
-    return _to_identity("none yet", store)
+    return _to_identity(_NO_ID, store)
+
+
+def is_placeholder(identity: StoreIdentity) -> bool:
+    """Return whether `create_placeholder` has made this identity."""
+    return identity.id == _NO_ID
 
 
 def _to_identity(store_id: str, store: Store) -> StoreIdentity:

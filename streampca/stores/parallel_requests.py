@@ -48,9 +48,9 @@ class ParallelRequests(Generic[R]):
         return not self._in_flight
 
     def take_ended(self, timeout_s: float) -> list[Answer[R]]:
-        """Wait for the calls in flight, and take the answers of those that have ended.
+        """Wait for one call after the other, until one does not end within `timeout_s`.
 
-        The first call that does not end within `timeout_s` ends the waiting.
+        Then take the answers of all calls that have ended.
         """
         for future in self._in_flight.values():
             if not wait_for_end(future, timeout_s):

@@ -35,7 +35,7 @@ class ArrowPacker:
         """Yield messages. Each has the origin of its first row and the latest timestamp of its rows."""
         keys = pa.array(projected.keys, pa.binary())
         headers = _make_headers_column(projected.headers)
-        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)
+        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # its index in `projected`
         bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
         bytes_of_row = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
         # For example: {"model_version":1,"partition":0,"offset":%d,…}.
@@ -44,25 +44,32 @@ class ArrowPacker:
         max_bytes_of_rows = int(min(self._message_bytes, max_record_bytes * _ROWS_SHARE))
         for rows in _split_rows(bytes_of_row, max_bytes_of_rows):
             records = record_of_row[rows]
-            offsets = projected.offsets[records]
-            timestamps = projected.timestamps[records]  # -1 if unknown
-            columns = {
-                "key": keys.take(pa.array(records)),
-                "timestamp": pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC")),
-                "headers": headers.take(pa.array(records)),
-                "partition": pa.array(np.full(len(records), projected.partition, np.int32)),
-                "offset": pa.array(offsets),
-                "model_version": pa.array(np.full(len(records), projected.version, np.int64)),
-            }
+            columns = _make_record_columns(projected, keys, headers, records)
             columns |= {name: column_of(values[rows]) for name, values in projected.fields.items()}
+            first_offset = int(projected.offsets[records[0]])
             yield Outgoing(
                 topic,
                 projected.partition,
                 value=stream_of(columns),
                 key=None,
-                headers=[(ORIGIN, template % int(offsets[0]))],
-                timestamp=int(timestamps.max()),
+                headers=[(ORIGIN, template % first_offset)],
+                timestamp=int(projected.timestamps[records].max()),
             )
+
+
+def _make_record_columns(
+    projected: ProjectedRecords, keys: Column, headers: Column, records: NDArray[np.int64]
+) -> dict[str, Column]:
+    """Return the columns that are not fields, with the record of index `records[i]` in row i."""
+    timestamps = projected.timestamps[records]  # -1 if unknown
+    return {
+        "key": keys.take(pa.array(records)),
+        "timestamp": pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC")),
+        "headers": headers.take(pa.array(records)),
+        "partition": pa.array(np.full(len(records), projected.partition, np.int32)),
+        "offset": pa.array(projected.offsets[records]),
+        "model_version": pa.array(np.full(len(records), projected.version, np.int64)),
+    }
 
 
 def read_last_offset(message: bytes) -> int | None:
@@ -79,12 +86,12 @@ def _split_rows(sizes: NDArray[np.int64], max_bytes: int) -> Iterator[slice]:
 
     A row that is larger than `max_bytes` has a slice of its own.
     """
-    bytes_up_to = np.cumsum(sizes)
+    bytes_through_row = np.cumsum(sizes)  # of all rows up to this one, which is included
     start = 0
     while start < len(sizes):
-        bytes_before_start = bytes_up_to[start] - sizes[start]
-        first_too_many = int(np.searchsorted(bytes_up_to, bytes_before_start + max_bytes, side="right"))
-        stop = max(first_too_many, start + 1)  # at least one row
+        bytes_before_start = bytes_through_row[start] - sizes[start]
+        first_row_too_many = int(np.searchsorted(bytes_through_row, bytes_before_start + max_bytes, side="right"))
+        stop = max(first_row_too_many, start + 1)  # at least one row
         yield slice(start, stop)
         start = stop
 
@@ -92,7 +99,7 @@ def _split_rows(sizes: NDArray[np.int64], max_bytes: int) -> Iterator[slice]:
 def _make_headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
     """Return a column with a list of headers for each record.
 
-    Some readers of an Arrow map drop one of two headers with the same name.
+    It is not a column of maps: some readers of a map drop one of two headers with the same name.
     """
     names = [name for headers_of_record in headers for name, _ in headers_of_record]
     values = [value for headers_of_record in headers for _, value in headers_of_record]
@@ -116,7 +123,7 @@ def _measure_fields(fields: Fields) -> NDArray[np.int64]:
 
 
 def _measure_objects(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many bytes the texts or bytes of each row take, with four for each length."""
+    """Return how many bytes the texts or bytes of each row take, each with four bytes for its length."""
     sizes = []
     for row in values.reshape(len(values), -1).tolist():  # one row is one item or several
         sizes.append(sum([4 + len(as_bytes(item)) for item in row if item is not None]))

@@ -18,13 +18,13 @@ class TransformLog(MemberLog):
     def observe(self, change: Change) -> None:
         super().observe(change)
         before = change.before
-        state = change.after
-        if before.model_version is None and state.model_version is not None:
-            log.info("model in use", version=state.model_version)
-        elif state.model_version != before.model_version:  # a debug message: it may change every few seconds
-            log.debug("model in use", version=state.model_version)
-        if state.has_caught_up and not before.has_caught_up:
-            log.info("caught up", partitions=len(state.partitions), read=state.messages)
+        after = change.after
+        if before.model_version is None and after.model_version is not None:
+            log.info("model in use", version=after.model_version)
+        elif before.model_version != after.model_version:  # a debug message: the version may change every few seconds
+            log.debug("model in use", version=after.model_version)
+        if after.has_caught_up and not before.has_caught_up:
+            log.info("caught up", partitions=len(after.partitions), read=after.messages)
         match change.event:
             case ModelFixed(version, pins=[]):  # no pin keeps the store from deleting the version that is in use
                 log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")

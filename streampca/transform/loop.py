@@ -66,8 +66,8 @@ class Transformer(MemberLoop):
         self._model = outputs.model
         self._output_limit = OutputLimit()
         self._timestamps = TimestampReplacer(outputs.topic, transactions)
-        # By partition, the position behind refused records.
-        self._refused_up_to: dict[int, int] = {}
+        # By partition, the position behind the records of refused transactions.
+        self._retry_ends: dict[int, int] = {}
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
         self._positions = self._assignment.progress
@@ -95,19 +95,24 @@ class Transformer(MemberLoop):
             if not self._uncommitted:
                 self._transaction_began_at = clock()
             self._handle_events_or_stop()
-            record_count = self._counts["all"]
-            is_due = clock() - self._transaction_began_at >= TRANSACTION_S or record_count >= TRANSACTION_RECORDS
-            if self._uncommitted and is_due:
-                if clock() >= self._next_topic_check_at:
-                    self._abort_if_topic_replaced()  # a new topic must not get the offsets of a deleted one
-                    self._next_topic_check_at = clock() + CHECK_TOPIC_S
-                self._commit()
+            self._commit_when_due(clock)
             self._assignment.retry_when_due(clock())
         except RecordRefusedError as error:
             self._prepare_retry(error)
             self._start_over("aborted", str(error))
         except TransactionFailedError as error:
             self._start_over("failed", str(error))
+
+    def _commit_when_due(self, clock: Callable[[], float]) -> None:
+        """Commit the open transaction, if there is one, once it is old or large enough."""
+        is_old = clock() - self._transaction_began_at >= TRANSACTION_S
+        is_large = self._counts["all"] >= TRANSACTION_RECORDS
+        if not self._uncommitted or not (is_old or is_large):
+            return
+        if clock() >= self._next_topic_check_at:
+            self._abort_if_topic_replaced()  # a new topic must not get the offsets of a deleted one
+            self._next_topic_check_at = clock() + CHECK_TOPIC_S
+        self._commit()
 
     def _handle_events_or_stop(self) -> None:
         """Poll and handle events. If a bad record stops the member, commit the records before it."""
@@ -124,9 +129,9 @@ class Transformer(MemberLoop):
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
             self._timestamps.begin_next_try(error)
-        # Brokers do not say which record they refused, so all of them must be committed.
+        # Brokers do not say which record they refused, so the retry ends once all are committed.
         for partition, position in self._uncommitted.items():
-            self._refused_up_to[partition] = position.position
+            self._retry_ends[partition] = position.position
 
     def _handle(self, event: Event) -> None:
         """Handle one event of the source."""
@@ -166,8 +171,7 @@ class Transformer(MemberLoop):
         partition = batch.partition
         # Raises if a setting is wrong, before anything is sent.
         rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
-        message_count = len(batch.timestamps)  # records that hold vectors
-        if message_count:
+        if len(batch.timestamps) > 0:  # some records hold vectors
             self._has_accepted_vector = True
         # Markers of transactions move the position without a record.
         has_records = transformed.record_count > 0
@@ -175,21 +179,26 @@ class Transformer(MemberLoop):
         position = Position(batch.next, last=last_record)
         self._positions[partition] = position
         self._uncommitted[partition] = position
-        replaced = self._send(transformed, rejects)
-        for event in report_rejected_and_skipped(batch, accepted_any=self._has_accepted_vector):
-            self._notify(event)
+        replaced_timestamps = self._send(transformed, rejects)
         self._counts.update(
             all=transformed.record_count,
             read=batch.count,  # without records that are empty lists
             written=transformed.written,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
-            replaced=replaced,
+            replaced=replaced_timestamps,
         )
+        self._report_batch(transformed)
+
+    def _report_batch(self, transformed: TransformedBatch) -> None:
+        """Report a batch, and the records in it that were rejected or skipped."""
+        batch = transformed.batch
+        for event in report_rejected_and_skipped(batch, accepted_any=self._has_accepted_vector):
+            self._notify(event)
         self._notify(
             events.BatchTransformed(
-                partition,
-                messages=message_count,
+                batch.partition,
+                messages=len(batch.timestamps),  # records that hold vectors
                 outputs=transformed.written,
                 version=transformed.version,
                 lag=batch.end - batch.next,
@@ -201,7 +210,7 @@ class Transformer(MemberLoop):
         """Send outputs and dead letters; return how many timestamps of outputs were replaced."""
         batch = transformed.batch
         # The time of sending replaces timestamps that the topic would refuse or soon delete.
-        outputs, replaced = self._timestamps.replace(transformed.outputs, batch.timestamps)
+        outputs, replaced_timestamps = self._timestamps.replace(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if rejects:
             dead_letters = [
@@ -210,7 +219,7 @@ class Transformer(MemberLoop):
             ]
             sendable_letters, _ = self._timestamps.replace(dead_letters)
             self._transactions.send(sendable_letters)
-        return replaced
+        return replaced_timestamps
 
     def _commit(self) -> None:
         """Commit the open transaction, with the position behind its records in each partition."""
@@ -226,22 +235,18 @@ class Transformer(MemberLoop):
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_retry_if_committed(self) -> None:
-        """End the retry once all records of refused transactions are committed.
-
-        A released partition is another member's, so its records do not count.
-        """
-        for partition, retry_end in list(self._refused_up_to.items()):
-            is_ours = partition in self._positions
-            is_committed = is_ours and self._positions[partition].position >= retry_end
-            if is_committed or not is_ours:
-                del self._refused_up_to[partition]
-        if not self._refused_up_to:
+        """End the retry once all records of refused transactions are committed."""
+        for partition, retry_end in list(self._retry_ends.items()):
+            position = self._positions.get(partition)  # None: released, so another member commits its records
+            if position is None or position.position >= retry_end:
+                del self._retry_ends[partition]
+        if not self._retry_ends:
             self._timestamps.forget_failed_tries()
 
     def _abort_if_topic_replaced(self) -> None:
-        """Abort the transaction and raise `TransactionFailedError` if the topic was deleted and created again.
+        """If the topic was deleted and created again, abort the transaction and raise `TransactionFailedError`.
 
-        The same happens if the brokers do not answer.
+        Do the same if the brokers do not answer.
         """
         try:
             refuse_other_topic(
@@ -287,23 +292,23 @@ class Transformer(MemberLoop):
         Raises `TimeoutError` if a retry can help, or if the member stops.
         """
         self._raise_if_stopping()
-        self._transactions.recover()
+        self._transactions.recover()  # ends the transaction of an earlier process, so that its offsets are final
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         self._raise_if_stopping()
         writable = self._find_writable(partitions)
         self._raise_if_stopping()
-        is_reading_others = bool(self._positions)
-        if is_reading_others:
-            self._abort_if_topic_replaced()  # positions of the old topic mean other records
+        has_earlier_partitions = len(self._positions) > 0
+        if has_earlier_partitions:
+            self._abort_if_topic_replaced()  # in a new topic, their positions mean other records
         else:  # the topic may have been created again
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 
     def _find_starts(self, partitions: Collection[int]) -> dict[int, Position]:
-        """Return the positions at which partitions continue, and note the id of their topic."""
+        """Return the positions at which partitions continue. From now on, outputs name the id of their topic."""
         starts = self._start_finder.find(partitions)
-        # An earlier member had right settings: rejected records do not stop this one.
-        if any(committed.offset > 0 for committed in starts.committed.values()):
+        has_earlier_member = any(committed.offset > 0 for committed in starts.committed.values())
+        if has_earlier_member:  # its settings were right, so rejected records do not stop this one
             self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
         for partition, start in starts.uncommitted.items():
@@ -319,6 +324,6 @@ class Transformer(MemberLoop):
         output_topic = self._outputs.topic
         count = self._transactions.partitions(output_topic)
         writable = [partition for partition in partitions if partition < count]
-        if not writable:
+        if not writable:  # raises
             require_output_partitions(output_topic, count, self._config.topic, partitions)
         return writable

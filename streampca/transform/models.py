@@ -66,27 +66,34 @@ class CurrentModel:
         if uses_fixed_version:  # a pin that moves later changes nothing
             return ""
         try:
-            if self._pin_name and self.version is None:
-                self.version = look_up_pin(self._pin_name, self._pins())
-            model = self._cache.get(self.version)
+            model = self._load()
         except NoModelError as error:
             return str(error)
-        except (UnknownVersionError, UnknownPinError) as error:
-            raise InputError(str(error)) from None
-        if model is self._model:
-            return ""
         lacks_past_scores = self._p_below is not None and model.past_scores is None
         if lacks_past_scores and self.version is not None:
             raise InputError(f"model version {self.version} has no past scores, which p-values need")
-        if lacks_past_scores:  # an older model may be in use
-            return "" if self._model else _NO_PAST_SCORES
-        self._refuse_other_dimensions(model)
+        if model is not self._model and not lacks_past_scores:
+            self._use(model)
+        has_model = self._model is not None  # perhaps an older one, which has past scores
+        return "" if has_model else _NO_PAST_SCORES
+
+    def _load(self) -> PublishedModel:
+        """Return the fixed version or the newest model. Raises `NoModelError`, and `InputError`."""
+        try:
+            if self._pin_name and self.version is None:
+                self.version = look_up_pin(self._pin_name, self._pins())
+            return self._cache.get(self.version)
+        except (UnknownVersionError, UnknownPinError) as error:
+            raise InputError(str(error)) from None
+
+    def _use(self, model: PublishedModel) -> None:
+        """Use a model from now on. Raises if it does not fit the outputs or the settings."""
+        self._refuse_other_shape_or_names(model)
         if self._model is None:
             self._warn_if_no_p_can_be_below(model)
         self._model = model  # only after all checks
-        return ""
 
-    def _refuse_other_dimensions(self, model: PublishedModel) -> None:
+    def _refuse_other_shape_or_names(self, model: PublishedModel) -> None:
         """Raise if a model has another shape than the model in use, or other names than `field`."""
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
@@ -99,36 +106,36 @@ class CurrentModel:
         if self._p_below is not None and past is not None and past.least_p >= self._p_below:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)
 
-    def require_shape(self, committed: str) -> None:
+    def require_shape(self, metadata: str) -> None:
         """Raise `InputError` unless the model has the shape and the version in the metadata of a committed offset."""
-        written = read_shape(committed)
-        if written is None:  # committed by another tool
+        committed_shape = read_shape(metadata)
+        if committed_shape is None:  # another tool has committed the offset
             return
-        self._refuse_other_shape(self.published, written)
-        if written.version is not None:  # a version is committed only if the settings fix one
-            self._refuse_other_version(written.version)
+        self._refuse_other_shape(self.published, committed_shape)
+        if committed_shape.version is not None:  # a version is committed only if the settings fix one
+            self._refuse_other_version(committed_shape.version)
 
-    def _refuse_other_version(self, written: int) -> None:
-        """Raise `InputError` unless the version in use is `written`, that of the earlier outputs."""
-        if written == self.version:
+    def _refuse_other_version(self, earlier_version: int) -> None:
+        """Raise `InputError` unless the version in use is the version of the earlier outputs."""
+        if earlier_version == self.version:
             return
         if self._pin_name:
             version_now = f"{self._pin_name} now means version {self.version}"
-            remedy = f"`streampca pin {written} --as {self._pin_name}`"
+            remedy = f"`streampca pin {earlier_version} --as {self._pin_name}`"
         else:
             version_now = f"model_version is {'unset' if self.version is None else self.version}"
-            remedy = f"set model_version={written}"
+            remedy = f"set model_version={earlier_version}"
         raise InputError(
-            f"{self._output} holds outputs of model version {written}, but {version_now}, and each version is "
+            f"{self._output} holds outputs of model version {earlier_version}, but {version_now}, and each version is "
             f"another basis: {remedy}, or {_START_OVER}"
         )
 
-    def _refuse_other_shape(self, model: PublishedModel, written: OutputShape) -> None:
-        """Raise `InputError` if a model has other numbers of components and dimensions than the outputs before."""
+    def _refuse_other_shape(self, model: PublishedModel, earlier_shape: OutputShape) -> None:
+        """Raise `InputError` if a model has other numbers of components and dimensions than the earlier outputs."""
         shape = _find_shape(model)
-        if shape.components_and_dimensions != written.components_and_dimensions:
+        if shape.components_and_dimensions != earlier_shape.components_and_dimensions:
             raise InputError(
-                f"{self._output} holds outputs of {_describe(written)}, but model version {model.version} has "
+                f"{self._output} holds outputs of {_describe(earlier_shape)}, but model version {model.version} has "
                 f"{_describe(shape)}, and they must not be mixed: {_START_OVER}"
             )
 

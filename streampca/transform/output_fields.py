@@ -66,7 +66,8 @@ class OutputFields:
     ) -> Fields:  # fmt: skip
         """Return the fields of the vectors (n, d) of m > 0 records, whose offsets (m,) ascend.
 
-        A record has `counts` (m,) vectors, and has its own tiles if these may be several.
+        A record has `counts` (m,) vectors. Its `have_own_tiles` (m,) is True if it may have several: then no tile
+        (`GEMM_ROWS` rows, which are multiplied together) holds vectors of another record, too.
         """
         are_consecutive = offsets[-1] - offsets[0] == len(offsets) - 1
         if are_consecutive and not have_own_tiles.any():
@@ -77,10 +78,10 @@ class OutputFields:
     def _project_consecutive(self, published: PublishedModel, vectors: Array, offset: int) -> Fields:
         """Return the fields of vectors at consecutive offsets, the first at `offset`.
 
-        As an optimisation, vectors that fill whole tiles are not copied.
+        A tile is `GEMM_ROWS` rows, which are multiplied together. As an optimisation, whole tiles are not copied.
         """
         n = len(vectors)
-        row_of_first = offset % GEMM_ROWS
+        row_of_first = offset % GEMM_ROWS  # in its tile
         rows_to_next_tile = -row_of_first % GEMM_ROWS
         rows_in_last_tile = (row_of_first + n) % GEMM_ROWS
         whole_start = min(rows_to_next_tile, n)
@@ -93,29 +94,32 @@ class OutputFields:
                 runs.append(self._project_run(published, vectors[start:stop], row_of_start))
         return _join(runs)
 
-    def _project_run(self, published: PublishedModel, vectors: Array, row: int) -> Fields:
-        """Return the fields of vectors in consecutive rows, the first in this row of a tile."""
-        are_whole_tiles = row == 0 and len(vectors) % GEMM_ROWS == 0
+    def _project_run(self, published: PublishedModel, vectors: Array, first_row: int) -> Fields:
+        """Return the fields of vectors in consecutive rows, the first in row `first_row` of a tile.
+
+        A tile is `GEMM_ROWS` rows, which are multiplied together.
+        """
+        are_whole_tiles = first_row == 0 and len(vectors) % GEMM_ROWS == 0
         if are_whole_tiles:
             return self._compute(published, vectors)
-        return self._project_at(published, vectors, np.arange(row, row + len(vectors)))
+        return self._project_at(published, vectors, np.arange(first_row, first_row + len(vectors)))
 
     def _project_at(self, published: PublishedModel, vectors: Array, rows: NDArray[np.int64]) -> Fields:
-        """Return the fields of vectors, each computed in its row of `rows` (n,), counted over all tiles."""
+        """Return the fields of vectors (n, d), vector i computed in row `rows[i]` of a longer matrix."""
         fields = self._compute(published, place_at_indices(vectors, rows))
         return {name: values[rows] for name, values in fields.items()}
 
     def _compute(self, published: PublishedModel, vectors: Array) -> Fields:
-        """Return the fields of vectors (n, d), which fill whole tiles."""
+        """Return the fields of vectors (n, d); n is a multiple of `GEMM_ROWS`."""
         projected = published.project(vectors)
         fields: dict[str, NDArray[Any]] = {}
-        computed = list(self.emitted)
-        if self.with_p and "p" not in computed:
-            computed.append("p")  # `Outputs` selects records by p
-        for name in computed:
+        names = list(self.emitted)
+        if self.with_p and "p" not in names:
+            names.append("p")  # `Outputs` selects records by p
+        for name in names:
             if name.startswith("contributions:"):
-                limit = int(name.removeprefix("contributions:"))
-                fields |= self._compute_contributions(published, projected, limit)
+                count = int(name.removeprefix("contributions:"))
+                fields |= self._compute_contributions(published, projected, count)
             elif name != "record":  # `Outputs` adds the input record
                 fields[name] = self._compute_field(name, projected).astype(np.float64, copy=False)
         return fields
@@ -136,18 +140,19 @@ class OutputFields:
                 return model.uncentre(multiply_in_tiles(projected.coordinates, model.components))
         raise ValueError(f"outputs have no field {name}")
 
-    def _compute_contributions(self, published: PublishedModel, projected: Projected, limit: int) -> Fields:
-        """Return the `limit` dimensions that contribute most to T² and to SPE."""
+    def _compute_contributions(self, published: PublishedModel, projected: Projected, count: int) -> Fields:
+        """Return the `count` dimensions that contribute most to T² and to SPE."""
         d = published.model.dimensions
         names = None
         if self.with_names:
             # The schema of the outputs needs names.
             names = np.array(published.names or [str(i) for i in range(d)], object)
         fields: dict[str, NDArray[Any]] = {}
-        dimensions_by_score, contributions = projected.contributions(min(limit, d))
-        t2_dimensions, spe_dimensions = dimensions_by_score
-        largest_by_score = {"t2": (t2_dimensions, contributions.t2), "spe": (spe_dimensions, contributions.spe)}
-        for score, (dimensions, values) in largest_by_score.items():
+        (t2_dimensions, spe_dimensions), contributions = projected.contributions(min(count, d))
+        for score, dimensions, values in (
+            ("t2", t2_dimensions, contributions.t2),
+            ("spe", spe_dimensions, contributions.spe),
+        ):
             fields[f"{score}_dimensions"] = dimensions
             fields[f"{score}_contributions"] = values.astype(np.float64, copy=False)
             if names is not None:
@@ -158,7 +163,7 @@ class OutputFields:
 def _find_rows_in_tiles(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row of each of n vectors, counted over all tiles.
+    """Return the row (n,) of each vector in a matrix that consists of tiles of `GEMM_ROWS` rows.
 
     The vectors of a record are in consecutive rows.
     """
@@ -171,19 +176,19 @@ def _find_rows_in_tiles(
 def _find_first_rows(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (m,) of the first vector of each of m records, counted over all tiles.
+    """Return the row (m,) of the first vector of each record in a matrix that consists of tiles of `GEMM_ROWS` rows.
 
     Neighbours with the same offset // `GEMM_ROWS` share a tile, unless one has tiles of its own.
     """
     row_in_tile = np.where(have_own_tiles, 0, offsets % GEMM_ROWS)
     own_tile_count = (counts + GEMM_ROWS - 1) // GEMM_ROWS  # rounded up
-    heights = GEMM_ROWS * np.where(have_own_tiles, own_tile_count, 1)
+    rows_of_tiles = GEMM_ROWS * np.where(have_own_tiles, own_tile_count, 1)
     not_shared = -1
     shared_tile = np.where(have_own_tiles, not_shared, offsets // GEMM_ROWS)
     differs_from_tile_before = np.diff(shared_tile, prepend=not_shared) != 0
     begins_tile = have_own_tiles | differs_from_tile_before
-    tile_ends = np.cumsum(heights * begins_tile)
-    tile_starts = tile_ends - heights
+    tile_ends = np.cumsum(rows_of_tiles * begins_tile)
+    tile_starts = tile_ends - rows_of_tiles
     return np.asarray(tile_starts + row_in_tile)
 
 

@@ -32,13 +32,13 @@ class OutputLimit:
 
     def after_refusal(self, size: int) -> "OutputLimit":
         """Return the limit after a broker has refused a single record of this size, in bytes."""
-        # If the limit stayed, the same record would be sent again.
-        return replace(self, max_record_bytes=min(self.max_record_bytes, size) - 1, has_refused=True)
+        lower_limit = min(self.max_record_bytes, size) - 1  # the same record is not sent again
+        return replace(self, max_record_bytes=lower_limit, has_refused=True)
 
     def find_too_large(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
         """Return an error message for each output above the limit, by the offset of its first input record."""
         errors: dict[int, str] = {}
-        if not self._can_be_exceeded(outputs):  # an optimisation
+        if not self._may_be_exceeded(outputs):  # an optimisation
             return errors
         for fields in outputs:
             output = Outgoing(*fields)
@@ -50,7 +50,7 @@ class OutputLimit:
                 )
         return errors
 
-    def _can_be_exceeded(self, outputs: Sequence[OutgoingFields]) -> bool:
+    def _may_be_exceeded(self, outputs: Sequence[OutgoingFields]) -> bool:
         """Return whether an output may be too large, from the lengths of values alone.
 
         Keys and headers seldom take half of the limit. If they do, a broker refuses the output once.

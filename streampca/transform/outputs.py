@@ -63,13 +63,9 @@ class Outputs:
         too_large = limit.find_too_large(self.topic, outputs)
         if too_large:  # each call rejects at least one more record
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
-        # Only records that may become dead letters are kept.
-        kept = batch
-        if not batch.decoded.rejects:
-            without_vectors = batch.decoded._replace(vectors=np.zeros((0, 0)))
-            kept = replace(batch, decoded=without_vectors, records=())
+        has_dead_letters = len(batch.decoded.rejects) > 0  # they are made from the records
         return TransformedBatch(
-            batch=kept,
+            batch=batch if has_dead_letters else _without_content(batch),
             record_count=len(batch.records),
             last=batch.last,
             outputs=outputs,
@@ -80,11 +76,11 @@ class Outputs:
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
         """Return the records of a batch that get outputs, with their fields; None if there are none.
 
-        The batch has n vectors in m records.
+        The batch has n vectors in m of its records.
         """
-        indices = batch.decoded.indices
+        indices = batch.decoded.indices  # (m,), of these records in `batch.records`
         counts = batch.decoded.counts
-        if not len(indices):
+        if len(indices) == 0:
             return None
         offsets = offsets_of(batch.records)[indices]
         timestamps = batch.timestamps
@@ -93,13 +89,13 @@ class Outputs:
         if self.only_p_below is not None:
             is_unusual = fields["p"] < self.only_p_below  # (n,)
             has_output = _any_in_record(is_unusual, counts)  # (m,)
-            has_row = np.repeat(has_output, counts)  # (n,)
-            fields = {name: values[has_row] for name, values in fields.items()}
+            is_in_output = np.repeat(has_output, counts)  # (n,)
+            fields = {name: values[is_in_output] for name, values in fields.items()}
             indices = indices[has_output]
             counts = counts[has_output]
             offsets = offsets[has_output]
             timestamps = timestamps[has_output]
-            if not len(indices):
+            if len(indices) == 0:
                 return None
         fields = {**fields, **self._read_fields(batch, indices, counts)}
         return ProjectedRecords(
@@ -138,6 +134,12 @@ class Outputs:
             headers=headers,
             timestamp=-1,  # the time of sending
         )
+
+
+def _without_content(batch: Vectors) -> Vectors:
+    """Return a batch without its vectors and records, so that their memory can be used again."""
+    without_vectors = batch.decoded._replace(vectors=np.zeros((0, 0)))
+    return replace(batch, decoded=without_vectors, records=())
 
 
 def _any_in_record(is_true: NDArray[np.bool_], counts: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -47,7 +47,7 @@ class RecordPacker:
     """Packs each record into a message of its own, with the key, timestamp and headers of the record."""
 
     def __init__(self, writer: Writer, *, always_lists: bool) -> None:
-        """The fields of a record with several vectors are written as lists; with `always_lists`, of every record."""
+        """The fields of a record are lists if it has several vectors, or if `always_lists` is set."""
         self._writer = writer
         self._always_lists = always_lists
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from streampca.consumer_group.committed import read_shape
 from streampca.errors import NoBrokerError, SettingsError, SourceError, explain_missing_extra, list_names
 from streampca.formats.record import Record
 from streampca.sources.base import Committed, Source
@@ -23,10 +24,10 @@ _ARROW_BEGINNING = b"\xff\xff\xff\xff"  # of the value of an Arrow message
 
 
 class Written(NamedTuple):
-    """What a partition of the output topic tells about the records that were written to it."""
+    """What a partition of the output topic tells about the records that have outputs in it."""
 
-    last: int | None  # offset of the last record that has a committed output; None: no output was found
-    is_never_written: bool  # no output was found, though the partition has lost no record and was read completely
+    last_offset: int | None  # of the last record that has a committed output; None: no output was found
+    surely_has_no_output: bool  # no output was found, though the partition has lost no record and was read completely
 
 
 class Starts(NamedTuple):
@@ -76,7 +77,22 @@ class StartFinder:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
             without_offset -= committed.keys()
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
+        self._wait_for_first_shape(partitions, committed)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))
+
+    def _wait_for_first_shape(self, partitions: Collection[int], committed: Mapping[int, Committed]) -> None:
+        """Raise `TimeoutError` if no committed offset names a shape, unless the lowest partition is to be read.
+
+        A new group begins with the owner of the lowest partition alone. If all members began at the same time, and had
+        read models of different shapes, they would write outputs before one could see the offsets of another.
+        """
+        lowest = min(self.source.partitions(), default=0)
+        is_shape_known = any(read_shape(offset.metadata) is not None for offset in committed.values())
+        if lowest not in partitions and not is_shape_known:
+            raise TimeoutError(
+                f"the group has committed no offset of {self.topic} that tells the shape of its outputs: the member "
+                f"that reads partition {lowest} commits the first one"
+            )
 
     def _find_committed(self) -> Mapping[int, Committed]:
         """Return the group's offsets of all partitions of the topic."""
@@ -97,12 +113,12 @@ class StartFinder:
 
         Raises `SettingsError` if outputs could be written twice.
         """
-        if written.last is not None and self.transform_start == OUTPUTS:
-            return Position(written.last + 1)
-        if written.is_never_written:
+        if written.last_offset is not None and self.transform_start == OUTPUTS:
+            return Position(written.last_offset + 1)
+        if written.surely_has_no_output:
             return _EARLIEST
-        if written.last is not None:
-            evidence = f"holds the output of its record at offset {written.last}"
+        if written.last_offset is not None:
+            evidence = f"holds the output of its record at offset {written.last_offset}"
             choices = "outputs (behind this record), earliest, latest or a time"
         else:
             evidence = "does not tell what was written: it has lost its first records, or ends with many aborted ones"
@@ -120,15 +136,11 @@ class StartFinder:
             with closing(self.open_outputs()) as reader:
                 output_partition_count = len(reader.log_bounds)
                 require_output_partitions(self.output_topic, output_partition_count, self.topic, partitions)
-                # A partition is absent if the search gave up before it found an output.
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
-                    last = _find_last_record(newest_outputs.get(partition, []), topic_id)
-                    has_search_ended = partition in newest_outputs
+                    outputs = newest_outputs.get(partition)  # None: the search gave up before it found an output
                     earliest_offset, _ = reader.log_bounds[partition]
-                    has_lost_no_record = earliest_offset == 0
-                    is_never_written = last is None and has_search_ended and has_lost_no_record
-                    written[partition] = Written(last, is_never_written)
+                    written[partition] = _find_written(outputs, earliest_offset, topic_id)
         except NoBrokerError as error:  # a retry can help
             raise TimeoutError(str(error)) from None
         except SourceError as error:
@@ -140,10 +152,10 @@ class StartFinder:
 
 def require_output_partitions(output_topic: str, count: int, topic: str, partitions: Collection[int]) -> None:
     """Raise `TimeoutError`, so that the member tries again, if the output topic lacks one of these partitions."""
-    waiting = [str(partition) for partition in sorted(partitions) if partition >= count]
-    if waiting:
+    lacking = [str(partition) for partition in sorted(partitions) if partition >= count]
+    if lacking:
         raise TimeoutError(
-            f"{output_topic} has {count} partitions, so partitions {list_names(waiting)} of {topic} wait: "
+            f"{output_topic} has {count} partitions, so partitions {list_names(lacking)} of {topic} wait: "
             f"add partitions to {output_topic}, since each partition is written to the one of the same number"
         )
 
@@ -152,7 +164,19 @@ def _is_output(record: Record) -> bool:
     return read_origin(record.headers) is not None
 
 
-def _find_last_record(outputs: Sequence[Record], topic_id: str) -> int | None:
+def _find_written(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> Written:
+    """Return what the newest outputs in a partition of the output topic tell.
+
+    `outputs` is None if the search for them gave up, and `earliest_offset` is the offset of the oldest output left.
+    """
+    if outputs is None:
+        return Written(last_offset=None, surely_has_no_output=False)
+    last_offset = _find_last_input_offset(outputs, topic_id)
+    has_lost_no_record = earliest_offset == 0
+    return Written(last_offset, surely_has_no_output=last_offset is None and has_lost_no_record)
+
+
+def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:
     """Return the offset of the last record that these outputs were made from, or None.
 
     Outputs of a deleted topic of the same name do not count.
@@ -161,8 +185,8 @@ def _find_last_record(outputs: Sequence[Record], topic_id: str) -> int | None:
         origin = read_origin(output.headers)
         if origin is not None and not _is_of_other_topic(origin, topic_id):
             # The header of an Arrow message names only its first record.
-            last_offset = _read_offset_of_last_row(output)
-            return origin.offset if last_offset is None else last_offset
+            offset_of_last_row = _read_offset_of_last_row(output)
+            return origin.offset if offset_of_last_row is None else offset_of_last_row
     return None
 
 

@@ -142,8 +142,9 @@ class Checkpointer:
         self._group_store = GroupStore(source, writer.checkpoints)
         self._topic_id = ""  # empty: not known, or the brokers give topics no ids
         self._why_unrestored: dict[int, str] = {}
-        self._models_wait_for: Mapping[int, str] = {}  # causes, at the last publication
-        self._reported_missing: Collection[int] = set()  # in the last report
+        # Why models wait for partitions, at the last publication.
+        self._models_wait_for: Mapping[int, str] = {}
+        self._reported_missing: Collection[int] = set()  # the partitions in the last report
         self._saved: dict[int, Fold] = {}  # the folds on disk, of assigned partitions
         # Partitions whose offset the next save commits, even if nothing new was learned.
         self._uncommitted: set[int] = set()
@@ -182,8 +183,7 @@ class Checkpointer:
         to_restore.sort(key=lambda partition: (partition in self._why_unrestored, partition))
         new = [partition for partition in to_restore if partition not in examined.offsets]
         offsets = {partition: examined.offsets[partition] for partition in to_restore if partition not in new}
-        sizes = yield from self._ask(partial(stored.sizes, offsets))
-        errors = yield from self._load(stored, sizes, committed, why_unrestored)
+        errors = yield from self._load(stored, offsets, committed, why_unrestored)
         is_any_restored = bool(self._saved)
         if errors and not is_any_restored and not new:
             self._why_unrestored = why_unrestored
@@ -291,9 +291,9 @@ class Checkpointer:
             if isinstance(event, ModelPublished):
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        missing = result.missing
-        if missing is not None and missing != self._models_wait_for:
-            self._models_wait_for = missing
+        models_wait_for = result.models_wait_for  # None: no model was merged, so this is unknown
+        if models_wait_for is not None and models_wait_for != self._models_wait_for:
+            self._models_wait_for = models_wait_for
             self._report_missing()
         if result.error:
             raise result.error
@@ -336,11 +336,11 @@ class Checkpointer:
     def _load(
         self,
         stored: Checkpoints,
-        sizes: Mapping[int, int],
+        offsets: Mapping[int, int],
         committed: Mapping[int, Committed],
         why_unrestored: dict[int, str],
     ) -> FoldGenerator[list[StoreError]]:
-        """Load the newest checkpoints of the partitions in `sizes`, and yield their folds.
+        """Load the newest checkpoints, which are at these offsets by partition, and yield their folds.
 
         Returns the errors, and adds their texts to `why_unrestored`.
         """
@@ -354,6 +354,7 @@ class Checkpointer:
             return checkpoint.adapt_to(fold_config, topic_id)
 
         errors: list[StoreError] = []
+        sizes = yield from self._ask(partial(stored.sizes, offsets))  # they limit how many are loaded at once
         loads = stored.for_each(sizes, _end_process_if_hanging(load))
         while not loads.have_ended:
             folds: dict[int, Fold] = {}
@@ -363,8 +364,8 @@ class Checkpointer:
                 except StoreError as error:
                     why_unrestored[partition] = str(error)
                     errors.append(error)
-            # If the offset is not committed, save again: a power failure may lose the checkpoint.
-            self._uncommitted |= {p for p in folds if p not in committed or marks_start(committed[p].metadata)}
+            # Save again what was not committed: a power failure may lose the checkpoint.
+            self._uncommitted |= {p for p in folds if not _was_save_committed(committed.get(p))}
             self._note_restored(folds)
             yield folds
         return errors
@@ -376,7 +377,7 @@ class Checkpointer:
         """
         try:
             newest_model = yield from self._ask(self._writer.models.newest)
-            why_unrestored |= self._find_gone(new, newest_model, examined.offsets)
+            why_unrestored |= self._why_not_begin(new, newest_model, examined.offsets)
             may_begin = [partition for partition in new if partition not in why_unrestored]
             backfills: list[Checkpoint] = []
             if self._start == "backfill" and may_begin:
@@ -384,8 +385,10 @@ class Checkpointer:
         except StoreError as error:
             why_unrestored |= dict.fromkeys(new, str(error))
             return
+        # An earlier owner may have committed where a partition begins.
         has_committed_starts = bool(examined.compared.committed_starts)
-        if self._start == "earliest" and not has_committed_starts:
+        do_all_begin_at_earliest = self._start == "earliest" and not has_committed_starts
+        if do_all_begin_at_earliest:
             empty_folds = {p: Fold.empty(self._fold_config.learning) for p in may_begin}
             self._note_restored(empty_folds)
             yield empty_folds
@@ -401,13 +404,13 @@ class Checkpointer:
     ) -> FoldGenerator[None]:
         """Begin new partitions, at most 64 in each step, and yield their empty folds.
 
-        The first step with a refused start is the last.
+        Ends after the step in which the start of a partition cannot be saved.
         """
         for first in range(0, len(new), _MAX_NEW_AT_ONCE):
             partitions = new[first : first + _MAX_NEW_AT_ONCE]
             committed_starts = examined.compared.committed_starts
             start_offsets = self._choose_start_offsets(partitions, committed_starts, backfills)
-            # The earliest record is not saved as a start: the next owner decides the same.
+            # These need no saved start: without one, the next owner begins at the earliest record, too.
             at_earliest = [partition for partition in partitions if partition not in start_offsets]
             folds = {partition: Fold.empty(self._fold_config.learning) for partition in at_earliest}
             if start_offsets:
@@ -415,8 +418,8 @@ class Checkpointer:
                 folds.update(saved_folds)
             self._note_restored(folds)
             yield folds
-            was_any_refused = len(folds) < len(partitions)
-            if was_any_refused:
+            is_any_unsaved = len(folds) < len(partitions)
+            if is_any_unsaved:
                 return
 
     def _choose_start_offsets(
@@ -424,18 +427,18 @@ class Checkpointer:
     ) -> dict[int, int]:
         """Return the offsets at which new partitions begin, unless they begin at the earliest record.
 
-        A start that an earlier owner has committed holds.
+        If an earlier owner has committed a start, the partition begins there.
         """
         start_offsets = {p: committed_starts[p] for p in partitions if p in committed_starts}
         undecided = [partition for partition in partitions if partition not in committed_starts]
         start_offsets |= find_start_offsets(self._start, undecided, self._source, backfills)
         return start_offsets
 
-    def _find_gone(
+    def _why_not_begin(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return the partitions that must not begin as new, each with the reason."""
-        # A partition of the model had a checkpoint. If it began as new, models would shrink.
+        """Return those of the partitions that must not begin without a checkpoint, each with the reason."""
+        # A partition in the model had a checkpoint. If it began without one, models would shrink.
         message_by_missing = find_missing(newest_model, offsets, self._topic_id)
         # With start=backfill, no partition can begin without the backfills.
         missing_backfills = [partition for partition in message_by_missing if is_backfill(partition)]
@@ -447,22 +450,43 @@ class Checkpointer:
     def _save_starts(
         self, start_offsets: Mapping[int, int], examined: Examined, why_unrestored: dict[int, str]
     ) -> FoldGenerator[dict[int, Fold]]:
-        """Save an empty fold of each new partition, and return the saved folds."""
+        """Save an empty fold at the start of each new partition, and return the saved folds.
+
+        Adds the causes of partitions whose start cannot be saved to `why_unrestored`.
+        """
         self.check_topic()  # offsets of another topic would mean other records
-        # Commit first: if this process dies, the next owner begins there, too.
+        # Commit first, marked as starts: if this process dies, the next owner begins there, too.
         agreed_offsets = self._group_store.agree_on_starts(start_offsets)
-        refused = start_offsets.keys() - agreed_offsets.keys()
-        why_unrestored |= dict.fromkeys(refused, "the group did not take the offset where it begins")
+        not_agreed = start_offsets.keys() - agreed_offsets.keys()
+        why_unrestored |= dict.fromkeys(not_agreed, "the group did not take the offset where it begins")
         empty = Fold.empty(self._fold_config.learning)
         folds = {partition: empty.at(offset) for partition, offset in agreed_offsets.items()}
+        saved_folds = yield from self._save_new(folds, examined.stored, why_unrestored)
+        for partition, fold in saved_folds.items():
+            # Another owner may have committed a start before, or meanwhile.
+            has_other_start = fold.position != start_offsets[partition]
+            was_committed = has_other_start or partition in examined.compared.committed_starts
+            start = "committed" if was_committed else self._start
+            log.info("partition begun", partition=partition, offset=fold.position, start=start)
+        # Commit again without the mark of a start: the checkpoints are saved now.
+        self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
+        return saved_folds
+
+    def _save_new(
+        self, folds: Mapping[int, Fold], stored: Checkpoints, why_unrestored: dict[int, str]
+    ) -> FoldGenerator[dict[int, Fold]]:
+        """Save the folds of new partitions, and return those that were saved.
+
+        Adds the causes of failures to `why_unrestored`.
+        """
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._make_checkpoints(folds)}
 
         def save(partition: int) -> None:
-            examined.stored.save(checkpoints[partition])
+            stored.save(checkpoints[partition])
 
         saved_folds: dict[int, Fold] = {}
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}
-        writes = examined.stored.for_each(sizes, _end_process_if_hanging(save))
+        writes = stored.for_each(sizes, _end_process_if_hanging(save))
         while not writes.have_ended:
             for partition, raise_if_failed in writes.take_ended(_YIELD_AFTER_S):
                 try:
@@ -471,14 +495,7 @@ class Checkpointer:
                     why_unrestored[partition] = str(error)
                     continue
                 saved_folds[partition] = folds[partition]
-                offset = agreed_offsets[partition]
-                # Another owner may have committed a start before, or meanwhile.
-                was_committed = partition in examined.compared.committed_starts or offset != start_offsets[partition]
-                start = "committed" if was_committed else self._start
-                log.info("partition begun", partition=partition, offset=offset, start=start)
             yield {}
-        # An unmarked offset says that its checkpoint is saved.
-        self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds
 
     def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
@@ -492,20 +509,23 @@ class Checkpointer:
         with contextlib.suppress(StoreError):
             checkpoint = yield from self._ask(read_last)
             if checkpoint is not None:
-                # This keeps the names.
-                self._take_over(checkpoint.adapt_to(self._fold_config, self._topic_id))
+                self._agree_on_names(checkpoint.adapt_to(self._fold_config, self._topic_id))
 
     def _take_over(self, checkpoint: Checkpoint) -> Fold:
-        """Return the fold of a checkpoint, and agree on the names of the dimensions.
+        """Agree with a checkpoint on the names of the dimensions, and return its fold."""
+        self._agree_on_names(checkpoint)
+        return checkpoint.fold
+
+    def _agree_on_names(self, checkpoint: Checkpoint) -> None:
+        """If only the checkpoint names the dimensions, take over its names.
 
         Raises `SettingsError` if worker and checkpoint have different names.
         """
         names = checkpoint.agree_on_names(self._names)
-        is_one_unnamed = checkpoint.names != self._names  # the other one is None
+        is_one_unnamed = checkpoint.names != self._names  # different names were refused
         if is_one_unnamed:
             self._names = names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(names or []))
-        return checkpoint.fold
 
     def _note_restored(self, folds: Mapping[int, Fold]) -> None:
         """Note that these folds are on disk, and that their partitions are restored."""
@@ -514,8 +534,13 @@ class Checkpointer:
             self._why_unrestored.pop(partition, None)
 
 
+def _was_save_committed(committed: Committed | None) -> bool:
+    """Return whether the group has committed the offset of a checkpoint, not only the start of a new partition."""
+    return committed is not None and not marks_start(committed.metadata)
+
+
 def _end_process_if_hanging(function: Callable[P, T]) -> Callable[P, T]:
-    """Return the same function, during which the watchdog ends the process if the store hangs."""
+    """Return a function that does the same, but lets the watchdog end the process if the store hangs."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         watchdog.tick(watchdog.STORE_S)

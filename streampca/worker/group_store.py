@@ -61,7 +61,9 @@ class ComparedOffsets(NamedTuple):
     """Offsets, by partition, at which partitions without a checkpoint begin: an earlier owner has committed them."""
 
 
-def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[int, Committed]) -> ComparedOffsets:
+def compare_offsets(
+    topic: str, checkpoint_offsets: Mapping[int, int], committed: Mapping[int, Committed]
+) -> ComparedOffsets:
     """Compare the group's committed offsets with the offsets of the newest checkpoints.
 
     Raises `ForeignStoreError` if every partition's worker has committed more than the checkpoints hold.
@@ -71,17 +73,17 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
     committed_starts: dict[int, int] = {}
     has_any_checkpoint_of_group = False
     for partition, (offset, metadata) in committed.items():
-        newest = offsets.get(partition)
+        checkpoint_offset = checkpoint_offsets.get(partition)
         is_from_worker = parse_store_metadata(metadata) is not None  # only workers name their store
         if not is_from_worker:
             # Without a checkpoint, the offset 0 skips no record.
-            expected = 0 if newest is None else newest
+            expected = 0 if checkpoint_offset is None else checkpoint_offset
             if offset != expected:
                 set_by_other_tools[partition] = offset
-        elif newest is None and marks_start(metadata):
+        elif checkpoint_offset is None and marks_start(metadata):  # a new partition: its owner has saved nothing yet
             committed_starts[partition] = offset
-        elif newest is None or newest < offset:
-            committed_ahead[partition] = _describe_ahead(topic, partition, offset, newest)
+        elif checkpoint_offset is None or checkpoint_offset < offset:
+            committed_ahead[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
         else:
             has_any_checkpoint_of_group = True
     if committed_ahead and not has_any_checkpoint_of_group:
@@ -92,15 +94,15 @@ def compare_offsets(topic: str, offsets: Mapping[int, int], committed: Mapping[i
     return ComparedOffsets(set_by_other_tools, committed_ahead, committed_starts)
 
 
-def _describe_ahead(topic: str, partition: int, offset: int, newest: int | None) -> str:
+def _describe_ahead(topic: str, partition: int, offset: int, checkpoint_offset: int | None) -> str:
     """Say that the group has committed an offset that is ahead of the newest checkpoint, and what to do."""
     committed = f"the consumer group has committed offset {offset} of partition {partition} of {topic}, but the store"
-    if newest is None:
+    if checkpoint_offset is None:
         return (
             f"{committed} holds no checkpoint of it (restore its checkpoints from a backup, or do without what was "
             f"learned of it: `streampca reset --drop {partition}`)"
         )
-    return f"{committed} holds no checkpoint beyond offset {newest} of it"
+    return f"{committed} holds no checkpoint beyond offset {checkpoint_offset} of it"
 
 
 class Examined(NamedTuple):
@@ -118,11 +120,12 @@ def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) 
     Read `committed` first. Raises `ForeignStoreError`, and `StoreError` when a retry can help.
     """
     # Another group's store is refused before it gets an identity.
-    refuse_other_store(checkpoints, committed, checkpoints.find_identity())
+    found = checkpoints.find_identity()
+    refuse_other_store(checkpoints, committed, found)
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
     compared = compare_offsets(checkpoints.topic, offsets, committed)
-    return Examined(stored, offsets, compared, checkpoints.ensure_identity())
+    return Examined(stored, offsets, compared, checkpoints.ensure_identity(found))
 
 
 class GroupStore:

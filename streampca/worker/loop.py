@@ -103,7 +103,7 @@ class Worker(MemberLoop):
         try:
             if not has_crashed:  # after a crash, the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                # At the infinite time, a publication is due.
+                # At the infinite time, a publication is due however long the last one took.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()

@@ -76,12 +76,13 @@ class NewestCheckpoints:
         in_memory: Sequence[Checkpoint],
         unreadable: dict[int, str],
     ) -> Iterator[Checkpoint]:
-        """Yield the newest checkpoint of each partition. `offsets` has its offset, by partition.
+        """Yield the newest checkpoint of each partition; `offsets` holds their offsets.
 
         Adds the causes of checkpoints that cannot be read to `unreadable`. Raises `StoreBusyError`.
         """
         known = self._find_known(offsets, in_memory)
-        sizes = stored.sizes({partition: at for partition, at in offsets.items() if partition not in known})
+        to_read = {partition: offset for partition, offset in offsets.items() if partition not in known}
+        sizes = stored.sizes(to_read)  # they limit how many are read at once
         # The answers come in the order of `offsets`.
         answers = stored.for_each(sizes, stored.newest).take_in_order()
         for partition in offsets:
@@ -95,13 +96,13 @@ class NewestCheckpoints:
             except StoreError as error:
                 unreadable[partition] = str(error)
                 continue
-            if newest is not None:
+            if newest is not None:  # None: deleted since the listing
                 usable = newest.adapt_to(self._fold_config)
                 self._cache_if_it_fits(usable)
                 yield usable
 
     def _find_known(self, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]) -> dict[int, Checkpoint]:
-        """Return the checkpoints at these offsets that are in memory or cached, by partition."""
+        """Return, by partition, the checkpoints at these offsets that are cached or `in_memory`."""
         known = {}
         for checkpoint in [*self._cache.values(), *in_memory]:
             if offsets.get(checkpoint.partition) == checkpoint.fold.position:
@@ -109,12 +110,12 @@ class NewestCheckpoints:
         return known
 
     def _cache_if_it_fits(self, checkpoint: Checkpoint) -> None:
-        """Cache a checkpoint with its pending vectors learned, if it fits.
+        """Learn the pending vectors of a checkpoint, and cache it if it fits.
 
         Pending vectors are scored only once, when the checkpoint is read.
         """
         fold = checkpoint.fold
-        state_after_pending = fold.provisional(self._fold_config.learning)
+        state_after_pending = fold.state_with_pending(self._fold_config.learning)
         cached = replace(checkpoint, fold=replace(fold, state=state_after_pending).without_pending())
         self._cache.pop(checkpoint.partition, None)
         nbytes = cached.fold.nbytes + sum(other.fold.nbytes for other in self._cache.values())
@@ -137,7 +138,7 @@ class Publisher:
         self.models = models
         self._fold_config = fold_config
         self._now = now  # seconds since 1970
-        self._inputs = NewestCheckpoints(fold_config)
+        self._checkpoint_reader = NewestCheckpoints(fold_config)
         self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
 
     def publish(self, stored: Checkpoints, in_memory: Sequence[Checkpoint] = ()) -> Publication | None:
@@ -158,7 +159,7 @@ class Publisher:
             # Another worker may have saved since the listing.
             stored = stored.snapshot()
             offsets = stored.newest_offsets()
-            _refuse(find_missing(self._newest, offsets, topic_id))
+            _raise_if_missing(find_missing(self._newest, offsets, topic_id))
         publication = self._merge_newest(stored, offsets, in_memory, topic_id)
         if publication is None:
             return None
@@ -178,15 +179,15 @@ class Publisher:
 
         Raises `PartitionsMissingError`.
         """
-        # A model must not score vectors that it has learned.
+        # New vectors are scored by a model that has not learned them.
         earlier = self._find_model_with_valid_scores()
         scored_by = earlier.model if earlier else self._merge_without_pending(stored, offsets, in_memory)
         unreadable: dict[int, str] = {}
-        checkpoints = self._inputs.read(stored, offsets, in_memory, unreadable)  # lazily, in `_merge`
-        publication = self._merge(checkpoints, scored_by)
+        checkpoints = self._checkpoint_reader.read(stored, offsets, in_memory, unreadable)
+        publication = self._merge(checkpoints, scored_by)  # reads them, and so fills `unreadable`
         # If a newest checkpoint is damaged, an older one was merged.
         merged_positions = publication.model.positions if publication else {}
-        _refuse(find_missing(self._newest, merged_positions, topic_id) | unreadable)
+        _raise_if_missing(find_missing(self._newest, merged_positions, topic_id) | unreadable)
         return publication
 
     def _update_newest(self, models: Models) -> None:
@@ -235,12 +236,8 @@ class Publisher:
         merger = self._create_merger()
         previous = self._newest
         positions_before = previous.positions if previous else {}
-        learned_before = previous.version if previous else 0
-        scores_builder = PastScoresBuilder(self._fold_config.learning.components)
-        # Past scores go on only if they are comparable.
-        model_with_valid_scores = self._find_model_with_valid_scores()
-        if model_with_valid_scores and model_with_valid_scores.past_scores:
-            scores_builder.histograms = model_with_valid_scores.past_scores
+        learned_before = previous.version if previous else 0  # number of vectors
+        scores_builder = self._continue_past_scores()
         event_time_ms = -1
         for checkpoint in checkpoints:
             merger.add_partition(checkpoint)
@@ -257,12 +254,20 @@ class Publisher:
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
 
+    def _continue_past_scores(self) -> PastScoresBuilder:
+        """Return a builder that adds to the past scores of the newest model; to none if they are not valid any more."""
+        builder = PastScoresBuilder(self._fold_config.learning.components)
+        model = self._find_model_with_valid_scores()
+        if model and model.past_scores:
+            builder.histograms = model.past_scores
+        return builder
+
     def _create_merger(self) -> FoldMerger:
         now_ms = int(1000 * self._now())
         return FoldMerger(self._fold_config, now_ms)
 
 
-def _refuse(missing: Mapping[int, str]) -> None:
+def _raise_if_missing(missing: Mapping[int, str]) -> None:
     """Raise `PartitionsMissingError` if a partition is missing."""
     if missing:
         raise PartitionsMissingError(missing)
@@ -274,6 +279,6 @@ def _select_pending(fold: Fold, position: int) -> Array:
     The number is approximate: a fold does not know the offsets of its pending vectors.
     """
     offsets_from_position = fold.position - max(position, 0)
-    n = min(offsets_from_position, len(fold.pending))
-    first = len(fold.pending) - n
+    count = min(offsets_from_position, len(fold.pending))
+    first = len(fold.pending) - count
     return fold.pending[first:].astype(np.float64)

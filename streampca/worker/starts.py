@@ -21,7 +21,7 @@ def find_start_offsets(
     if start == "backfill":
         return _find_ends_of_backfills(partitions, source, backfills)
     if start == "latest":
-        return source.offsets_at(partitions, None)
+        return source.offsets_at(partitions, None)  # None: the ends
     return source.offsets_at(partitions, int(start))
 
 

@@ -24,7 +24,8 @@ class SaveResult(NamedTuple):
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
     error: StreampcaError | None = None
-    missing: Mapping[int, str] | None = None  # why models wait for partitions; None: unknown, no model was merged
+    # Why models wait for partitions, by partition; None: unknown, no model was merged.
+    models_wait_for: Mapping[int, str] | None = None
 
 
 class CheckpointWriter:
@@ -69,8 +70,8 @@ class CheckpointWriter:
                 checkpoints = [*checkpoints, *_find_gone(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
-                missing = self._publish(stored, [*saved_before, *saved], result)
-                result = result._replace(missing=missing)
+                models_wait_for = self._publish(stored, [*saved_before, *saved], result)
+                result = result._replace(models_wait_for=models_wait_for)
         except StoreError as error:  # nothing was written
             if checkpoints:
                 result.events.append(CheckpointPostponed(str(error)))
@@ -81,7 +82,7 @@ class CheckpointWriter:
         return result
 
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> list[Checkpoint]:
-        """Write checkpoints side by side, and return those that were written.
+        """Write checkpoints side by side, add the events to `result`, and return the written checkpoints.
 
         After all writes, raises the first error that a retry cannot mend.
         """
@@ -116,7 +117,10 @@ class CheckpointWriter:
     def _publish(
         self, stored: Checkpoints, in_memory: Sequence[Checkpoint], result: SaveResult
     ) -> Mapping[int, str] | None:
-        """Publish a model, and return why models wait for partitions: None if the store failed."""
+        """Publish a model, add the event to `result`, and return why models wait for partitions, by partition.
+
+        Returns None if the store failed.
+        """
         started = self._clock()
         try:
             published = self._publisher.publish(stored, in_memory)

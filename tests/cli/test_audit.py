@@ -28,11 +28,11 @@ from tests.kafka_broker import Broker
 def test_an_audit_starts_at_the_oldest_checkpoint_or_at_0(
     offsets: list[int], given: tuple[int | None, int | None], chosen: tuple[int, int]
 ) -> None:
-    assert choose_checkpoints(offsets, 0, *given, may_start_at_0=True) == chosen
+    assert choose_checkpoints(offsets, 0, *given, workers_begin_at_0=True) == chosen
 
 
 @pytest.mark.parametrize(
-    ("offsets", "given", "may_start_at_0"),
+    ("offsets", "given", "workers_begin_at_0"),
     [
         ([], (None, None), True),
         ([0], (None, None), True),
@@ -42,10 +42,10 @@ def test_an_audit_starts_at_the_oldest_checkpoint_or_at_0(
     ],
 )
 def test_an_audit_without_two_checkpoints_is_refused(
-    offsets: list[int], given: tuple[int | None, int | None], may_start_at_0: bool
+    offsets: list[int], given: tuple[int | None, int | None], workers_begin_at_0: bool
 ) -> None:
     with pytest.raises(SettingsError, match="must be two checkpoints of partition 0, or 0"):
-        choose_checkpoints(offsets, 0, *given, may_start_at_0=may_start_at_0)
+        choose_checkpoints(offsets, 0, *given, workers_begin_at_0=workers_begin_at_0)
 
 
 def test_an_audit_finds_the_same_bytes_and_refuses_other_bytes(

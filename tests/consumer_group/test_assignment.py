@@ -64,7 +64,7 @@ from tests.worker.harness import (
 def test_a_log_that_lost_records_that_were_read_is_refused(on_offset_gap: str, position: int) -> None:
     policy = make_worker_config(on_offset_gap=on_offset_gap)
     with pytest.raises(SourceError, match=rf"^partition 3 .* {position} .*50 to 90.* lost .* group_id$"):
-        policy.resume_at(OutOfRange(partition=3, position=position, earliest=50, latest=90))
+        policy.choose_resume_offset(OutOfRange(partition=3, position=position, earliest=50, latest=90))
 
 
 @pytest.fixture

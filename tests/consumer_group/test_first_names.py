@@ -32,7 +32,7 @@ def find(steps: list[Any]) -> list[str]:
     for step in steps:
         if isinstance(step, Vectors):
             names.add(step)
-        elif names.may_be_unseen:
+        elif names.is_searching:
             found.append(names.find_unseen(step))
     return [text for text in found if text]
 

@@ -105,8 +105,8 @@ def test_a_column_that_is_kept_may_hold_text_in_any_encoding(tmp_path: Path) -> 
     table = pa.table({"v": [[1.0, 2.0]], "s": pa.StructArray.from_arrays([text], ["text"]), "text": text})
     with pa.ipc.new_stream(tmp_path / "v.arrow", table.schema) as writer:
         writer.write_table(table)
-    [chunk] = open_rows(tmp_path / "v.arrow", FileOptions("v", others=True)).chunks()
-    assert (chunk.vectors.tolist(), list(chunk.others)) == ([[1, 2]], ["s", "text"])
+    [chunk] = open_rows(tmp_path / "v.arrow", FileOptions("v", other_columns=True)).chunks()
+    assert (chunk.vectors.tolist(), list(chunk.other_columns)) == ([[1, 2]], ["s", "text"])
 
 
 def test_a_row_may_hold_no_vector_or_several(tmp_path: Path) -> None:

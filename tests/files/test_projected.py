@@ -22,13 +22,13 @@ COORDINATES = np.array([[0.1, 1e300], [-2.0, 5e-324], [3.0, 1 / 3]])
 
 
 def write_projected(source: Path, output: Path) -> pa.Table:
-    rows = open_rows(source, FileOptions("f_*", others=True))
-    others = {name: kind for name, kind in rows.others.items() if name != "v"}
+    rows = open_rows(source, FileOptions("f_*", other_columns=True))
+    others = {name: kind for name, kind in rows.other_types.items() if name != "v"}
     start = 0
     with projected_file(output, 2, others) as write:
         for chunk in rows.chunks():
             coordinates = COORDINATES[start : (start := start + len(chunk.vectors))]
-            write(coordinates, coordinates[:, 0], chunk.others)
+            write(coordinates, coordinates[:, 0], chunk.other_columns)
     return pa.csv.read_csv(output) if output.suffix == ".csv" else pq.read_table(output)
 
 

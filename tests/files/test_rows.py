@@ -19,7 +19,7 @@ from tests.errors import refusal
 
 def read(path: Path) -> tuple[np.ndarray, list[float]]:
     chunks = list(open_rows(path).chunks())
-    return np.concatenate([chunk.vectors for chunk in chunks]), [chunk.share for chunk in chunks]
+    return np.concatenate([chunk.vectors for chunk in chunks]), [chunk.progress for chunk in chunks]
 
 
 def write(path: Path, text: str) -> Path:
@@ -46,7 +46,7 @@ def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
     del file  # 12 GB, sparse
     chunk = next(open_rows(tmp_path / "v.npy").chunks())
     assert chunk.vectors.nbytes < 2**21
-    assert chunk.share < 1e-3
+    assert chunk.progress < 1e-3
 
 
 @pytest.mark.parametrize("text", ["\ufeffa,b\n1,2\n\n3.5,-4e2\n", "1,2\n3.5,-400"], ids=["a header", "none"])
@@ -115,12 +115,12 @@ def tables(folder: Path) -> list[Path]:
 def test_field_chooses_the_numbers_and_others_the_further_columns(tmp_path: Path) -> None:
     assert "leave --field and --where away" in refusal(InputError, open_rows, tmp_path / "v.npy", FileOptions("f_*"))
     for path in tables(tmp_path):
-        rows = open_rows(path, FileOptions("f_*", others=True))
+        rows = open_rows(path, FileOptions("f_*", other_columns=True))
         chunks = list(rows.chunks())
         assert np.concatenate([chunk.vectors for chunk in chunks]).tolist() == [[1, 3], [2, 4], [3, 5]]
-        assert list(rows.others)[:3] == ["id", "at", "text"]
-        assert [str(text) for chunk in chunks for text in chunk.others["text"]] == ["a, b", "", "ü"]
-        assert not any(chunk.others for chunk in open_rows(path, FileOptions("f_*")).chunks())
+        assert list(rows.other_types)[:3] == ["id", "at", "text"]
+        assert [str(text) for chunk in chunks for text in chunk.other_columns["text"]] == ["a, b", "", "ü"]
+        assert not any(chunk.other_columns for chunk in open_rows(path, FileOptions("f_*")).chunks())
         with pytest.raises(InputError, match=r"v\.\w+.* has no column g; there are id, f_0"):
             open_rows(path, FileOptions("g"))
 
@@ -185,10 +185,10 @@ def test_rows_that_were_encoded_several_times_are_read_with_their_other_fields(t
         lines.append(f"{line}\n")
     path = tmp_path / "v.jsonl"
     path.write_text("".join(lines))
-    [chunk] = open_rows(path, FileOptions("v", others=["id"])).chunks()
+    [chunk] = open_rows(path, FileOptions("v", other_columns=["id"])).chunks()
     assert chunk.vectors.tolist() == [[0, 1], [1, 1], [2, 1]]
-    assert chunk.others["id"].tolist() == ["row 0", "row 1", "row 2"]
-    all_others = open_rows(path, FileOptions("v", others=True))
-    assert all_others.others == {"id": None, "at": "int64"}
+    assert chunk.other_columns["id"].tolist() == ["row 0", "row 1", "row 2"]
+    all_others = open_rows(path, FileOptions("v", other_columns=True))
+    assert all_others.other_types == {"id": None, "at": "int64"}
     [chunk] = all_others.chunks()
-    assert chunk.others["at"].tolist() == [0, 1, 2]
+    assert chunk.other_columns["at"].tolist() == [0, 1, 2]

@@ -51,7 +51,7 @@ def test_sensors_may_have_any_names(names: list[str]) -> None:
     rows = generate_rows(names, len(names))
     first = next(iter(rows.chunks()))
     assert (rows.names, rows.dimensions, first.vectors.shape[1]) == (list(names), len(names), len(names))
-    assert {name: len(column) for name, column in first.others.items()} == dict.fromkeys(("machine", "at"), 101)
+    assert {name: len(column) for name, column in first.other_columns.items()} == dict.fromkeys(("machine", "at"), 101)
     if names[0] in MACHINE:
         np.testing.assert_allclose(first.vectors[:-1, 0].mean(), MACHINE[names[0]][0], rtol=0.1)
 

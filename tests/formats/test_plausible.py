@@ -82,11 +82,11 @@ def test_numbers_of_another_type_have_a_problem_and_their_type_is_named(name: st
 
 def test_the_message_says_how_to_continue() -> None:
     rows = as_read(REALS["reals"], ">f8", "<f8")
-    assert explain_problem(REALS["reals"], raw=True, dimensions=D) == ""
-    raw = explain_problem(rows, raw=True, dimensions=D)
+    assert explain_problem(REALS["reals"], is_raw_format=True, dimensions=D) == ""
+    raw = explain_problem(rows, is_raw_format=True, dimensions=D)
     assert re.search(r"read as float64, the middle 80 % .* span \d+ decades; .* plausible as >f8, .*format=<f8 if", raw)
     assert "(in the other byte order they are plausible); the producer must write little-end" in explain_problem(
-        rows, raw=False, dimensions=D
+        rows, is_raw_format=False, dimensions=D
     )
 
 
@@ -101,7 +101,7 @@ def test_neither_zeros_nor_signs_nor_the_order_of_records_say_anything(rows: Arr
 @given(st.binary(min_size=48, max_size=48), st.sampled_from([4, 8]), st.integers(1, 3), st.booleans())
 def test_any_bytes_can_be_explained(data: bytes, width: int, n: int, raw: bool) -> None:
     rows = np.frombuffer(data, f"<f{width}").reshape(n, -1)
-    assert isinstance(explain_problem(rows, raw=raw, dimensions=rows.shape[1]), str)
+    assert isinstance(explain_problem(rows, is_raw_format=raw, dimensions=rows.shape[1]), str)
 
 
 def test_the_spread_of_fewer_than_20_numbers_is_not_judged() -> None:

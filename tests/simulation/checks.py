@@ -64,9 +64,17 @@ class Checks:
         if not found and self._learnable is None:  # `at_the_end` compares the files with the calm run's
             learned = [*self._world.backfills, *(decode(file.data) for file in files if file)]
             self._learnable = sum(checkpoint.fold.stats.learned for checkpoint in learned)
-        if found or self._read[1] != self._learnable:
+        if found or (self._read[1] != self._learnable and not self._is_model_ahead()):
             found.append(f"model {self._learnable}: the reader has {self._read[1]}")
         return found
+
+    def _is_model_ahead(self) -> bool:
+        """Whether a model has learned messages that are gone from the log, and whose checkpoint was deleted as well.
+
+        Nobody can learn them again, and models do not shrink: the next one comes when more has been learned.
+        """
+        are_records_gone = bool(self._world.history.cuts and self._world.deleted)
+        return are_records_gone and self._learnable is not None and self._read[1] > self._learnable
 
     def expect_all(self) -> None:
         """No more records will come: `is_complete` waits for those that exist."""
@@ -165,15 +173,31 @@ class Checks:
                 self._on_checkpoint(partition, int(name[:20]), file)
 
     def _refuse_shrinking(self, volume: Volume, model: PublishedModel) -> None:
-        """A model contains all that the one before it contained, unless the topic was replaced."""
+        """A model contains all that the one before it contained, unless the topic was replaced.
+
+        If the one before is damaged, and checkpoints were deleted, no file tells any more what it contained. Then a
+        model contains all that the newest undamaged one contained.
+        """
         before = self._positions.get(volume)
         self._positions[volume] = model
+        if before is not None and self._world.deleted and self._is_damaged(volume, before):
+            before = self._find_undamaged(volume, below=model.version)
         if before is None or before.version >= model.version:
             return
         for partition, position in before.positions.items():
             is_comparable = partition >= FIRST_BACKFILL or before.topic_id == model.topic_id
             if is_comparable and model.positions.get(partition, -1) < position:
                 self._world.report(f"model {model.version} has less of {partition} than model {before.version}")
+
+    def _is_damaged(self, volume: Volume, model: PublishedModel) -> bool:
+        file = volume.entries.get(_path_of_model(model.version))
+        return file is not None and file.is_damaged
+
+    def _find_undamaged(self, volume: Volume, below: int) -> PublishedModel | None:
+        """The newest model before a version that can be read; None if there is none."""
+        paths = [path for path in volume.files(_MODELS) if path.endswith(".npz") and path < _path_of_model(below)]
+        undamaged = [path for path in paths if not volume.entries[path].is_damaged]
+        return model_file.decode(volume.entries[undamaged[-1]].data) if undamaged else None
 
     def _on_checkpoint(self, partition: int, offset: int, file: File) -> None:
         self._written.setdefault((partition, offset), set()).add(file.data)
@@ -250,8 +274,12 @@ class Checks:
         ends = {p: log.end for p, log in enumerate(self._world.cluster.logs)}
         ends |= {backfill.partition: backfill.fold.position for backfill in self._world.backfills}
         is_gap = model.version == self._learnable  # no message was learned between these positions
-        if dict(model.positions) != ends and not is_gap:
+        if dict(model.positions) != ends and not is_gap and not self._is_model_ahead():
             self._world.report(f"the last model is of {model.positions}, the ends are {ends}")
+
+
+def _path_of_model(version: int) -> str:
+    return f"{_MODELS}/{version:020d}.npz"
 
 
 def _offsets(records: Iterable[Record]) -> list[int]:

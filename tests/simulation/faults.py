@@ -1,8 +1,10 @@
 """The faults of the workers' store and topic, each a method of `Faults`."""
 
 import posixpath
+from collections.abc import Collection
 
-from streampca.fold.partitions import BACKFILL
+from streampca.fold import model_file
+from streampca.fold.partitions import BACKFILL, parse_offsets
 from streampca.stores import identity
 from tests.example_models import newer
 from tests.simulation.cluster import SESSION_S
@@ -77,7 +79,9 @@ class Faults(ProcessFaults):
 
         Nor where only they say that a partition has begun: a worker would begin it again, at another offset.
         """
-        if self._world.mounted is self._world.volume and not self._is_trimmed and not self._may_begin_again():
+        if self._world.mounted is not self._world.volume or self._is_trimmed:
+            return
+        if not self._may_begin_again() and not self._would_forget_starts(offsets=(), gone=()):
             self._world.cluster.committed.clear()
             self._is_expired = True
 
@@ -129,7 +133,8 @@ class Faults(ProcessFaults):
     def vanish(self, fault: Fault) -> None:
         """A rule deletes the checkpoints of a partition or a backfill, only the newest ones, or the identity.
 
-        At the end an operator restores what no worker has written again.
+        Not where only they say that a partition has begun. At the end an operator restores what no worker has written
+        again.
         """
         volume, place = self._world.volume, fault.target
         partitions = len(self._world.cluster.logs)
@@ -142,7 +147,9 @@ class Faults(ProcessFaults):
             self._delete(volume.files(f"{_STORE}/{BACKFILL}0/"))
         else:
             files = volume.files(f"{_STORE}/{place % partitions}/")
-            self._delete(files if fault.seconds < 3 else files[-1:])
+            gone = files if fault.seconds < 3 else files[-1:]
+            if not self._would_forget_starts(self._world.cluster.committed, gone):
+                self._delete(gone)
 
     def heal(self) -> None:
         super().heal()
@@ -168,9 +175,36 @@ class Faults(ProcessFaults):
         """Whether the group has an offset of every partition."""
         return all(self._world.cluster.committed.get(partition) for partition in range(len(self._world.cluster.logs)))
 
+    @property
+    def _is_start_fixed(self) -> bool:
+        """Whether a partition that begins again begins at the same offset: not at the end, nor at a time to come."""
+        plan = self._world.plan
+        return plan.start == "earliest" or (plan.start == "backfill" and parse_offsets(plan.until) is not None)
+
+    def _would_forget_starts(self, offsets: Collection[int], gone: Collection[str]) -> bool:
+        """Whether a partition that has begun would begin elsewhere with only these offsets, and without these files.
+
+        After its workers have ended, only a committed offset, a checkpoint or a model tells that a partition has begun.
+        Where none of them is left, nobody can know it, and a worker rightly begins the partition as a new one.
+        """
+        known_now = self._find_known_starts(self._world.cluster.committed, gone=())
+        return not self._is_start_fixed and not known_now <= self._find_known_starts(offsets, gone)
+
+    def _find_known_starts(self, offsets: Collection[int], gone: Collection[str]) -> set[int]:
+        """The partitions that have begun, as these offsets, the models, and the checkpoints but these tell."""
+        volume, known = self._world.volume, set(offsets)
+        for path in volume.files(f"{_STORE}/"):
+            if BACKFILL not in path and path not in gone and volume.is_durable(path):
+                known.add(int(posixpath.basename(posixpath.dirname(path))))
+        for path in volume.files(f"/store/models/{TOPIC}/"):
+            file = volume.entries[path]
+            if path.endswith(".npz") and file.is_whole and not file.is_damaged:
+                known |= model_file.decode(file.data).positions.keys()
+        return known
+
     def _may_begin_again(self) -> bool:
         """Whether a worker may list no checkpoint of a partition that has begun where its log ended."""
-        if self._world.plan.start == "earliest":
+        if self._is_start_fixed:
             return False
         folders = [f"{_STORE}/{partition}" for partition in self._world.cluster.committed]
         mounts = [machine.mount for machine in self._world.machines]

@@ -18,6 +18,8 @@ from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
+from streampca.fold.model_file import PublishedModel
+from streampca.fold.partitions import is_backfill
 from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME_BYTES, SchemaCache
@@ -29,6 +31,7 @@ from streampca.stores.readable_models import ReadableModels
 from streampca.worker import checkpointer, group_store, publisher
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Learned, Worker
+from streampca.worker.missing import find_missing
 from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.in_memory.topic import Log
 from tests.simulation.plan import make_plan
@@ -165,6 +168,12 @@ def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
         raise
 
 
+def _misses_nothing_of_another_topic(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> Any:
+    missing = find_missing(model, offsets, topic_id)
+    is_other_topic = model is not None and model.topic_id != topic_id
+    return {partition: cause for partition, cause in missing.items() if is_backfill(partition) or not is_other_topic}
+
+
 MUTANTS: Mutants = {
     "offsets are committed before the checkpoint is saved": (1, make_patch(Checkpointer, start_save=_commits_first)),
     "dead letters are not flushed before a save": (1, make_patch(Checkpointer, start_save=_does_not_flush)),
@@ -216,7 +225,11 @@ MUTANTS: Mutants = {
 }  # fmt: skip
 # Of runs in which something in the store is gone.
 GONE_MUTANTS: Mutants = {
-    "models shrink": (4, make_patch(publisher, _refuse=do_nothing)),
+    "a topic that was created again begins beside models of the old one": (
+        900701,
+        make_patch(checkpointer, find_missing=_misses_nothing_of_another_topic),
+    ),
+    "models shrink": (4, make_patch(publisher, _raise_if_missing=do_nothing)),
 }
 ALL_MUTANTS = {"worker": MUTANTS, "gone": GONE_MUTANTS, "transform": TRANSFORM_MUTANTS}
 

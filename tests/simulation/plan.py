@@ -139,8 +139,11 @@ class TransformPlan(AnyPlan):
 
     @property
     def held_back_s(self) -> float:
-        """How long a member may hold back first records, and again if the transaction with them fails."""
-        return 2 * super().held_back_s
+        """How long a member may hold back first records, and again if the transaction with them fails.
+
+        The other members of a new group begin only then, and hold back their own first records.
+        """
+        return 4 * super().held_back_s
 
     def codec(self, schemas: Schemas) -> FramedCodec:
         return FramedCodec(self.kind, Judge(D, 1e150), schemas=schemas)

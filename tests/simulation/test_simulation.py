@@ -101,6 +101,33 @@ def test_a_topic_may_be_replaced_after_records_were_lost(on_offset_gap: str) -> 
         assert simulate(stopping).violations == ()
 
 
+@pytest.mark.parametrize("seed", [901012, 901160, 901442, 901724, 901949, 1000554])
+def test_where_a_partition_has_begun_is_told_by_an_offset_a_checkpoint_or_a_model(seed: int) -> None:
+    """If offsets expire and checkpoints are deleted before a model contains the partition, nothing tells it."""
+    assert PLANS["gone"](seed).start == "latest"
+    assert simulate(PLANS["gone"](seed)).violations == ()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1000438, id="the newest model is damaged after the checkpoints of a partition were deleted"),
+        pytest.param(1001772, id="the log was cut and the checkpoint with its records deleted"),
+        pytest.param(1002956, id="the identity is deleted while a worker examines the store"),
+    ],
+)
+def test_two_faults_of_one_thing_break_no_guarantee(seed: int) -> None:
+    assert simulate(PLANS["gone"](seed)).violations == ()
+
+
+def test_members_begin_a_group_though_its_lowest_partition_has_no_records() -> None:
+    for seed in range(1, 11):
+        plan = make_transform_plan(seed)
+        bursts = tuple(replace(burst, partition=1) for burst in plan.bursts)
+        calm = replace(plan, partitions=2, machines=2, bursts=bursts).without_faults()
+        assert simulate(calm).violations == ()
+
+
 @pytest.mark.parametrize(("role", "name"), [(role, name) for role, mutants in ALL_MUTANTS.items() for name in mutants])
 def test_a_broken_mechanism_is_found(role: str, name: str) -> None:
     seed = ALL_MUTANTS[role][name][0]

@@ -62,6 +62,13 @@ def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) 
     )
 
 
+def test_a_partition_without_records_has_an_event_with_its_next_offset(make: Make) -> None:
+    """A member of transform commits this offset, for which the other members of a new group wait."""
+    reader = start_reading(make(2).open(), {0: None, 1: None})
+    reader.read_to({0: 0, 1: 0})
+    assert {(len(event.records), event.next, event.end) for event in reader.events_of_type(Records)} == {(0, 0, 0)}
+
+
 def test_the_status_of_a_member_without_partitions_says_whether_it_is_a_member(make: Make) -> None:
     log = make(1)
     readers = [Reader(log.open()), Reader(log.open())]

@@ -8,12 +8,13 @@ from hypothesis import given, settings, strategies as st
 from structlog.typing import EventDict
 
 from streampca.consumer_group.events import LoopTicked, RestoreFailed
-from streampca.errors import NoBrokerError, SettingsError, SourceError
+from streampca.errors import InputError, NoBrokerError, SettingsError, SourceError
 from streampca.sources import topic_reader
 from streampca.sources.base import Outgoing
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.record_packer import ORIGIN
 from tests.errors import refusal
+from tests.example_models import numbered
 from tests.in_memory.coordinator import Transaction
 from tests.transform.harness import DEAD, OUTPUT, Member, World
 
@@ -102,6 +103,19 @@ def test_a_member_that_lives_while_the_offsets_are_deleted_ends_before_it_writes
         assert "offset 4" in refusal(SettingsError, member.run)
     finally:
         World.is_done = type_of_done  # type: ignore[method-assign]
+
+
+def test_members_with_models_of_two_shapes_that_begin_a_group_at_once_mix_no_outputs() -> None:
+    """Only the owner of the lowest partition begins, even if it has no records."""
+    world = World(0, 3)
+    first = Member(world)
+    world.models.save(numbered(8, k=3))
+    second = Member(world)
+    world.topic.committed[1] = 0  # as other tools commit, which name no shape
+    assert "the member that reads partition 0 commits the first one" in refusal(TimeoutError, second.finder.find, [1])
+    first.run()
+    assert world.topic.committed == {0: 0, 1: 3}
+    assert "but model version 8 has 3" in refusal(InputError, second.finder.find, [1])
 
 
 @pytest.mark.parametrize("start", START_SETTINGS)

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Collection
+from unittest import mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,8 +15,10 @@ from streampca.sources.base import Committed
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
+from streampca.worker.group_store import examine_store
 from tests.errors import refusal
 from tests.fold.streams import vectors
+from tests.in_memory import MemorySource
 from tests.worker.environment import TOPIC, Environment, make_filled_environment
 from tests.worker.harness import WorkerFixture, make_worker
 
@@ -87,6 +90,21 @@ def test_a_deleted_or_replaced_identity_can_be_written_back_as_the_error_shows_i
     env.send(1, vectors(50, seed=5))
     make_worker(env).run()
     assert env.position(1) == 150
+
+
+@two_partitions
+def test_an_identity_that_is_deleted_while_the_store_is_examined_is_not_replaced(env: Environment) -> None:
+    ours, checkpoints = identity.ensure(env.store), Checkpoints(env.store, TOPIC)
+    committed = MemorySource(env.topic).committed([0, 1])
+    take_snapshot = checkpoints.snapshot
+
+    def delete_first() -> Checkpoints:
+        env.store.delete(identity.NAME)
+        return take_snapshot()
+
+    with mock.patch.object(checkpoints, "snapshot", delete_first):
+        assert examine_store(checkpoints, committed).identity == ours
+    assert identity.find(env.store) is None
 
 
 @pytest.mark.parametrize("unanswered", [None, 2])

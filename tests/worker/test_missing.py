@@ -24,6 +24,7 @@ from streampca.errors import (
     PartitionsMissingError,
     StoreBusyError,
     StoreError,
+    TopicReplacedError,
 )
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
@@ -211,6 +212,22 @@ def test_models_go_on_when_what_was_missing_is_back(env: Environment) -> None:
     assert env.models.versions()[-1] == 290
 
 
+def test_a_topic_that_was_created_again_is_not_begun_beside_models_of_the_old_one(env: Environment) -> None:
+    """No checkpoint tells that it is another topic, until a person restores them."""
+    files = {name: env.store.read(name) for p in (0, 1) for name in env.store.names(f"checkpoints/{TOPIC}/{p}")}
+    for partition in (0, 1):
+        delete(env, partition)
+    env.topic.create(2)
+    env.send(0, vectors(50, seed=5))
+    worker = make_worker(env, script=[1000] * 20).run()
+    assert causes(worker) == [{0, 1}]
+    assert (env.position(0), env.position(1)) == (None, None)
+    assert env.models.versions()[-1] == 240
+    for name, data in files.items():
+        env.store.write(name, data)
+    assert "in the checkpoint of partition 0" in refusal(TopicReplacedError, make_worker(env).run)
+
+
 def test_the_store_is_refused_if_no_partition_is_at_the_groups_offset(env: Environment) -> None:
     for partition in (0, 1):
         delete(env, partition)
@@ -334,11 +351,12 @@ POSITIONS = st.dictionaries(st.sampled_from([0, 1, 2, BACKFILL, BACKFILL + 1]), 
 def test_a_model_misses_what_it_contains_and_checkpoints_do_not(
     positions: dict[int, int], offsets: dict[int, int], topic_id: str
 ) -> None:
-    """The offsets of another topic say nothing about its partitions."""
+    """Of another topic, the offsets say nothing about its partitions, but each must have a checkpoint."""
     model = replace(numbered(7), positions=positions, topic_id="id-1")
     missing = find_missing(model, offsets, topic_id)
-    compared = {p: at for p, at in positions.items() if p >= BACKFILL or topic_id != "id-2"}
-    assert missing.keys() == {p for p, at in compared.items() if offsets.get(p, -1) < at}
+    compared = {p for p in positions if p >= BACKFILL or topic_id != "id-2"}
+    needed = {p: at if p in compared else 0 for p, at in positions.items()}
+    assert missing.keys() == {p for p, at in needed.items() if offsets.get(p, -1) < at}
     assert all(partition_name(p) in text for p, text in missing.items())
     assert find_missing(model, positions, topic_id) == find_missing(None, offsets, topic_id) == {}
 

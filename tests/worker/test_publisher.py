@@ -282,9 +282,9 @@ def test_checkpoints_that_do_not_fit_into_the_cache_are_read_again(
     bucket: CountingBucket, two: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, _ = two
-    cached = publisher.writer._publisher._inputs._cache[3]
+    cached = publisher.writer._publisher._checkpoint_reader._cache[3]
     monkeypatch.setattr(publisher_module, "CACHED_BYTES", 2 * cached.fold.nbytes)
-    publisher.writer._publisher._inputs._cache.clear()
+    publisher.writer._publisher._checkpoint_reader._cache.clear()
     published_before = publisher.models.versions()
     assert models_of(publisher.interval([0]))
     assert models_of(publisher.interval([0]))

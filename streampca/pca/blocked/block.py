@@ -37,7 +37,10 @@ class BlockResult(NamedTuple):
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
-    """Learn the messages V (n, d) one by one: each moves the mean and C (d, K). Y (n, d) gets the rows √c·y."""
+    """Learn the messages V (n, d) one by one: each moves the mean and C (d, K).
+
+    Y (n, d) gets the centred messages y, times the roots of their weights c.
+    """
     n, d = V.shape
     # With d columns, C explains every message.
     has_all_directions = C.shape[1] == d
@@ -46,7 +49,7 @@ def learn(
     if total_variance <= smallest_variance:  # the stream has no variance yet
         if n >= centring.UNCLIPPED_MESSAGES:
             V, kept_by_median = centring.move_near_median(V)
-        weights = weights._replace(reach=np.full(n, np.inf))
+        weights = weights._replace(reach=np.full(n, np.inf))  # clips nothing
     C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ above a part
     C_and_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
@@ -95,10 +98,7 @@ def part_size(columns: int) -> int:
 
 @cache
 def draw_sketch_sums(n: int) -> NDArray[np.int64]:
-    """Draw for each of n rows the index of its sum in the sketch, and its sign: (n, 2).
-
-    The same n always gives the same sums.
-    """
+    """Draw for each of n rows the index of its sum in the sketch, and its sign: (n, 2)."""
     random = np.random.default_rng(0)
     indices = random.integers(SKETCH_SIZE, size=n)
     signs = random.choice([-1, 1], n)
@@ -136,7 +136,8 @@ def _learn(
             kept[first:end],
         )  # fmt: skip
         if K:
-            PG = product(rows, C_and_part, TRANSPOSED)  # P and G side by side
+            PG = product(rows, C_and_part, TRANSPOSED)  # P = YC and G = YYᵀ
+            # X are the coordinates of the messages, and p is Cᵀy before each.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):
@@ -148,7 +149,7 @@ def _learn(
 
 @compiled_within
 def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C after a part: C ← C + (Y − XCᵀ)ᵀZ. `C_and_rows` is Cᵀ above Y."""
+    """Update C after the messages Y: C ← C + (Y − XCᵀ)ᵀZ. `C_and_rows` is Cᵀ above Y."""
     K = len(C_and_rows) - len(X)
     d = C_and_rows.shape[1]
     Y = C_and_rows[K:]
@@ -170,7 +171,10 @@ def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
 
 @compiled_within
 def _add_to_sketch(rows: Array, c: F64, sums_of_rows: Any, Y: Array, sketch: Array) -> None:
-    """Write the rows √c·y to Y (b, d), and add each to its sum in the sketch."""
+    """Write the rows, times √c, to Y (b, d), and add each to a sum in the sketch.
+
+    `sums_of_rows` (b, 2): index of the sum, and sign.
+    """
     for s in range(len(rows)):
         factor = math.sqrt(c[s])
         sum_index = sums_of_rows[s, 0]

@@ -44,11 +44,11 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
     `known_share` is the share of the weight for which all entries have been known.
     """
     before, eta, c, past, reach, concentration = _compute_weights(
-        w=state.weight,
-        kappa=state.concentration,
+        weight=state.weight,
+        concentration=state.concentration,
         count=state.count,
         retention=retention,
-        q=LARGEST_SHARE * known_share,
+        largest_share=LARGEST_SHARE * known_share,
         center=center,
     )
     return Weights(
@@ -107,28 +107,28 @@ def _compute_medians(V: Array) -> F64:
 
 @compiled
 def _compute_weights(
-    w: float, kappa: float, count: int, retention: F64, q: float, center: bool
+    weight: float, concentration: float, count: int, retention: F64, largest_share: float, center: bool
 ) -> tuple[F64, F64, F64, float, F64, float]:
     """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`."""
     n = len(retention)
     before = np.empty(n)
-    eta = np.empty(n)
-    c = np.empty(n)
-    reach = np.empty(n)
+    eta = np.empty(n)  # share of the message when it arrives
+    c = np.empty(n)  # … and at the end of the block
+    reach = np.empty(n)  # largest squared distance, in units of tr Σ
     for s in range(n):
-        before[s] = retention[s] * w
-        w = before[s] + 1.0
-        eta[s] = 1.0 / w
-        bias = 1.0 - kappa if center else 1.0
+        before[s] = retention[s] * weight
+        weight = before[s] + 1.0
+        eta[s] = 1.0 / weight
+        bias = 1.0 - concentration if center else 1.0  # tr Σ/bias is unbiased
         has_limit = count + s >= UNCLIPPED_MESSAGES
-        reach[s] = max(q * before[s], SMALLEST_REACH) / bias if has_limit else np.inf
-        kappa = (1.0 - eta[s]) * (1.0 - eta[s]) * kappa + eta[s] * eta[s]
+        reach[s] = max(largest_share * before[s], SMALLEST_REACH) / bias if has_limit else np.inf
+        concentration = (1.0 - eta[s]) * (1.0 - eta[s]) * concentration + eta[s] * eta[s]
     kept = 1.0
     for s in range(n - 1, -1, -1):
         c[s] = eta[s] * kept
         kept *= 1.0 - eta[s]
     past = kept
-    return before, eta, c, past, reach, kappa
+    return before, eta, c, past, reach, concentration
 
 
 @compiled_within
@@ -138,7 +138,7 @@ def centre_rows(
 ) -> float:  # fmt: skip
     """Centre and clip the messages V (b, d) of a block; return tr Σ after them.
 
-    Updates the mean, and fills in Y, `norm` and `kept`.
+    Updates the mean m, and fills in Y, √(1 − a)(v − m), `norm` and `kept`.
     """
     for s in range(len(V)):
         eta = weights.eta[first + s]

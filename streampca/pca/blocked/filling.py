@@ -4,7 +4,7 @@ With y = v − m and the observed entries O of a message:
 
     x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O          filled: m + Cx, and r/√q where observed, r = (y − Cx)_O
 
-`projection.fill` predicts the same Cx. The functions here are compiled, because they fill whole streams.
+`projection.fill_in_place` predicts the same Cx. The functions here are compiled, because they fill whole streams.
 docs/mathematics.md, section 11.
 """
 
@@ -22,25 +22,32 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @compiled_without_lock
 def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F64]:
-    """Return the messages V (B, d) with missing entries filled, and the coordinates x of each (B, k)."""
+    """Fill the missing entries of messages V (B, d) with m + Cx. Observed entries become m + Cx + r/√q.
+
+    With r = v − m − Cx, and q the share of messages that show the entry, rows keep their length on average. Also
+    returns x (B, k).
+    """
     B, d = V.shape
     CC = C.T @ C
     filled = np.empty(V.shape, V.dtype)
     X = np.zeros((B, C.shape[1]))
-    added_share = np.empty(d)  # v + (1/√q − 1) r is m + Cx + r/√q
+    added_residuals = np.empty(d)  # v + (1/√q − 1) r is m + Cx + r/√q
     for j in range(d):
-        added_share[j] = 1.0 / root_q[j] - 1.0
+        added_residuals[j] = 1.0 / root_q[j] - 1.0
     for first in range(0, B, _ROWS):
         end = min(first + _ROWS, B)
-        X[first:end] = _fill_few(V[first:end], mean, C, CC, ridge, added_share, filled[first:end])
+        X[first:end] = _fill_rows(V[first:end], mean, C, CC, ridge, added_residuals, filled[first:end])
     return filled, X
 
 
 @compiled_within
-def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64, filled: Array) -> F64:
-    """Write messages V (B, d) to `filled`, with missing entries filled; return the coordinates x (B, k)."""
+def _fill_rows(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_residuals: F64, filled: Array) -> F64:
+    """Write V (B, d) to `filled`: m + Cx where missing (NaN), v + `added_residuals` · r elsewhere; return x (B, k).
+
+    r is v − m − Cx, and CC is CᵀC.
+    """
     B, d = V.shape
-    missing = np.zeros(B, np.int64)
+    missing_count = np.zeros(B, np.int64)
     Y = np.empty((B, d))
     for s in range(B):
         count = 0
@@ -48,27 +55,27 @@ def _fill_few(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_share: F64
             y = V[s, j] - mean[j]
             Y[s, j] = y if y == y else 0.0  # NaN differs from itself
             count += 0 if y == y else 1
-        missing[s] = count
-    X = _coordinates(V, missing, Y @ C, C, CC, ridge)
+        missing_count[s] = count
+    X = _coordinates(V, missing_count, Y @ C, C, CC, ridge)
     fits = X @ C.T
     for s in range(B):
         for j in range(d):
             v = V[s, j]
             r = Y[s, j] - fits[s, j]
-            filled[s, j] = v + r * added_share[j] if v == v else mean[j] + fits[s, j]
+            filled[s, j] = v + r * added_residuals[j] if v == v else mean[j] + fits[s, j]
     return X
 
 
 @compiled_within
-def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
-    """Compute x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O."""
+def _coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
+    """Compute x (B, k) of each message with observed entries O: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O."""
     B, d = V.shape
     k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
         # C_OᵀC_O is a sum over observed rows, or CᵀC less a sum over missing rows.
-        uses_missing_rows = missing[s] <= d - missing[s]
-        used_count = min(missing[s], d - missing[s])
+        uses_missing_rows = missing_count[s] <= d - missing_count[s]
+        used_count = min(missing_count[s], d - missing_count[s])
         used_rows = np.zeros((max(1, used_count), k))  # BLAS must not get an empty matrix
         used = 0
         for j in range(d):

@@ -51,21 +51,22 @@ def compute_changes(
 ) -> PairChanges:  # fmt: skip
     """Compute how a block with missing entries changes each covariance (gaps.py, steps 1–3 and 6).
 
-    `product` (d, d) is the lower triangle of Σc yyᵀ.
+    A row y is a fit f plus a residual r/√q. `product` (d, d) is the lower triangle of Σc yyᵀ, and `shown` of the
+    weights of pairs.
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
     change = np.zeros((d, d))
     replaced_share = np.empty(len(known))
     next_known = np.empty(len(known))
-    mean_factor = np.empty(d)
+    mean_factor = np.empty(d)  # from Σc r/√q to the mean of r
     for j in range(d):
         mean_factor[j] = entries.root_q[j] / entries.shown[j] if entries.shown[j] > 0 else 0.0
     for first in range(0, d, _TILE):
         end = min(first + _TILE, d)
         FF = multiply(fits.fits_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc f_i f_j
         FR = multiply(fits.C[first:end], fits.residuals_with_x[:end], TRANSPOSED)  # Σc f_i r_j/√q_j
-        RF = multiply(fits.residuals_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc r_i/√q_i f_j
+        RF = multiply(fits.residuals_with_x[first:end], fits.C[:end], TRANSPOSED)
         for i in range(first, end):
             row = i * (i + 1) // 2
             for j in range(i + 1):
@@ -119,7 +120,10 @@ def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, 
 def compute_changes_of_complete_block(
     product: F64, change_of_row_mean: F64, past: float, covariance: F64, D: F64, known: F64
 ) -> PairChanges:
-    """Compute how a block of complete messages changes the covariance of each pair (gaps.py, steps 1–3)."""
+    """Compute how a block of complete messages changes the covariance of each pair (gaps.py, steps 1–3).
+
+    `product` (d, d) is Σc yyᵀ with y = D(v − m).
+    """
     eta = 1.0 - past
     d = len(change_of_row_mean)
     row = 0  # where row i begins
@@ -156,7 +160,7 @@ def add_changes(
 ) -> F64:  # fmt: skip
     """Compute Σ after a block, packed, from the shown and the predicted changes (gaps.py, steps 4 and 5).
 
-    Fills in `square` (d, d), which is Σ in the units of the next block.
+    Fills in `square` (d, d), which is Σ times `next_D` on both sides.
     """
     d = len(variance)
     after = np.empty(len(covariance_before))
@@ -171,9 +175,9 @@ def add_changes(
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
                 predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta  # negative for a late entry
                 value += predicted_share * _predict_pair(predicted_changes, i, j)
-            largest = deviation[i] * deviation[j]
+            largest = deviation[i] * deviation[j]  # so that no correlation exceeds 1
             value = min(max(value, -largest), largest)
-            if i == j:  # so that no correlation exceeds 1
+            if i == j:  # `largest` is rounded
                 value = variance[i]
             after[row + j] = value / (D[i] * D[j])
             square[i, j] = after[row + j] * (next_D[i] * next_D[j])

@@ -70,7 +70,7 @@ def product(A: Array, B: Array, form: Any) -> Array:
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn B messages, given P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the steps η (B,).
 
-    Returns X, Z and p, with a row for each message, and the next S. Rows are padded with zeros.
+    Returns the coordinates X, Z, p = Cᵀy before each message, and the next S.
     """
     b = len(P)
     w = (P.shape[1] + _LANES - 1) // _LANES * _LANES
@@ -120,9 +120,9 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 
 @compiled_within
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
-    """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
+    """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p = Cᵀy and S.
 
-    One pass over S subtracts f u uᵀ, due from the message before, and computes Sx.
+    After each message S loses f u uᵀ, u = Sx, in the pass over S that computes the next Sx.
     """
     w = len(S)
     Sp = product(p[first:end], S, PLAIN)
@@ -153,7 +153,8 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
     """Change p and Sp of each later message t after a message with coordinates x was learned.
 
-    p_t becomes p_t + e x with e = h (G_t − p_t·x). u·p_t is computed as x·Sp_t, whose rounding error stays small.
+    p_t moves by e x, with e = h (G_t − p_t·x), and S by −f u uᵀ. u·p_t is computed as x·Sp_t, whose rounding error
+    stays small.
     """
     w = len(x)
     for t in range(len(p)):
@@ -199,10 +200,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Compute Z (b, w), with which C takes the steps of b messages at once.
-
-    C becomes C + (Y − XCᵀ)ᵀZ.
-    """
+    """Compute Z (b, w), with which C takes the steps h of b messages Y at once: C becomes C + (Y − XCᵀ)ᵀZ."""
     XX = product(X, X, TRANSPOSED)
     b, w = X.shape
     Z = resize(X, b, w)  # a copy

@@ -83,7 +83,7 @@ def decompose_rows(A: Array, limits: Limits) -> Array:
 
 
 def orthonormalise(A: Array, passes: int = 2) -> Array:
-    """Return an orthonormal basis (d, m) of the columns of A (d, m), in the precision of A."""
+    """Return an orthonormal basis (d, m) of the columns of A (d, m), by Cholesky QR."""
     unit = _normalise_columns(A)
     basis = unit
     for _ in range(passes):

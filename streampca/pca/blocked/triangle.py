@@ -18,9 +18,9 @@ def gram(Y: Array) -> Array:
 
 @compiled_without_lock
 def add_block(triangle: F64, past: float, A: Array, to_units_of_triangle: F64, to_next_units: F64) -> tuple[F64, Array]:
-    """Add a block to a packed triangle; return the sum packed, and as a square in the next units.
+    """Add a block to a packed triangle; return the sum packed, and as a square times nnᵀ.
 
-    The sum is past · triangle + A∘bbᵀ, where b is `to_units_of_triangle` (d,).
+    The sum is past · triangle + A∘bbᵀ; b is `to_units_of_triangle` (d,), and n is `to_next_units` (d,).
     """
     d = len(A)
     total = np.empty(len(triangle))

@@ -194,10 +194,12 @@ def _parse_tensor_bytes(tensor: schemas.Tensor, stated_size: int, content: bytes
     """
     n, d = tensor.shape
     dtype = np.dtype(_DATATYPES[tensor.datatype])
-    size = n * d * dtype.itemsize
-    if stated_size != len(content) or stated_size != size:
-        text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {size} bytes"
-        raise invalid(f"vectors: {text}, not {stated_size}, and {len(content)} follow the JSON")
+    expected_size = n * d * dtype.itemsize
+    if stated_size != len(content) or stated_size != expected_size:
+        raise invalid(
+            f"vectors: a {tensor.datatype} tensor of shape {tensor.shape} has {expected_size} bytes, "
+            f"not {stated_size}, and {len(content)} follow the JSON"
+        )
     return np.frombuffer(content, dtype).reshape(n, d)
 
 

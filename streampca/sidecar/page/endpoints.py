@@ -3,6 +3,7 @@
 import heapq
 import threading
 import time
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from os import PathLike, stat_result
 from pathlib import Path
@@ -94,10 +95,7 @@ class HistoryReader:
         versions = self._models.versions()
         for deleted in set(self._metrics).difference(versions):
             del self._metrics[deleted]
-        for version in versions:
-            # At shutdown, unread versions are left out.
-            if version > after and version not in self._metrics and not self.closed_event.is_set():
-                self._read(version)
+        self._read_missing([version for version in versions if version > after])
         history: list[Metrics] = []
         settings_before = None
         for version in versions:
@@ -109,6 +107,12 @@ class HistoryReader:
                 history.append({**metrics, "settings": None} if is_repeated else metrics)
             settings_before = metrics["settings"]
         return history
+
+    def _read_missing(self, versions: Iterable[int]) -> None:
+        """Read the versions that are not in the cache. At shutdown, leave them out."""
+        for version in versions:
+            if version not in self._metrics and not self.closed_event.is_set():
+                self._read(version)
 
     def _read(self, version: int) -> None:
         """Read a version and cache its metrics, or None if its file cannot be read."""
@@ -159,14 +163,14 @@ class PageEndpoints:
         is_served = topic == served_topic
         history = self._history if is_served else self._open_history(topic)
         after_version = -1 if after is None else after  # -1 is below every version
-        models = await anyio.to_thread.run_sync(history.read_after, after_version, limiter=self._history_limiter)
+        metrics = await anyio.to_thread.run_sync(history.read_after, after_version, limiter=self._history_limiter)
         version = self._engine.current_version
         content = {
             "now": time.time(),
             "version": version,
             "not_ready": list(self._engine.explain_not_ready().values()),
             "unreadable": self._engine.models.list_unreadable(),
-            "models": models,
+            "models": metrics,
             "pins": self._engine.models.pins if is_served else {},
             "drifts": self._engine.models.drifts if is_served else {},
         }

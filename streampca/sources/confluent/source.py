@@ -48,7 +48,8 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS  # that one poll returns
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        self._memberships: deque[Any] = deque()  # one for each `Assigned` in `_rebalances`
+        # The group's metadata at each assignment that `poll` has not returned yet.
+        self._queued_memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
         self._has_joined = False
         self._has_subscribed = False
@@ -75,7 +76,7 @@ class ConfluentSource(ClientSource):
             self._is_revoking = False
             self._consumer.unassign()
         messages = self._consume(timeout_s)
-        if self._rebalances:
+        if self._rebalances:  # the messages are dropped: after a rebalance, the caller seeks
             return {}
         error_messages = [message for message in messages if message.error()]
         if error_messages:
@@ -113,7 +114,7 @@ class ConfluentSource(ClientSource):
         return Reached(next=self._ends_reached.get(partition, UNKNOWN), end=end)
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
-        return self._memberships.popleft()
+        return self._queued_memberships.popleft()
 
     def _is_member(self) -> bool:
         # For a member without partitions, librdkafka does not call `_on_lost`: only the member's id changes.
@@ -253,8 +254,8 @@ class ConfluentSource(ClientSource):
         self._has_joined = True
         self._member_id = self._consumer.memberid()
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
-        if assigned:
-            self._memberships.append(consumer.consumer_group_metadata())
+        if assigned:  # otherwise `poll` returns no event
+            self._queued_memberships.append(consumer.consumer_group_metadata())
         self._add_rebalance(Assigned, assigned)
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:

@@ -138,7 +138,8 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, _Record] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        self._to_resend: list[tuple[int, int]] = []  # number of a dead letter, and its new timestamp
+        # Numbers of dead letters that were refused for their timestamp, each with its new timestamp.
+        self._to_resend: list[tuple[int, int]] = []
         self._silent_s = SILENT_S  # a producer without an acknowledgement for this long is replaced
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
@@ -232,7 +233,7 @@ class ConfluentProducer(ClientProducer):
         self._producer.poll(timeout_s if self._unacknowledged else 0)
         self._resend_with_own_times()
         if not self._connection.connected:
-            self._answered_at = time.monotonic()  # a new producer would get no answer either
+            self._answered_at = time.monotonic()  # an outage is not counted as the producer's silence
         if self._unacknowledged and self._connection.should_replace(self._answered_at, self._silent_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
             self._silent_s *= 2  # a large record may need longer

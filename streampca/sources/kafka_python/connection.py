@@ -114,7 +114,7 @@ class KafkaPythonConnection(ClientConnection):
         self._manager = PatchedConnectionManager(net, self, **configs)
         client = PatchedNetClient(net=net, manager=self._manager, **configs)
         try:
-            # With an `api_version`, the consumer would connect without a deadline.
+            # Otherwise, a consumer with the option `api_version` would connect by itself, without a deadline.
             self._manager.bootstrap(_FIRST_CONNECTION_S * 1000)
         except BaseException:
             client.close()
@@ -191,7 +191,7 @@ class KafkaPythonConnection(ClientConnection):
             raise self.source_error(error) from None
 
     def _find_cause(self, error: BaseException) -> str:
-        """Return why a request has failed; without an answer, the last failure to connect says more."""
+        """Return why a request has failed; if no broker has answered it, why the last connection failed."""
         is_late = isinstance(error, errors.KafkaTimeoutError)
         is_unsent = isinstance(error, _NOT_CONNECTED)
         if self.last_failure and (is_late or is_unsent):

@@ -94,6 +94,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
 
         Fault of kafka-python: it resets the pause after a failed login, and does not remember every refused login.
         """
+        # The pause before the next connection is reset below, if the login succeeds.
         await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)
         login = conn.init_future
         if not login.is_done:  # the connection was closed meanwhile
@@ -104,7 +105,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             if isinstance(error, _LOGIN_REFUSALS):
                 self._auth_failures[node.node_id] = error
             pause_s = self.connection_delay(node.node_id)
-            if pause_s == 0:
+            if pause_s == 0:  # the connection succeeded, only the login failed
                 self.update_backoff(node.node_id)
         elif reset_backoff_on_connect:
             self.reset_backoff(node.node_id)
@@ -131,7 +132,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         candidates = [super().least_loaded_node()]
         if time.monotonic() - self._known_connected_at > _LOST_AFTER_S:
             candidates += [server.node_id for server in self.cluster.bootstrap_brokers()]
-        due = [node_id for node_id in candidates if node_id is not None and not self.connection_delay(node_id)]
+        due = [node_id for node_id in candidates if node_id is not None and self.connection_delay(node_id) == 0]
         return random.choice(due) if due else None  # noqa: S311 - spreads requests, and hides nothing
 
     def _is_any_connected(self, node_ids: Iterable[Any]) -> bool:
@@ -141,10 +142,10 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
     def maybe_raise_auth_failure(self, node_id: Any) -> None:
         """If a broker has refused the last login, raise the refusal until the next login is due.
 
-        Fault of kafka-python: it never logs in again.
+        Fault of kafka-python: it raises the refusal for ever, and never logs in again.
         """
         error = self._auth_failures.get(node_id)
-        if error is not None and self.connection_delay(node_id):
+        if error is not None and self.connection_delay(node_id) > 0:
             raise error.with_traceback(None)  # a traceback would grow with each raise
 
     @property

@@ -74,14 +74,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             fetched = self._consumer.poll(int(timeout_s * 1000))
             client_internals.raise_if_fenced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
-            is_truncated = isinstance(error, LogTruncationError)
-            offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
-            self._consumer.pause(*offsets_by_tp)
-            for tp in offsets_by_tp:
-                if is_truncated:
-                    self._positions.mark_cut(tp.partition)
-                else:
-                    self._positions.mark_out_of_range(tp.partition)
+            self._mark_out_of_range(error)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
             self._fetch_lost_records_again()
@@ -90,6 +83,17 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             if not is_from_our_listener:
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
+
+    def _mark_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
+        """Stop reading the partitions whose positions, as this error says, the log does not hold."""
+        is_truncated = isinstance(error, LogTruncationError)
+        offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
+        self._consumer.pause(*offsets_by_tp)
+        for tp in offsets_by_tp:
+            if is_truncated:
+                self._positions.mark_cut(tp.partition)
+            else:
+                self._positions.mark_out_of_range(tp.partition)
 
     def _fetched_to(self, partition: int) -> Reached:
         tp = TopicPartition(self._topic, partition)
