@@ -85,7 +85,8 @@ def _add_predictions(
     step: EntryStep, shown_variance: F64, predicted_changes: pairs.PredictedChanges, eta: float
 ) -> tuple[F64, F64]:
     """Add the predicted changes to the changes of the means; return them, and the variances after the block, (d,)."""
-    predicted_share = (1 - step.replaced_share / eta) * predicted_changes.is_predicted  # 1 if no message shows the entry
+    # The share is 1 if no message shows the entry.
+    predicted_share = (1 - step.replaced_share / eta) * predicted_changes.is_predicted
     mean_change = step.mean_change + predicted_share * predicted_changes.mean
     variance = shown_variance - np.square(mean_change)
     predicted_variance = np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)
