@@ -72,7 +72,7 @@ def main() -> int:
     rows: list[Row] = printed(measured(options.seed, n, options.only))
     good, bad = sum(row.good for row in rows), [row.name for row in rows if row.bad]
     note = f"{good} of {len(rows)} streams meet the first bar. "
-    note += f"The second bar is missed by: {'; '.join(bad) or 'none'}. Seed {options.seed}."
+    note += f"These streams miss the second bar: {'; '.join(bad) or 'none'}. Seed {options.seed}."
     print(note)
     if page := None if options.only else page_of(options, DOCS / "accuracy.md"):
         write_csv(page.with_name("hard_streams.csv"), HEAD, [row.cells() for row in rows])

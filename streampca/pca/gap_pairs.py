@@ -59,13 +59,17 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> P
     shown_changes = _compute_shown_changes(block, step, product, covariance, D)
     row_squares = product.diagonal() + np.square(block.change_of_row_mean)  # Σc y² about the mean before the block
     predicted_changes = predict_changes(block, step, shown_changes.change, row_squares)
-    is_predicted = predicted_changes.is_predicted
-    predicted_share = (1 - step.replaced_share / block.eta) * is_predicted  # 1 if no message shows the entry
-    mean_change = step.mean_change + predicted_share * predicted_changes.mean
     variance_before = covariance[find_packed_diagonal(d)] * D**2
-    variance = variance_before + shown_changes.change.diagonal() - np.square(mean_change)
-    predicted_variance = np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)
-    variance += predicted_share * predicted_variance
+    shown_variance = variance_before + shown_changes.change.diagonal()
+    mean_change, variance = _add_predictions(step, shown_variance, predicted_changes, block.eta)
+    # A late entry keeps at least the share 1 − E of its variance. If less would be left, the prediction explains more
+    # than the block shows, as when all entries begin to vary together. Then the variance could become 0.
+    is_late = predicted_changes.is_predicted & (step.replaced_share > 0)
+    is_overpredicted = is_late & (variance < (1 - step.replaced_share) * variance_before)
+    if is_overpredicted.any():
+        is_predicted = predicted_changes.is_predicted & ~is_overpredicted
+        predicted_changes = predicted_changes._replace(is_predicted=is_predicted)
+        mean_change, variance = _add_predictions(step, shown_variance, predicted_changes, block.eta)
     return PairStep(
         mean_change=mean_change,
         known=none_if_all_known(shown_changes.known),
@@ -75,6 +79,19 @@ def compute_pair_step(block: BlockWithGaps, covariance: F64 | None, D: F64) -> P
         covariance_before=covariance,
         eta=block.eta,
     )
+
+
+def _add_predictions(
+    step: EntryStep, shown_variance: F64, predicted_changes: pairs.PredictedChanges, eta: float
+) -> tuple[F64, F64]:
+    """Add the predicted changes to the changes of the means; return them, and the variances after the block, (d,)."""
+    # The share is 1 if no message shows the entry.
+    predicted_share = (1 - step.replaced_share / eta) * predicted_changes.is_predicted
+    mean_change = step.mean_change + predicted_share * predicted_changes.mean
+    variance = shown_variance - np.square(mean_change)
+    predicted_variance = np.vecdot(predicted_changes.C, predicted_changes.covariances_with_x)
+    variance += predicted_share * predicted_variance
+    return mean_change, variance
 
 
 def _compute_shown_changes(

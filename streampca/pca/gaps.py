@@ -18,6 +18,7 @@ the weight of the messages that show both entries i and j.
    L. So an entry of a dead sensor follows the entries in L, and an entry that begins late gets moments of the whole
    stream. Both changes are limited to a mean square of 30 along the columns of C, as the influence of a message is
    limited.
+   If less than the share 1 − E_jj of the variance of a late entry j would be left, the entry is not predicted.
 5. Σ′ = Σ + Δ − δδᵀ and m′ = m + δ. Correlations are cut to ±1.
 6. If no message shows both entries of a pair, but some messages show each, Σ_ij moves as filled messages would move it,
    by the share η / max(η, min(c₀N_ii, c₀N_jj) + η). If one of the entries begins in the block, step 1 sets Σ_ij.

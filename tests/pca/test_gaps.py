@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from streampca.fold import checkpoint as files
 from streampca.fold.fold import Fold, FoldConfig
@@ -118,6 +118,42 @@ def test_a_constant_stream_with_gaps_learns_no_variance_and_what_follows_is_not_
     state, _ = learn(after_quiet[-1] if after_quiet else State.empty(d), lively, np.full(N, retention), config)
     assert state.clipped == 0
     assert state.total_variance > 0
+
+
+@given(
+    ratio=st.integers(0, 24).map(lambda quarters: 10.0 ** (quarters / 4)),
+    late=st.integers(1, 8),
+    k=st.integers(1, 9),
+    quiet_messages=st.sampled_from([712, 900]),  # the late entries begin with a block, or within a block
+    seed=st.integers(0, 2**32 - 1),
+    standardize=st.booleans(),
+    dtype=st.sampled_from(["float64", "float32"]),
+)
+@example(ratio=316.2, late=2, k=8, quiet_messages=900, seed=446252061, standardize=False, dtype="float64")
+@example(ratio=562.3, late=3, k=9, quiet_messages=900, seed=2908634007, standardize=False, dtype="float32")
+@settings(max_examples=40, deadline=None)
+def test_the_variance_of_a_late_entry_does_not_collapse(
+    ratio: float, late: int, k: int, quiet_messages: int, seed: int, standardize: bool, dtype: str
+) -> None:
+    """Late entries begin when all other entries, constant so far, begin to vary.
+
+    Each block after the first with late entries replaces only its share of their variances. So what is left is at
+    least NumPy's variance in that first block, times the share of the first block.
+    """
+    random, d = np.random.default_rng(seed), 9
+    constant = random.choice([-1, 1], d) * 10.0 ** random.uniform(-1, 0, d)
+    constant[-late:] *= ratio
+    V = constant * random.uniform(0, 2, (quiet_messages + N, d))
+    V[:quiet_messages] = constant
+    V[:quiet_messages, -late:] = np.nan
+    V = V.astype(dtype)
+    config = LearningConfig(d, k, impute=True, standardize=standardize, dtype=dtype)
+    since_late = [state for state in states(V, config) if state.known_entries[-1] > 0]
+    first, last = since_late[0], since_late[-1]
+    first_variance = np.nanvar(V[: first.count, -late:].astype(np.float64), axis=0)
+    share_of_first = first.weight * first.known_entries[-1] / (last.weight * last.known_entries[-1])
+    assert (last.entry_variances[-late:] >= (1 - 1e-5) * share_of_first * first_variance).all()
+    assert last.clipped == 0
 
 
 def assert_survives_a_checkpoint(state: State, config: LearningConfig) -> None:
