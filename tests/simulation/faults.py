@@ -79,7 +79,7 @@ class Faults(ProcessFaults):
         """The group's committed offsets expire. Not where only they say that the store or the log is incomplete.
 
         Nor where only they say that a partition has begun: a worker would begin it again, at another offset. Nor while
-        the identity is deleted: only they name the store then, and a worker that starts gives it another identity.
+        the identity is deleted: only the offsets name the store then; without them, a worker writes another one.
         """
         if self._world.mounted is not self._world.volume or self._is_trimmed or not self._has_identity:
             return
@@ -257,7 +257,7 @@ class Faults(ProcessFaults):
 
 
 def _find_topics(files: Iterable[File]) -> set[str]:
-    """The ids of the topics of which these checkpoints are, but of those that cannot be read."""
+    """The topic ids of those checkpoints that can be read."""
     return {decode(file.data).topic_id for file in files if file.is_whole and not file.is_damaged}
 
 
