@@ -143,8 +143,8 @@ def _open_parquet(path: str) -> Iterator[Any]:
     """Open a Parquet file. Yields its schema, and the function that reads record batches."""
     # `pre_buffer` would read a whole row group at once.
     with (
-        open_seekable(path) as file,
-        pa.OSFile(file) if isinstance(file, str) else file as source,
+        open_seekable(path) as path_or_file,
+        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
         parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
     ):
         if table.num_row_groups:
@@ -163,8 +163,8 @@ def _open_arrow_stream(path: str) -> Iterator[Any]:
 def _open_arrow_file(path: str) -> Iterator[Any]:
     """Open a file in Arrow's file format. Yields its schema, and the function that reads record batches."""
     with (
-        open_seekable(path) as file,
-        pa.OSFile(file) if isinstance(file, str) else file as source,
+        open_seekable(path) as path_or_file,
+        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
         pa.ipc.open_file(source) as batches,
     ):
         _refuse_joined_arrow(source)

@@ -215,7 +215,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "C_pinv": state.C_pinv,
         "mean": state.mean,
         "pending": fold.pending,
-        "pending_retention": fold.retention,
+        "pending_retention": fold.pending_retention,
     }
     for name in _OPTIONAL_ARRAYS:
         array = getattr(state, name)
@@ -254,7 +254,7 @@ def decode(data: bytes) -> Checkpoint:
         position=header.next_offset,
         state=state,
         pending=arrays["pending"],
-        retention=arrays["pending_retention"],
+        pending_retention=arrays["pending_retention"],
         event_time=EventTime(**dict(header.event_time)),
         stats=header.stats,
         last=last,

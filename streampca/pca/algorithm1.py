@@ -26,13 +26,13 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
 
 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
-    """Return (C + w xᵀ)† from C† by Meyer's formula, where w ⟂ range(C)."""
-    ww = w @ w
-    if ww == 0:  # the message lies in the span of C
+    """Return (C + w xᵀ)† = C† + C†n (w − ‖w‖²n)ᵀ / (1 + ‖n‖²‖w‖²), where n = C†ᵀx, and w ⟂ range(C)."""
+    w_squared = w @ w
+    if w_squared == 0:  # the message lies in the span of C
         return C_pinv
     n = C_pinv.T @ x
-    nn = n @ n
-    return C_pinv + np.outer(C_pinv @ n / (1 + nn * ww), w - ww * n)
+    n_squared = n @ n
+    return C_pinv + np.outer(C_pinv @ n / (1 + n_squared * w_squared), w - w_squared * n)
 
 
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:

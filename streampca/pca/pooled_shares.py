@@ -16,7 +16,7 @@ _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, 
 def compute_added_share(before: State, added: State, past: float, new: float) -> F64 | None:
     """Compute the share of the state `added` in the pooled covariance of each pair of entries.
 
-    `past` and `new` are the weights of the states. None means `new` everywhere.
+    `past` and `new` are the weights of the states, as shares of their sum. None means `new` everywhere.
     """
     known_before = _compute_known_shares(before)
     known_added = _compute_known_shares(added)

@@ -217,7 +217,7 @@ class Checkpointer:
         if self._is_restoring:  # a publication would read all checkpoints once more
             return False
         return self._publish_schedule.begin_if_due(
-            # Nobody else publishes for unrestored partitions.
+            # No other worker publishes for the assigned partitions that could not be restored here.
             owned={*owned, *self._why_unrestored},
             all_partitions=self._source.partitions(),
             now=now,
