@@ -185,7 +185,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     fold = checkpoint.fold
     state = fold.state
     stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
-    # Without deletes, the bytes are those of a release that did not count them.
+    # Without deletes, `skipped` is left out: the bytes then equal those of a release that did not count deletes.
     if not fold.stats.skipped:
         del stats["skipped"]
     header = {
@@ -201,8 +201,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "weight": state.weight,
         "total_variance": state.total_variance,
         "count": state.count,
-        "concentration": state.concentration,
-        "clipped": state.clipped,
+        "concentration": state.concentration,  # of the weights of messages
+        "clipped": state.clipped,  # messages that were moved towards the mean
         "event_time": asdict(fold.event_time),
         "stats": stats,
     }

@@ -16,7 +16,10 @@ from streampca.pca.arrays import Array
 
 
 def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,) with C† and the step size η; return the next C (d, k), C† (k, d) and ‖r‖²."""
+    """Learn a message y (d,) by an implicit gradient step of size η on ½‖Cx − y‖², with x = C†y fixed.
+
+    Returns the next C (d, k), its C† (k, d) by Meyer's formula, and ‖r‖².
+    """
     x = C_pinv @ y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))

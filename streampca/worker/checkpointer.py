@@ -463,10 +463,10 @@ class Checkpointer:
         folds = {partition: empty.at(offset) for partition, offset in agreed_offsets.items()}
         saved_folds = yield from self._save_new(folds, examined.stored, why_unrestored)
         for partition, fold in saved_folds.items():
-            # Another owner may have committed a start before, or meanwhile.
-            has_other_start = fold.position != start_offsets[partition]
-            was_committed = has_other_start or partition in examined.compared.committed_starts
-            start = "committed" if was_committed else self._start
+            # Another owner may have committed the start.
+            was_committed_meanwhile = fold.position != start_offsets[partition]
+            was_committed_before = partition in examined.compared.committed_starts
+            start = "committed" if was_committed_before or was_committed_meanwhile else self._start
             log.info("partition begun", partition=partition, offset=fold.position, start=start)
         # Commit again without the mark of a start: the checkpoints are saved now.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
