@@ -77,7 +77,7 @@ class RiverPCA(MiniBatchTransformer):
         if self._features:
             row = {feature: x[feature] for feature in self._features if feature in x}
         try:
-            # An optimisation: a frame of one row would take longer to make.
+            # An optimisation: `pd.DataFrame([row])` is slower than a series, transposed.
             return pd.Series(row, dtype=np.float64).to_frame().T
         except (TypeError, ValueError):  # a value is null or not a number
             filled = {feature: np.nan if is_null(value) else value for feature, value in row.items()}

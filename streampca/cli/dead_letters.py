@@ -182,8 +182,9 @@ def _add_letter(group: dict[str, Any], letter: DeadLetter) -> None:
     group["letters"] += 1
     group[letter.status.value] += 1
     group["partitions"][origin.partition] += 1
-    timestamp = iso_time(origin.timestamp)  # None: no time; such texts sort like their times
-    if timestamp is not None:
+    timestamp = iso_time(origin.timestamp)
+    if timestamp is not None:  # None: the record has no valid time
+        # Such texts in UTC sort like their times.
         group["first_timestamp"] = min(group["first_timestamp"] or timestamp, timestamp)
         group["last_timestamp"] = max(group["last_timestamp"] or timestamp, timestamp)
     examples = group["examples"]

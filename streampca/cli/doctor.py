@@ -97,6 +97,7 @@ def do_steps(steps: Iterable[Step]) -> Iterator[Line]:
         if not_passed:
             line = Line(SKIPPED, step.name, f"skipped, because it needs: {', '.join(not_passed)}")
         else:
+            # `check` stands for an attempt that writes or takes long, and writes nothing.
             line = _do_within_timeout(step.name, step.check or step.attempt)
         has_passed[step.name] = line.mark == PASSED
         yield line

@@ -65,7 +65,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
         merged = MergedFold.from_fold(fold, fold_config)
     past_scores = outcome.scores_builder.histograms
     published = merged.make_published_model(fold_config, past_scores, time.time())
-    # A later fit with --start-from continues from these two arrays.
+    # A later fit with --start-from continues from `continuation` and `known`.
     continuation = axes.compute_continuation(merged.state, published.model.total_variance)
     published = replace(published, continuation=continuation, known=merged.state.known)
     locations.write(output, model_file.encode(published))

@@ -197,6 +197,7 @@ def command(
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
             options = {option: arguments.pop(option) for option in option_names}
+            # The name of the settings class to read, or `Options`: the function gets the options as they are.
             first_annotation = settings_parameter.annotation
             if first_annotation is Options:
                 function(options, **arguments)

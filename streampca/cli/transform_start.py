@@ -188,7 +188,7 @@ class TransformStart(MemberStart):
     def _check_output_partitions(self) -> str:
         """Check the output topic, and that it has at least as many partitions as the topic.
 
-        A member starts without this check: some partitions then wait.
+        Only doctor makes this check. A member would start, and leave some partitions waiting.
         """
         finding = self._find_output_topic()
         settings = self.settings

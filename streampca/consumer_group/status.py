@@ -130,7 +130,7 @@ def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    problems = dict(state.problems)
+    problems = dict(state.problems)  # by their kind, a class; those that are told elsewhere are not `trouble`
     problems.pop(Saving, None)  # metrics and health tell this
     if state.why_no_model:
         problems.pop(StartDelayed, None)  # `TransformStatus.awaits` tells this

@@ -34,7 +34,7 @@ class BatchSpans(Observer):
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
         """Return a function that decodes a batch like `decode`, and begins its span.
 
-        The span begins here, since transform drops the records before the batch ends.
+        The span needs the headers of the records, which transform drops before the batch ends.
         """
 
         def decode_and_begin_span(batch: Records) -> Vectors | Undecoded:

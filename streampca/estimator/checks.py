@@ -149,7 +149,7 @@ def refuse_bad(V: NDArray[Any], config: LearningConfig, *, are_first: bool) -> N
     """
     judge = Judge.of(config)
     if config.impute and config.components == config.dimensions:
-        # scikit-learn's tests fit rows with missing entries to all components. The judge would refuse each.
+        # The judge would refuse every row with a missing entry, but scikit-learn's tests fit such rows.
         judge = replace(judge, min_observed=1)
     bad = judge.first_bad(V)
     if bad:

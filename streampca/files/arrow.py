@@ -143,12 +143,12 @@ def _open_parquet(path: str) -> Iterator[Any]:
     """Open a Parquet file. Yields its schema, and the function that reads record batches."""
     # `pre_buffer` would read a whole row group at once.
     with (
-        open_seekable(path) as file,
-        pa.OSFile(file) if isinstance(file, str) else file as source,
+        open_seekable(path) as path_or_file,
+        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
         parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
     ):
         if table.num_row_groups:
-            _refuse_joined_parquet(source, table.metadata)
+            _refuse_concatenated_parquet(source, table.metadata)
         yield table.schema_arrow, partial(_read_parquet, table)
 
 
@@ -163,11 +163,11 @@ def _open_arrow_stream(path: str) -> Iterator[Any]:
 def _open_arrow_file(path: str) -> Iterator[Any]:
     """Open a file in Arrow's file format. Yields its schema, and the function that reads record batches."""
     with (
-        open_seekable(path) as file,
-        pa.OSFile(file) if isinstance(file, str) else file as source,
+        open_seekable(path) as path_or_file,
+        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
         pa.ipc.open_file(source) as batches,
     ):
-        _refuse_joined_arrow(source)
+        _refuse_concatenated_arrow(source)
         yield batches.schema, partial(_read_file, batches)
 
 
@@ -213,7 +213,7 @@ class _MarkedStream:
         return data
 
 
-def _refuse_joined_arrow(file: Any) -> None:
+def _refuse_concatenated_arrow(file: Any) -> None:
     """Raise `ValueError` if several Arrow files were joined: the wrong rows would be read."""
     footer_start, footer = _read_footer(file, _FILE_MAGIC)
     end_of_batches = _find_end_of_batches(footer)
@@ -222,7 +222,7 @@ def _refuse_joined_arrow(file: Any) -> None:
         raise ValueError(_SEVERAL_FILES)
 
 
-def _refuse_joined_parquet(file: Any, metadata: Any) -> None:
+def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
     """Raise `ValueError` if several Parquet files were joined: the wrong rows would be read."""
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
     group = metadata.row_group(metadata.num_row_groups - 1)

@@ -107,15 +107,18 @@ def _write_csv(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterat
     table.writerow([*other_types, *_name_coordinates(k), "residual"])
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        texts = [_to_texts(name, columns[name]) for name in other_types]
-        table.writerows(zip(*texts, *coordinates.T.tolist(), residual.tolist(), strict=True))
+        other_cells = [_to_csv_cells(name, columns[name]) for name in other_types]
+        table.writerows(zip(*other_cells, *coordinates.T.tolist(), residual.tolist(), strict=True))
 
     yield write
     text.detach()  # flushes, and leaves the file open
 
 
-def _to_texts(name: str, column: Any) -> list[Any]:
-    """Return the cells of a column: an Arrow array or an array of objects. Raises `InputError`."""
+def _to_csv_cells(name: str, column: Any) -> list[Any]:
+    """Return the cells of a column, an Arrow array or an array of objects, so that `csv.writer` takes them.
+
+    Raises `InputError`.
+    """
     if isinstance(column, np.ndarray):
         # Python would write True, not true.
         return [_encode_json(value).decode() if isinstance(value, dict | list | bool) else value for value in column]

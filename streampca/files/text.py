@@ -312,12 +312,13 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     """Return whether the first line is a header, by the first two lines; None if it may be either."""
     numbers = [parse_cell(cell) for cell in first]
     has_text = None in numbers
-    has_empty_name = "" in first  # of the column of an index
+    has_empty_name = "" in first  # pandas writes no name for the index
     if has_text or has_empty_name:
         return True
     has_missing_word = any(map(is_missing, first))  # such as NA
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
+    # The header of a table of spectra may be 400, 410, 420, …
     may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _are_frequencies(numbers, second_numbers)
     may_be_header = has_missing_word or are_positions or may_be_frequencies
     if may_be_header:

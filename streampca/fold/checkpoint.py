@@ -185,7 +185,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     fold = checkpoint.fold
     state = fold.state
     stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
-    # Without deletes, the bytes are those of a release that did not count them.
+    # Without deletes, `skipped` is left out: the bytes then equal those of a release that did not count deletes.
     if not fold.stats.skipped:
         del stats["skipped"]
     header = {
@@ -201,8 +201,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "weight": state.weight,
         "total_variance": state.total_variance,
         "count": state.count,
-        "concentration": state.concentration,
-        "clipped": state.clipped,
+        "concentration": state.concentration,  # of the weights of messages
+        "clipped": state.clipped,  # messages that were moved towards the mean
         "event_time": asdict(fold.event_time),
         "stats": stats,
     }
@@ -215,7 +215,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "C_pinv": state.C_pinv,
         "mean": state.mean,
         "pending": fold.pending,
-        "pending_retention": fold.retention,
+        "pending_retention": fold.pending_retention,
     }
     for name in _OPTIONAL_ARRAYS:
         array = getattr(state, name)
@@ -254,7 +254,7 @@ def decode(data: bytes) -> Checkpoint:
         position=header.next_offset,
         state=state,
         pending=arrays["pending"],
-        retention=arrays["pending_retention"],
+        pending_retention=arrays["pending_retention"],
         event_time=EventTime(**dict(header.event_time)),
         stats=header.stats,
         last=last,

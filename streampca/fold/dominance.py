@@ -18,9 +18,9 @@ _FEWEST_VECTORS = 30  # of fewer vectors, the variances of alike dimensions may 
 def describe_dominant_dimension(published: PublishedModel) -> str:
     """Return a warning if one dimension of a model has more than 90 % of the total variance; otherwise ""."""
     model = published.model
-    if model.scale is not None:
+    if model.scale is not None:  # the stream is standardised: units do not matter
         return ""
-    # A dominant dimension is nearly the first component, so other variance is left out.
+    # Variance that no component explains is ignored: a dominant dimension is nearly the first component.
     variances = model.explained_variance @ np.square(model.components)
     return describe_dominant_variance(
         variances=variances,

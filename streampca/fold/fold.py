@@ -29,7 +29,7 @@ class Fold:
     position: int  # the next offset to read; −1 if nothing was read yet
     state: State
     pending: Array  # (p, d): vectors that do not fill a block; NaN where an entry is missing
-    retention: NDArray[np.float64]  # (p,): ρ of each pending vector
+    pending_retention: NDArray[np.float64]  # (p,): ρ of each pending vector
     event_time: EventTime
     stats: FoldStats
     last: LastRecord | None = None  # the record before `position`; None: nothing was read, or its epoch is unknown
@@ -43,7 +43,7 @@ class Fold:
             position=-1,
             state=State.empty(d, dtype),
             pending=np.zeros((0, d), dtype),
-            retention=np.zeros(0),
+            pending_retention=np.zeros(0),
             event_time=EventTime(),
             stats=FoldStats.total([]),
         )
@@ -73,7 +73,7 @@ class Fold:
         learned = learn_whole_blocks(
             config.learning,
             self.state,
-            pending=Messages(self.pending, self.retention),
+            pending=Messages(self.pending, self.pending_retention),
             new=Messages(V, config.compute_retention(vector_steps_ms)),
             before_block=before_block,
         )
@@ -83,7 +83,7 @@ class Fold:
             position=max(next_offset, self.position),
             state=learned.state,
             pending=learned.pending.V,
-            retention=learned.pending.retention,
+            pending_retention=learned.pending.retention,
             event_time=event_time,
             stats=self.stats.with_messages(batch.timestamps, len(V)).with_losses(learned.losses),
             last=last_record,
@@ -113,7 +113,7 @@ class Fold:
 
     def adapt_to(self, learning_config: LearningConfig) -> "Fold":
         """Return the fold from which learning continues with another configuration, of the same dimensions."""
-        pending = Messages(self.pending, self.retention)
+        pending = Messages(self.pending, self.pending_retention)
         no_messages = pending.part(0, 0)
         learned = learn_whole_blocks(
             learning_config,
@@ -126,17 +126,17 @@ class Fold:
             self,
             state=learned.state,
             pending=learned.pending.V,
-            retention=learned.pending.retention,
+            pending_retention=learned.pending.retention,
             stats=self.stats.with_losses(learned.losses),
         )
 
     def without_pending(self) -> "Fold":
         """Return the fold without its pending messages, at the same position."""
-        return replace(self, pending=self.pending[:0], retention=self.retention[:0])
+        return replace(self, pending=self.pending[:0], pending_retention=self.pending_retention[:0])
 
     def state_with_pending(self, learning_config: LearningConfig) -> State:
         """Return the state that has also learned the pending vectors, for a model; the fold does not change."""
-        state, _losses = learn(self.state, self.pending, self.retention, learning_config)
+        state, _losses = learn(self.state, self.pending, self.pending_retention, learning_config)
         return state
 
 

@@ -59,7 +59,7 @@ class FoldStats:
         loss_ewma = None
         if self.with_loss:
             loss = self.loss
-            loss_ewma = self.recent_loss or 0.0  # all recent vectors may equal the mean
+            loss_ewma = self.recent_loss or 0.0  # None if all recent vectors equal the mean
         return ModelStats(
             rejected=sum(self.rejected.values()),
             loss=loss,

@@ -129,7 +129,7 @@ def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
 def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
     """Return the type of a field, with bytes in place of the texts that are not read.
 
-    `is_read` says whether the field itself is read; of a struct, only the fields with `read_names` are.
+    `is_read` says whether the field is read. In a struct, exactly the fields with `read_names` are read.
     """
     types = pa.types
     if types.is_struct(arrow_type):

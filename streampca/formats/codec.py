@@ -165,12 +165,15 @@ class Codec:
         """
         read = self._reader.read(value)
         if isinstance(read, GuessedNumbers):
-            untyped = read
+            data = read.numbers
+            supposed_dtype = read.dtype
         elif self._reader.dtype_to_check is not None:  # only the setting `format` names the type
-            untyped = GuessedNumbers(read, dtype=self._reader.dtype_to_check)
+            data = read
+            supposed_dtype = self._reader.dtype_to_check
         else:
             return []
-        numbers = np.frombuffer(untyped.numbers, self._reader.dtype).astype(untyped.dtype, copy=False)
+        # The reader returns numbers of any type as its own `dtype`.
+        numbers = np.frombuffer(data, self._reader.dtype).astype(supposed_dtype, copy=False)
         numbers = self.judge.missing_values.to_nan(numbers)
         vectors = numbers.reshape(-1, self.judge.dimensions)
         return [plausible.sample_entries(vector) for vector in vectors]
@@ -204,8 +207,8 @@ class Codec:
         )
         is_raw = self._reader.raw_size is not None
         if not is_raw:
-            places = self._reader.numbers.places
-            decoded = decoded._replace(warning=places.warning)
+            element_places = self._reader.numbers.places
+            decoded = decoded._replace(warning=element_places.warning)  # if elements of an array have moved
         return decoded, read.value_count
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:

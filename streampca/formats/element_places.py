@@ -126,14 +126,14 @@ class ElementPlaces:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Return what `encode` has written."""
+        """Return what `encode` has written: the places of the elements of each array, and what the warning needs."""
         places = cls()
         content = json.loads(text)
         for path, outer_places, places_by_key, unusable_keys in content["arrays"]:
             array_id = _ArrayId(path, tuple(outer_places))
             places._arrays[array_id] = _SeenArray(places_by_key, set(unusable_keys))
             places._total_text_count += sum(map(len, places_by_key.values()))
-        places._path_ends_by_array = content["ends"]
+        places._path_ends_by_array = content["ends"]  # what follows an array in the paths of `field`
         places.warning = content["warning"]
         return places
 
@@ -164,12 +164,12 @@ class ElementPlaces:
 
     def _warn_of(self, path: str, moved: Choice) -> str:
         """Return the warning that elements of the array at this path move. `moved` chooses one of them."""
-        ends = self._path_ends_by_array[path]
+        ends = self._path_ends_by_array[path]  # what follows the array in the paths of `field`
         # For example, sensors.value should be sensors[id=temp].value.
-        whole_paths = ",".join((path + end).removeprefix(".") for end in ends)
+        paths_in_field = ",".join((path + end).removeprefix(".") for end in ends)
         better_paths = ",".join(path + spell_path([moved]) + end for end in ends)
         return (
-            f"the elements at {whole_paths} change their places, but are read by position: name each of them, "
+            f"the elements at {paths_in_field} change their places, but are read by position: name each of them, "
             f"such as by field={better_paths}"
         )
 

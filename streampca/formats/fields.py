@@ -366,7 +366,10 @@ class NumberFields:
         return _Collected(items, positional_arrays)
 
     def _collect_in_elements(self, elements: Elements) -> "_Collected":
-        """Return all numbers and innermost arrays that the paths lead to in the elements of an array."""
+        """Return all numbers and innermost arrays that the paths lead to in the elements of an array.
+
+        The array is positional if its elements are parts of one vector, as the numbers x in [{"x": 1}, {"x": 2}].
+        """
         items = list[Any]()
         inner_arrays_by_place: dict[int, list[_PositionalArray]] = {}
         for place, found in enumerate(elements.find_in_each()):
@@ -377,7 +380,10 @@ class NumberFields:
             inner_arrays_by_place[place] = in_element.positional_arrays
             entries = _flatten(in_element.items)
             has_several_paths = len(found) > 1
-            items += [self._entries_or_reason(entries)] if has_several_paths and entries else in_element.items
+            if has_several_paths and entries:  # the numbers at these paths count as an array
+                items.append(self._entries_or_reason(entries))
+            else:
+                items += in_element.items
         arrays = [item for item in items if isinstance(item, list)]
         are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
         are_one_vector = not arrays or are_parts_of_vector

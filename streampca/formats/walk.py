@@ -170,7 +170,10 @@ def _find(value: Any, paths: _Paths, conditions: Sequence[_Condition], max_json_
 
 
 def _find_in_object(value: Any, paths: _Paths, conditions: Sequence[_Condition], max_json_texts: int) -> Found:
-    """Return what paths lead to in an object. In any other value, only paths that end here lead to something."""
+    """Return what paths lead to in an object: items, each with the indices of its paths.
+
+    If a path leads to nothing, its item says why. A value that is not an object has no entries.
+    """
     entries = value if isinstance(value, dict) else {}
     conditions_here, inner_conditions = _divide_conditions(conditions, paths, entries)
     if not all(_is_met(condition, value, max_json_texts) for condition in conditions_here):

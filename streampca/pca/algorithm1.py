@@ -16,7 +16,10 @@ from streampca.pca.arrays import Array
 
 
 def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,) with C† and the step size η; return the next C (d, k), C† (k, d) and ‖r‖²."""
+    """Learn a message y (d,) by an implicit gradient step of size η on ½‖Cx − y‖², with x = C†y fixed.
+
+    Returns the next C (d, k), its C† (k, d) by Meyer's formula, and ‖r‖².
+    """
     x = C_pinv @ y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
@@ -26,13 +29,13 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
 
 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
-    """Return (C + w xᵀ)† from C† by Meyer's formula, where w ⟂ range(C)."""
-    ww = w @ w
-    if ww == 0:  # the message lies in the span of C
+    """Return (C + w xᵀ)† = C† + C†n (w − ‖w‖²n)ᵀ / (1 + ‖n‖²‖w‖²), where n = C†ᵀx, and w ⟂ range(C)."""
+    w_squared = w @ w
+    if w_squared == 0:  # the message lies in the span of C
         return C_pinv
     n = C_pinv.T @ x
-    nn = n @ n
-    return C_pinv + np.outer(C_pinv @ n / (1 + nn * ww), w - ww * n)
+    n_squared = n @ n
+    return C_pinv + np.outer(C_pinv @ n / (1 + n_squared * w_squared), w - w_squared * n)
 
 
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:

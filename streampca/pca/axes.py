@@ -215,7 +215,8 @@ def _make_covariance(model: Model, seen: F64) -> F64:
 def _find_standardised_variances(C: Array, scale: F64) -> F64:
     """Return the variance of each standardised entry, (d,): 0 for a constant entry, otherwise 1.
 
-    A constant entry has the scale 1 and a row of zeros in C.
+    A constant entry has the scale 1 and a row of zeros in C. An entry that varies may have one of these, hardly both.
     """
-    has_variance = np.abs(C).max(axis=1, initial=0.0) > 1e-6
-    return np.asarray((scale != 1) | has_variance, np.float64)
+    is_on_axes = np.abs(C).max(axis=1, initial=0.0) > 1e-6
+    has_variance = (scale != 1) | is_on_axes
+    return np.asarray(has_variance, np.float64)

@@ -227,7 +227,8 @@ def _add_block_with_gaps(
 ) -> tuple[State, Array]:
     """Add a block to Σ, if an entry is missing in this block or was missing before.
 
-    Also returns the next Σ as a square (d, d), standardised for the next block.
+    The state holds Σ in the units of the data, as a packed triangle. Also returns the next Σ as a square (d, d),
+    standardised for the next block.
     """
     D = prepared.D  # 1/standard deviations
     step = gap_pairs.compute_pair_step(gap_block, after.covariance, D)
@@ -235,7 +236,7 @@ def _add_block_with_gaps(
     after = replace(after, mean=mean, known=step.known, total_variance=float(step.variance.sum()))
     next_D = D
     if prepared.scale is not None:
-        variances = step.variance / D**2  # in the units of the data
+        variances = step.variance / D**2  # from standardised units to those of the data
         after, next_D = scaling.rescale(after, variances)
     covariance, standardised_square = step.compute_covariance(D, next_D, config.dtype)
     return replace(after, covariance=covariance), standardised_square

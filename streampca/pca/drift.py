@@ -35,7 +35,7 @@ class Drift(NamedTuple):
 
     @property
     def causes(self) -> list[Cause]:
-        """Which parts have moved so much that the earlier model is outdated; none if this model still fits."""
+        """Which parts have moved so much that the earlier model is outdated; none if the earlier model still fits."""
         causes: list[Cause] = []
         if self.explained_variance_ratio < _LEAST_SHARE * self.newest_explained_variance_ratio:
             causes.append("axes")

@@ -97,32 +97,35 @@ def _add_predictions(
 def _compute_shown_changes(
     block: BlockWithGaps, step: EntryStep, product: F64, covariance: F64, D: F64
 ) -> pairs.PairChanges:
-    """Compute how the messages of the block change the covariance of each pair of entries."""
-    known = block.before.known
-    if known is None:
-        known = np.full(len(covariance), float(block.before.count > 0))
+    """Compute how the messages of the block change the covariance of each pair of entries.
+
+    `product` is Σc yyᵀ of the block, `covariance` is Σ before the block, packed, and D are 1/standard deviations.
+    """
+    known_before = block.before.known  # packed: share of the weight for which each pair was known before the block
+    if known_before is None:  # all pairs were known in all messages, if there were any
+        known_before = np.full(len(covariance), float(block.before.count > 0))
     past = block.weights.past
-    if not block.filled:
+    if not block.filled:  # no message of the block lacks an entry
         return pairs.compute_changes_of_complete_block(
             product=product,
             change_of_row_mean=block.change_of_row_mean,
             past=past,
             covariance=covariance,
             D=D,
-            known=known,
+            known=known_before,
         )
     weighted_shown = np.sqrt(block.weights.c)[:, None] * block.filled.shown
-    shown_together = triangle.gram(weighted_shown)  # weight of messages that show both entries
+    shown_together = triangle.gram(weighted_shown)  # weight of the block's messages that show both entries
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=block.change_of_row_mean,
-        fits=_compute_fits(block, block.filled),
+        fits=_compute_fits(block, block.filled),  # a fit f = Cx predicts a message from its shown entries
         entries=step.entries,
         shown=shown_together.astype(np.float64, copy=False),
         past=past,
         covariance=covariance,
         D=D,
-        known=known,
+        known=known_before,
     )
 
 

@@ -55,7 +55,7 @@ def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squa
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
     """Return predicted changes that are 0 for all d entries."""
-    zeros = np.zeros((d, 1))
+    zeros = np.zeros((d, 1))  # as if there were one coordinate x, which changes nothing
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
     )

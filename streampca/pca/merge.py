@@ -17,10 +17,11 @@ class StateMerger:
     """
 
     def __init__(self, columns: int) -> None:
-        """Prepare to merge states of up to `columns` columns."""
+        """Prepare the groups to which states of up to `columns` columns are added in turn."""
         self._columns = columns
         rows_per_group = columns + 1  # one row is for the mean
-        count = min(_MOST_GROUPS, max(UNCUT_ROWS // rows_per_group, FEWEST_GROUPS))
+        groups_at_once = UNCUT_ROWS // rows_per_group  # so many fit into one exact decomposition
+        count = min(_MOST_GROUPS, max(groups_at_once, FEWEST_GROUPS))
         self._groups = [PooledCovariance(columns) for _ in range(count)]
         self._added_count = 0
 

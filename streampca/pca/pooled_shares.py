@@ -16,7 +16,7 @@ _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, 
 def compute_added_share(before: State, added: State, past: float, new: float) -> F64 | None:
     """Compute the share of the state `added` in the pooled covariance of each pair of entries.
 
-    `past` and `new` are the weights of the states. None means `new` everywhere.
+    `past` and `new` are the weights of the states, as shares of their sum. None means `new` everywhere.
     """
     known_before = _compute_known_shares(before)
     known_added = _compute_known_shares(added)
@@ -28,10 +28,15 @@ def compute_added_share(before: State, added: State, past: float, new: float) ->
 
 
 def _compute_known_shares(state: State) -> F64 | None:
-    """Compute the share of a state's weight that counts for each pair of entries, packed; None means 1."""
+    """Compute the share of a state's weight that counts for each pair of entries, packed; None means 1.
+
+    An entry is `known` from the first message that shows it, and messages that lack it later are filled. So it counts
+    less if few messages show it; `missing` is the share that do not.
+    """
     entry_shares = state.known_entries
     if state.missing is not None:
         shown_share = 1 - state.missing
+        # Squared, so that a few messages hardly count.
         entry_shares = np.minimum(entry_shares, np.square(shown_share / _RARELY_SHOWN_SHARE))
     if state.known is None and entry_shares.min() >= 1:
         return None
@@ -40,7 +45,7 @@ def _compute_known_shares(state: State) -> F64 | None:
     share_of_rarer_entry = np.minimum.outer(entry_shares, entry_shares)[np.tril_indices(len(entry_shares))]
     if state.known is None:
         return share_of_rarer_entry
-    # A pair that only filled messages show hardly counts.
+    # A pair that no message shows together has a covariance of filled messages, and hardly counts.
     has_covariance = state.covariance != 0
     share_if_filled = np.where(has_covariance, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
     was_shown_together = state.known > 0

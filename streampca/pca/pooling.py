@@ -214,13 +214,13 @@ def _find_leading_axes(parts: Sequence[_ScaledRows], columns: int) -> F64:
     C = ritz.decompose_rows(
         rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
     )
-    full_rank = min(rows.shape)
+    full_rank = min(rows.shape)  # the most axes that the rows can have
     variance = np.square(C).sum(axis=0)
     # `decompose_rows` loses the smallest singular values.
     found_all = len(variance) == min(columns, full_rank)
     is_accurate = len(variance) > 0 and found_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
-    has_too_many_rows = full_rank > UNCUT_ROWS
-    if is_accurate or has_too_many_rows:
+    is_too_large_for_svd = full_rank > UNCUT_ROWS
+    if is_accurate or is_too_large_for_svd:
         return np.asarray(C, np.float64)
     return _decompose_by_svd(rows, columns)
 

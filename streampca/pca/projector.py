@@ -82,7 +82,7 @@ class Projector:
         """
         single = self._in_single_precision
         Y = np.subtract(vectors, single.mean, order="C")
-        Y -= single.mean_error
+        Y -= single.mean_error  # what rounding the mean to float32 has cut off
         if single.scale is not None:
             Y *= single.scale
         coordinates, residual, squared_norm = project_rows(Y, axes=single.axes, components=single.components)

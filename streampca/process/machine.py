@@ -74,7 +74,10 @@ def keep_freed_memory() -> None:
 
 
 def open_standard_streams() -> None:
-    """Open each standard stream that is closed. Otherwise, libraries would print into a file with its number."""
+    """Open each standard stream that is closed.
+
+    Otherwise, the next file would get the stream's number, and libraries would print into this file.
+    """
     # A new file gets the lowest free number.
     descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= _STDERR:

@@ -118,11 +118,12 @@ class Settings(BaseModel):
         try:
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # An error without a location ("loc") is a broken rule. `_find_broken_rules` finds all of these.
+            # An error without a location ("loc") is a broken rule. The rules are checked again below.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
         for details in wrong_values:
             mistakes.append(_describe_mistake(cls, given, details))
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
+        # With a wrong value, pydantic has checked no rule: check those about valid values.
         valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
         mistakes += cls._find_broken_rules(valid_settings, ignore_absent=True)
         return _Reading(settings=None, given=given, mistakes=mistakes)

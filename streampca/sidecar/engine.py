@@ -127,6 +127,7 @@ class Engine:
             """Compute the answer with this model, or with the one that the request names."""
             parsed = parse(raw.decompress(self._max_body_bytes), self.limits)
             if published is None:
+                # Raises `NotLoadedError` if this model must be loaded first, which is done below.
                 published = self.models.get_loaded(parsed.version)
             answer = compute(published, parsed, self.limits)
             if answer.projected is not None:

@@ -45,7 +45,7 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    stated_field = parameters.pop("of", None)
+    stated_field = parameters.pop("of", None)  # the field that holds the rows: "vectors" or "coordinates"
     if raw.media_type in BINARY_TYPES:
         row_field = _find_row_field(schema, stated_field)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})

@@ -116,11 +116,14 @@ class TimestampReplacer:
         return sendable, len(replaced_ms)
 
     def _find_kept_times(self) -> KeptTimes:
-        """Return which timestamps are kept in this try: those that the topic keeps, too."""
-        by_topic = read_kept_times(self._transactions.topic_configs())
-        in_try = _KEPT_IN_TRY[self._failed_tries]
+        """Return how far before and after now a timestamp may be in this try: further tries allow less.
+
+        Both the topic and the try must allow it.
+        """
+        of_topic = read_kept_times(self._transactions.topic_configs())
+        of_try = _KEPT_IN_TRY[self._failed_tries]
         return KeptTimes(
-            before_ms=min(by_topic.before_ms, in_try.before_ms), after_ms=min(by_topic.after_ms, in_try.after_ms)
+            before_ms=min(of_topic.before_ms, of_try.before_ms), after_ms=min(of_topic.after_ms, of_try.after_ms)
         )
 
     def _log_first(self, replaced_ms: Sequence[int]) -> None:

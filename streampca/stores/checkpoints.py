@@ -214,7 +214,7 @@ class Checkpoints:
         if has_newest_known or self.is_same_store():  # a user may delete checkpoints of the same store
             return
         name = partition_name(partition)
-        lost = [f"this store's own {identity.NAME}"]
+        lost = [f"this store's own {identity.NAME}"]  # the file of its identity, which is not the same any more
         if newest_known is not None:
             lost.insert(0, f"the checkpoint of partition {name} at offset {newest_known},")
         raise StoreError(

@@ -21,7 +21,7 @@ def path(folder: str, number: int) -> str:
 def list_numbers(store: Store, folder: str) -> list[int]:
     """List the numbers of the numbered files in a folder, ascending. Other files are ignored."""
     numbers = []
-    for name in store.names(folder):
+    for name in store.names(folder):  # sorted, and so are the numbers, as each has 20 digits
         match = _FILE.fullmatch(name.rsplit("/", 1)[-1])
         if match:
             numbers.append(int(match[1]))

@@ -90,7 +90,7 @@ class CurrentModel:
         """Use a model from now on. Raises if it does not fit the outputs or the settings."""
         self._refuse_other_shape_or_names(model)
         if self._model is None:
-            self._warn_if_no_p_can_be_below(model)
+            self._warn_if_no_p_value_can_be_below_limit(model)
         self._model = model  # only after all checks
 
     def _refuse_other_shape_or_names(self, model: PublishedModel) -> None:
@@ -100,8 +100,8 @@ class CurrentModel:
         names = dimension_names(self._field, model.model.dimensions)
         agree_on_names(names, model.names, "`field`", f"model version {model.version}")
 
-    def _warn_if_no_p_can_be_below(self, model: PublishedModel) -> None:
-        """Log a warning if even the least possible p-value is not below `p_below`."""
+    def _warn_if_no_p_value_can_be_below_limit(self, model: PublishedModel) -> None:
+        """Log a warning if even the least possible p-value is not below the limit `p_below`."""
         past = model.past_scores
         if self._p_below is not None and past is not None and past.least_p >= self._p_below:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)

@@ -78,16 +78,17 @@ class OutputFields:
     def _project_consecutive(self, published: PublishedModel, vectors: Array, offset: int) -> Fields:
         """Return the fields of vectors at consecutive offsets, the first at `offset`.
 
-        A tile is `GEMM_ROWS` rows, which are multiplied together. As an optimisation, whole tiles are not copied.
+        A tile is `GEMM_ROWS` rows, which are multiplied together. The same offset always has the same row of a tile, so
+        that its fields have the same bits in every batch.
         """
         n = len(vectors)
         row_of_first = offset % GEMM_ROWS  # in its tile
-        rows_to_next_tile = -row_of_first % GEMM_ROWS
+        rows_to_next_tile = -row_of_first % GEMM_ROWS  # 0 if a tile begins with the first row
         rows_in_last_tile = (row_of_first + n) % GEMM_ROWS
         whole_start = min(rows_to_next_tile, n)
         whole_stop = max(whole_start, n - rows_in_last_tile)  # there may be no whole tile
         runs = []
-        # The end of a tile, whole tiles, and the beginning of a tile.
+        # The end of a tile, whole tiles (an optimisation: they are not copied), and the beginning of a tile.
         for start, stop in pairwise([0, whole_start, whole_stop, n]):
             if start < stop:
                 row_of_start = (row_of_first + start) % GEMM_ROWS

@@ -217,7 +217,7 @@ class Checkpointer:
         if self._is_restoring:  # a publication would read all checkpoints once more
             return False
         return self._publish_schedule.begin_if_due(
-            # Nobody else publishes for unrestored partitions.
+            # No other worker publishes for the assigned partitions that could not be restored here.
             owned={*owned, *self._why_unrestored},
             all_partitions=self._source.partitions(),
             now=now,
@@ -463,10 +463,10 @@ class Checkpointer:
         folds = {partition: empty.at(offset) for partition, offset in agreed_offsets.items()}
         saved_folds = yield from self._save_new(folds, examined.stored, why_unrestored)
         for partition, fold in saved_folds.items():
-            # Another owner may have committed a start before, or meanwhile.
-            has_other_start = fold.position != start_offsets[partition]
-            was_committed = has_other_start or partition in examined.compared.committed_starts
-            start = "committed" if was_committed else self._start
+            # Another owner may have committed the start.
+            was_committed_meanwhile = fold.position != start_offsets[partition]
+            was_committed_before = partition in examined.compared.committed_starts
+            start = "committed" if was_committed_before or was_committed_meanwhile else self._start
             log.info("partition begun", partition=partition, offset=fold.position, start=start)
         # Commit again without the mark of a start: the checkpoints are saved now.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})

@@ -161,7 +161,7 @@ class GroupStore:
     def agree_on_starts(self, start_offsets: Mapping[int, int]) -> dict[int, int]:
         """Commit the offsets at which new partitions begin, and return the starts that the group has then.
 
-        The result lacks lost partitions, or has their new owner's starts. Raises `TimeoutError`.
+        A partition that another member has taken is absent, or has that member's start. Raises `TimeoutError`.
         """
         if self._ours is None:
             raise RuntimeError("the store is examined first")

@@ -139,7 +139,7 @@ class Publisher:
         self._fold_config = fold_config
         self._now = now  # seconds since 1970
         self._checkpoint_reader = NewestCheckpoints(fold_config)
-        self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
+        self._newest_model: PublishedModel | None = None  # in the store, as far as this worker knows
 
     def publish(self, stored: Checkpoints, in_memory: Sequence[Checkpoint] = ()) -> Publication | None:
         """Write the model of the newest checkpoints, and return it.
@@ -149,27 +149,27 @@ class Publisher:
         topic_id = in_memory[0].topic_id if in_memory else ""
         offsets = stored.newest_offsets()
         # This comparison needs no request to the store.
-        if self._is_newest(offsets, topic_id):
+        if self._is_published(offsets, topic_id):
             return None
         models = self.models.snapshot()
-        self._update_newest(models)
-        if self._is_newest(offsets, topic_id):
+        self._update_newest_model(models)
+        if self._is_published(offsets, topic_id):
             return None
-        if find_missing(self._newest, offsets, topic_id):
+        if find_missing(self._newest_model, offsets, topic_id):
             # Another worker may have saved since the listing.
             stored = stored.snapshot()
             offsets = stored.newest_offsets()
-            _raise_if_missing(find_missing(self._newest, offsets, topic_id))
+            _raise_if_missing(find_missing(self._newest_model, offsets, topic_id))
         publication = self._merge_newest(stored, offsets, in_memory, topic_id)
         if publication is None:
             return None
         # The new records may all be rejected ones.
-        if self._newest and publication.model.version <= self._newest.version:
+        if self._newest_model and publication.model.version <= self._newest_model.version:
             return None
         is_saved = models.save(publication.model)
         if not is_saved:
             return None
-        self._newest = publication.model
+        self._newest_model = publication.model
         return publication
 
     def _merge_newest(
@@ -187,22 +187,22 @@ class Publisher:
         publication = self._merge(checkpoints, scored_by)  # reads them, and so fills `unreadable`
         # If a newest checkpoint is damaged, an older one was merged.
         merged_positions = publication.model.positions if publication else {}
-        _raise_if_missing(find_missing(self._newest, merged_positions, topic_id) | unreadable)
+        _raise_if_missing(find_missing(self._newest_model, merged_positions, topic_id) | unreadable)
         return publication
 
-    def _update_newest(self, models: Models) -> None:
-        """Read the newest model from the store, unless it is the one that this worker knows."""
-        if self._newest is not None:
+    def _update_newest_model(self, models: Models) -> None:
+        """Read the newest model from the store, unless this worker knows it already."""
+        if self._newest_model is not None:
             newest_version = models.versions()[-1:]
-            if newest_version == [self._newest.version]:
+            if newest_version == [self._newest_model.version]:
                 return
-        self._newest = models.newest()  # another worker may have published it
+        self._newest_model = models.newest()  # another worker may have published it
 
-    def _is_newest(self, offsets: Mapping[int, int], topic_id: str) -> bool:
+    def _is_published(self, offsets: Mapping[int, int], topic_id: str) -> bool:
         """Return whether the newest known model was made of the checkpoints at these offsets, of the same topic."""
-        if self._newest is None or offsets != self._newest.positions:
+        if self._newest_model is None or offsets != self._newest_model.positions:
             return False
-        newest_id = self._newest.topic_id
+        newest_id = self._newest_model.topic_id
         is_an_id_unknown = not newest_id or not topic_id  # "": unknown
         return is_an_id_unknown or newest_id == topic_id
 
@@ -211,8 +211,8 @@ class Publisher:
 
         With another number of components, they are not.
         """
-        if self._newest and self._newest.model.n_components == self._fold_config.learning.components:
-            return self._newest
+        if self._newest_model and self._newest_model.model.n_components == self._fold_config.learning.components:
+            return self._newest_model
         return None
 
     def _merge_without_pending(
@@ -234,7 +234,7 @@ class Publisher:
         The model `scored_by` scores the vectors that the previous version has not learned.
         """
         merger = self._create_merger()
-        previous = self._newest
+        previous = self._newest_model
         positions_before = previous.positions if previous else {}
         learned_before = previous.version if previous else 0  # number of vectors
         scores_builder = self._continue_past_scores()

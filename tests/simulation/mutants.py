@@ -107,7 +107,7 @@ def _does_not_flush_the_file(path: Any, data: bytes) -> None:
 
 def _forgets_pending(self: Checkpointer, checkpoint: Checkpoint) -> Fold:
     fold = _take_over(self, checkpoint)
-    return replace(fold, pending=fold.pending[:0], retention=fold.retention[:0])
+    return replace(fold, pending=fold.pending[:0], pending_retention=fold.pending_retention[:0])
 
 
 def _begins_unsaved(self: Checkpointer, offsets: Mapping[int, int], stored: Any, causes: Any) -> Iterator[Any]:

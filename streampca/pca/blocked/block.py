@@ -110,7 +110,7 @@ def _measure_inverse_error(S: F64, C: Array) -> float:
     C = C.astype(np.float64, copy=False)
     length = np.linalg.norm(C, axis=0)
     U = C / length
-    LSL = length[:, None] * S * length
+    LSL = length[:, None] * S * length  # L = diag(length); this is (UᵀU)⁻¹ if S is (CᵀC)⁻¹
     nearly_identity = LSL @ (U.T @ U)
     return float(np.abs(nearly_identity - np.eye(len(nearly_identity))).max(initial=0.0))
 

@@ -100,7 +100,7 @@ def _compute_medians(V: Array) -> F64:
     counts = (~np.isnan(V)).sum(axis=0)
     ordered = np.sort(V, axis=0)  # NaN come last
     lower = np.maximum(counts - 1, 0) // 2
-    upper = np.minimum(counts // 2, len(V) - 1)
+    upper = counts // 2
     middle = np.take_along_axis(ordered, np.array([lower, upper]), axis=0)
     return np.asarray(middle.mean(axis=0, dtype=np.float64))
 

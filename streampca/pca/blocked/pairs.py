@@ -188,7 +188,11 @@ def add_changes(
 
 @compiled_within
 def _predict_pair(changes: PredictedChanges, i: int, j: int) -> float:
-    """Return the predicted change of the covariance of two entries, of which one must be predicted."""
+    """Return the predicted change of the covariance of entries i and j, of which one must be predicted.
+
+    A predicted entry is its row of C times the coordinates x. So the covariance changes by this row, times the changes
+    of the other entry's covariances with x.
+    """
     predicted_entry = i
     other_entry = j
     if not changes.is_predicted[i]:

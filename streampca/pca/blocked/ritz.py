@@ -63,9 +63,10 @@ def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float 
     symmetric_XS = (XS + XS.T) / 2
     variance, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
-    largest_variance = variance[-1]
-    kept = variance > rounding * largest_variance
+    largest_variance = variance[-1]  # they are ascending
+    kept = variance > rounding * largest_variance  # the inverse of a smaller one would magnify rounding
     J = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)  # JJᵀ = S(XᵀS)⁻¹Sᵀ
+    # For an eigenvector u of JᵀJ, Ju is an axis of JJᵀ times its standard deviation.
     axis_variance, combinations = _leading_eigenvectors((J.T @ J).astype(np.float64, copy=False), limits.columns)
     selected = limits.select(axis_variance)
     return np.ascontiguousarray(J @ combinations[:, selected].astype(J.dtype))

@@ -158,7 +158,7 @@ class ConfluentProducer(ClientProducer):
     def _open(self) -> None:
         """Create the producer in place of an earlier one, and give it all records that are not acknowledged."""
         self._producer: Any = create(Producer, self._options)
-        self._answered_at = time.monotonic()
+        self._silent_since = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
             self._enqueue(number, record)
         self._to_resend.clear()  # these records were enqueued, too
@@ -172,7 +172,7 @@ class ConfluentProducer(ClientProducer):
     ) -> None:
         """Send a record without waiting for an answer, and keep it until it is acknowledged."""
         if not self._unacknowledged:
-            self._answered_at = time.monotonic()  # before, there was nothing to answer
+            self._silent_since = time.monotonic()  # the wait for an answer begins now
         self._sent += 1
         record = _Record(
             value=value,
@@ -233,8 +233,8 @@ class ConfluentProducer(ClientProducer):
         self._producer.poll(timeout_s if self._unacknowledged else 0)
         self._resend_with_own_times()
         if not self._connection.connected:
-            self._answered_at = time.monotonic()  # an outage is not counted as the producer's silence
-        if self._unacknowledged and self._connection.should_replace(self._answered_at, self._silent_s):
+            self._silent_since = time.monotonic()  # an outage is not counted as the producer's silence
+        if self._unacknowledged and self._connection.should_replace(self._silent_since, self._silent_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
             self._silent_s *= 2  # a large record may need longer
             self._producer.purge()
@@ -257,7 +257,7 @@ class ConfluentProducer(ClientProducer):
         """Handle the answer to a record. The client calls this in `poll` and `flush`, which pass a `SourceError` on."""
         if error is None:
             del self._unacknowledged[number]
-            self._answered_at = time.monotonic()
+            self._silent_since = time.monotonic()
             self._silent_s = SILENT_S
             return
         record = self._unacknowledged[number]

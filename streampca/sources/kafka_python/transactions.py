@@ -128,13 +128,14 @@ class KafkaPythonProducer(ClientProducer):
                 is_brokers_answer = oldest.answer.exception is error
                 if not is_brokers_answer:  # no answer has come in time
                     break
+                # Brokers may refuse the time of sending, if their clock differs. They may accept the record's own time.
                 sent_again = self._send_with_own_time(oldest, error)
                 self._unacknowledged.append(sent_again)
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
     def _send_with_own_time(self, refused: _Sent, error: KafkaError) -> _Sent:
-        """Send a refused dead letter again, with its record's own time.
+        """Send a refused dead letter again, with the timestamp of its rejected record.
 
         Raises `SourceError` unless the letter was refused for the time of sending.
         """
