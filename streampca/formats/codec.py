@@ -240,11 +240,12 @@ class Codec:
                 if reject.reason == "unknown_schema":
                     total_bytes += _UNKNOWN_SCHEMA_BYTES
                 continue
-            # `explain_wrong_type` checks whether a guessed type is right.
-            numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
-            if type(numbers_of_value) is bytes:  # the faster way, for most readers
-                byte_count = len(numbers_of_value)
+            if type(read) is bytes:  # the faster way, for most readers
+                numbers_of_value: VectorBytes = read
+                byte_count = len(read)
             else:
+                # `explain_wrong_type` checks whether a guessed type is right.
+                numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
                 byte_count = memoryview(numbers_of_value).nbytes  # `len` of a memoryview counts items, not bytes
             total_bytes += byte_count
             vector_count = byte_count // vector_bytes
