@@ -69,7 +69,7 @@ def one_pass(data: Data, gaps: str, k: int, filled: str) -> tuple[str, str, str]
     started = time.process_time()
     fold = learned(V, k, impute=filled == "impute")
     seconds = time.process_time() - started
-    model = make_model(fold.state_with_pending(LearningConfig(data.d, k, impute=True)), k)
+    model = make_model(fold.provisional(LearningConfig(data.d, k, impute=True)), k)
     excess = data.batch.excess(model.components.astype(np.float64), model.mean.astype(np.float64))
     return f"{excess:.4f}", f"{model.total_variance / float(X.var(axis=0).sum()):.4f}", f"{seconds:.4f}"
 

@@ -127,7 +127,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
                 element_places.add(file_batch.places)
             rows_before = batch.next
         # No vectors follow that could fill the last block.
-        state = fold.state_with_pending(learning)
+        state = fold.provisional(learning)
     # The position of a part is the number of its rows.
     fold = replace(fold, position=rows_before, state=state).without_pending()
     return Part(

@@ -134,7 +134,7 @@ class Fold:
         """Return the fold without its pending messages, at the same position."""
         return replace(self, pending=self.pending[:0], pending_retention=self.pending_retention[:0])
 
-    def state_with_pending(self, learning_config: LearningConfig) -> State:
+    def provisional(self, learning_config: LearningConfig) -> State:
         """Return the state that has also learned the pending vectors, for a model; the fold does not change."""
         state, _losses = learn(self.state, self.pending, self.pending_retention, learning_config)
         return state

@@ -42,7 +42,7 @@ class MergedFold:
     @classmethod
     def from_fold(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
         """Return a single fold, with its pending messages learned, as if it were merged."""
-        state = axes.decompose(fold.state_with_pending(config.learning), config.learning.components)
+        state = axes.decompose(fold.provisional(config.learning), config.learning.components)
         return cls(state=state, stats=fold.stats, names=config.names)
 
     def make_published_model(
@@ -129,7 +129,7 @@ class FoldMerger:
             kept_share = self._config.compute_decay(latest_ms - time_ms)
             if merged_time_ms != _NO_TIME:
                 self._merger.fade(self._config.compute_decay(latest_ms - merged_time_ms))
-        state = fold.state_with_pending(self._config.learning)
+        state = fold.provisional(self._config.learning)
         self._merger.add(state, kept_share)
         self._merged_time_ms = latest_ms
         self._stats.append(fold.stats)

@@ -115,7 +115,7 @@ class NewestCheckpoints:
         Pending vectors are scored only once, when the checkpoint is read.
         """
         fold = checkpoint.fold
-        state_after_pending = fold.state_with_pending(self._fold_config.learning)
+        state_after_pending = fold.provisional(self._fold_config.learning)
         cached = replace(checkpoint, fold=replace(fold, state=state_after_pending).without_pending())
         self._cache.pop(checkpoint.partition, None)
         nbytes = cached.fold.nbytes + sum(other.fold.nbytes for other in self._cache.values())

@@ -140,7 +140,7 @@ def test_learning_goes_on_is_saved_in_the_new_format_and_read_again(name: str) -
     direct = checkpoints.encode(replace(read, fold=next_fold))
     by_file = after(checkpoints.decode(again).fold, following(name), config)
     assert checkpoints.encode(replace(read, fold=by_file)) == direct
-    state = checkpoints.decode(direct).fold.state_with_pending(config.learning)
+    state = checkpoints.decode(direct).fold.provisional(config.learning)
     assert np.isfinite(state.mean).all()
     if name.startswith("complete"):
         figures = figures_of(f"checkpoints/{name}")
@@ -154,7 +154,7 @@ def test_what_was_learned_is_not_lost_when_learning_goes_on(name: str) -> None:
     """The vectors that follow change the moments that the release before has read a little."""
     read = checkpoint(name)
     config, V = FoldConfig.from_dict(read.settings, read.names), following(name)
-    figures, state = figures_of(f"checkpoints/{name}"), after(read.fold, V, config).state_with_pending(config.learning)
+    figures, state = figures_of(f"checkpoints/{name}"), after(read.fold, V, config).provisional(config.learning)
     deviation = np.sqrt(figures["covariance"].diagonal()) if "covariance" in figures else np.full(len(state.mean), 3.0)
     assert (np.abs(state.mean - figures["mean"]) <= 0.5 * deviation + 1e-9).all()
     assert state.total_variance == pytest.approx(figures["numbers"][1], rel=0.25)

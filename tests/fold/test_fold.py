@@ -154,7 +154,7 @@ def test_with_a_sensor_that_is_off_at_first_cuts_of_batches_change_no_bit(cuts: 
     fold = Fold.empty(config.learning)
     for start, end in itertools.pairwise(sorted({0, n, *cuts})):
         fold, _ = learn(fold, V[start:end], range(start, end), end, config)
-        fold.state_with_pending(config.learning)
+        fold.provisional(config.learning)
         fold = files.decode(bits(fold, config)).fold
     assert bits(fold, config) == bits(make_fold(V, config, range(n)), config)
 
@@ -197,7 +197,7 @@ def test_a_half_life_in_seconds_weights_by_event_time() -> None:
     accepted = np.array([stamps[max(i - 31, 0)] for i in range(250)])  # the median of 63 records
     weights = 0.5 ** ((accepted[-1] - accepted) / 4000)
     fold = make_fold(V, config, [int(stamp) for stamp in stamps])
-    state = fold.state_with_pending(config.learning)
+    state = fold.provisional(config.learning)
     assert fold.event_time.now_ms == accepted[-1]
     assert state.weight == pytest.approx(weights.sum())
     np.testing.assert_allclose(find_covariance(state), covariance(V, weights), atol=1e-10)
@@ -206,7 +206,7 @@ def test_a_half_life_in_seconds_weights_by_event_time() -> None:
 def test_a_gap_of_many_half_lives_forgets_everything_before_it() -> None:
     config, V = fold_config(components=D, half_life_seconds=1.0), vectors(200)
     fold = make_fold(V, config, [10**9] * 100 + [10**13] * 100)
-    state = fold.state_with_pending(config.learning)
+    state = fold.provisional(config.learning)
     late = V[131:]  # the first 31 after the gap were learned before time advanced
     assert state.weight == pytest.approx(len(late))
     np.testing.assert_allclose(find_covariance(state), covariance(late), atol=1e-10)
@@ -277,4 +277,4 @@ def test_a_record_advances_time_once_however_many_vectors_it_has() -> None:
     counts = np.array([1] * 32 + [50] + [1] * 31)
     fold, _ = learn(Fold.empty(config.learning), vectors(113), stamps, 64, config, counts)
     assert (fold.event_time.now_ms, fold.event_time.ahead) == (5000, 1)
-    assert fold.state_with_pending(config.learning).weight == pytest.approx(112 / 2 + 1)  # after four seconds, one
+    assert fold.provisional(config.learning).weight == pytest.approx(112 / 2 + 1)  # after four seconds, one

@@ -66,7 +66,7 @@ def test_a_model_has_the_names_of_its_partitions_which_must_agree() -> None:
 def test_states_positions_and_losses_are_those_of_the_partitions() -> None:
     folds = [make_fold(vectors(n, seed=n), CONFIG) for n in (600, 7, 390)]
     merged, config = merged_folds(folds, CONFIG).merge(), CONFIG.learning
-    expected = make_merger([fold.state_with_pending(config) for fold in folds], config.columns).state(D, config.dtype)
+    expected = make_merger([fold.provisional(config) for fold in folds], config.columns).state(D, config.dtype)
     assert merged.state.C.tobytes() == expected.C.tobytes()
     assert merged.state.mean.tobytes() == expected.mean.tobytes()
     assert (merged.topic, merged.topic_id) == ("readings", "id-1")
@@ -101,7 +101,7 @@ def test_appended_folds_are_learned_as_one_stream(half_life: float | None) -> No
     fold = folds.make_fold(700)
     whole = make_fold(V[:700], config)
     assert (fold.position, fold.stats.learned) == (700, 700)
-    assert fold.state.weight == pytest.approx(whole.state_with_pending(config.learning).weight)
+    assert fold.state.weight == pytest.approx(whole.provisional(config.learning).weight)
     assert_covariance(fold.state, V[:700], 0.5 ** (np.arange(700)[::-1] / (half_life or np.inf)))
 
 
@@ -117,7 +117,7 @@ def test_parts_too_short_for_a_time_are_appended_at_their_last_timestamp() -> No
 def test_the_sampling_error_is_that_of_four_or_more_partitions_with_messages() -> None:
     folds = [make_fold(vectors(n, seed=n), CONFIG) for n in (300, 107, 190, 250)]
     assert merged_folds([*folds[:3], Fold.empty(CONFIG.learning).skip(7)], CONFIG).merge().sampling_error is None
-    states = [fold.state_with_pending(CONFIG.learning) for fold in folds]
+    states = [fold.provisional(CONFIG.learning) for fold in folds]
     expected = jackknife(states, CONFIG.learning.components, CONFIG.learning.columns)
     error = merged_folds(folds, CONFIG).merge().sampling_error
     assert (error.subspace, error.axes.tolist()) == (expected.subspace, expected.axes.tolist())

@@ -104,7 +104,7 @@ def test_a_mutated_checkpoint_is_damaged_or_can_be_learned_from(name: str, data:
     rows = vectors(300, config.learning.dimensions, dtype=config.learning.dtype)
     with np.errstate(all="ignore"):
         learn(decoded.fold, rows, [10**12] * len(rows), 10**6, config)
-        decoded.fold.state_with_pending(config.learning)
+        decoded.fold.provisional(config.learning)
 
 
 @given(data=st.data())
