@@ -8,7 +8,6 @@ import copy
 import math
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from streampca.errors import RETRY_MAY_HELP, StoreBusyError, StoreError
 from streampca.settings import store_url
 from streampca.stores.base import Observe, Store, check_name, is_part, observe_nothing
 from streampca.stores.object_errors import Action, explain_error, is_missing_object, is_not_implemented
+from streampca.stores.observed import Request, report
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
 _PARTS_AT_ONCE = 2
@@ -219,24 +219,14 @@ class ObjectStore(Store):
             raise StoreError(f"cannot use {self.location}: an object read back differs from what was written")
 
     @contextmanager
-    def _request(self, action: Action, name: str) -> Iterator["_Request"]:
+    def _request(self, action: Action, name: str) -> Iterator[Request]:
         """Report the operation in the block to `Observe`, and convert its errors to `StoreError`.
 
         If an object to read or delete is missing, `FileNotFoundError` is raised.
         """
         check_name(name)
-        request = _Request()
-        started = time.perf_counter()
-        outcome = "error"
-        try:
-            with self._convert_errors(action, name):
-                yield request
-            outcome = "ok"
-        except FileNotFoundError:
-            outcome = "missing"
-            raise
-        finally:
-            self._observe(action, outcome, time.perf_counter() - started, request.count)
+        with report(self._observe, action) as request, self._convert_errors(action, name):
+            yield request
 
     @contextmanager
     def _convert_errors(self, action: Action, name: str) -> Iterator[None]:
@@ -252,13 +242,6 @@ class ObjectStore(Store):
             raise explain_error(action, self.location, name, error) from None
         except (BaseError, ValueError) as error:
             raise explain_error(action, self.location, name, error) from None
-
-
-@dataclass
-class _Request:
-    """One operation on the store."""
-
-    count: int = 1  # HTTP requests, without those that the library has repeated
 
 
 def _count_uploads(length: int) -> int:

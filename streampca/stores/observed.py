@@ -1,10 +1,34 @@
-"""A store around another one, which reports each operation: for stores that report none themselves."""
+"""Reports each operation of a store, also of stores that report none themselves."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from streampca.stores.base import Observe, Store
+
+
+@dataclass
+class Request:
+    """One operation on a store."""
+
+    count: int = 1  # HTTP requests, without those that the library has repeated
+
+
+@contextmanager
+def report(observe: Observe, operation: str) -> Iterator[Request]:
+    """Report the operation in the block, with its outcome, its duration and the number of its requests."""
+    request = Request()
+    started = time.perf_counter()
+    outcome = "error"
+    try:
+        yield request
+        outcome = "ok"
+    except FileNotFoundError:  # only the file is missing: if the store fails, it raises `StoreError`
+        outcome = "missing"
+        raise
+    finally:
+        observe(operation, outcome, time.perf_counter() - started, request.count)
 
 
 class ObservedStore(Store):
@@ -16,23 +40,23 @@ class ObservedStore(Store):
         self._observe = observe
 
     def write(self, name: str, data: bytes) -> None:
-        with self._report("write"):
+        with report(self._observe, "write"):
             self._store.write(name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        with self._report("write"):
+        with report(self._observe, "write"):
             return self._store.create(name, data)
 
     def read(self, name: str) -> bytes:
-        with self._report("read"):
+        with report(self._observe, "read"):
             return self._store.read(name)
 
     def names(self, folder: str) -> list[str]:
-        with self._report("list"):
+        with report(self._observe, "list"):
             return self._store.names(folder)
 
     def size(self, name: str) -> int:
-        with self._report("read"):
+        with report(self._observe, "read"):
             return self._store.size(name)
 
     def snapshot(self, folder: str) -> "ObservedStore":
@@ -40,34 +64,20 @@ class ObservedStore(Store):
         has_default_snapshot = type(self._store).snapshot is Store.snapshot
         if has_default_snapshot:  # it lists nothing
             return self
-        with self._report("list"):
+        with report(self._observe, "list"):
             view = self._store.snapshot(folder)
         return _ObservedSnapshot(view, self._observe)
 
     def delete(self, name: str) -> None:
-        with self._report("delete"):
+        with report(self._observe, "delete"):
             self._store.delete(name)
 
     def missing(self) -> str | None:
         return self._store.missing()
 
     def check(self) -> None:
-        with self._report("check"):
+        with report(self._observe, "check"):
             self._store.check()
-
-    @contextmanager
-    def _report(self, operation: str) -> Iterator[None]:
-        """Report the operation in the block, with its outcome and its duration."""
-        started = time.perf_counter()
-        outcome = "error"
-        try:
-            yield
-            outcome = "ok"
-        except FileNotFoundError:  # only the file to read is missing: if the store fails, it raises `StoreError`
-            outcome = "missing"
-            raise
-        finally:
-            self._observe(operation, outcome, time.perf_counter() - started, 1)
 
 
 class _ObservedSnapshot(ObservedStore):
