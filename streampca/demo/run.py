@@ -275,9 +275,8 @@ class _Demo:
             self._has_producer = True
         self._newest_model = self._models.newest()
         self._warn_of_dominant_dimension()
-        learned_count = (
-            self._newest_model.version if self._newest_model else 0
-        )  # a version is the number of learned messages
+        # A version is the number of learned messages.
+        learned_count = self._newest_model.version if self._newest_model else 0
         self._learned_at.append((elapsed_s, learned_count))
         output = next(self._first_output, None)
         if output is not None:

@@ -175,7 +175,7 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
     """Return the version to delete first; None if there are at most `keep` versions.
 
     The version whose two neighbours have the smallest ratio of ages is chosen. So the gaps between the remaining
-    versions grow with their age. The newest 20 versions are kept.
+    versions grow with their age. The newest `min(20, keep)` versions are never chosen.
     """
     if len(versions) <= keep:
         return None

@@ -216,7 +216,6 @@ class PageEndpoints:
         for status in statuses:
             age_s = now - status.updated_at
             if age_s <= OUTDATED_AFTER_S:
-                reports.append(
-                    {**status.model_dump(), "silent_s": max(0.0, age_s)}
-                )  # the clocks of two machines may differ
+                silent_s = max(0.0, age_s)  # the clocks of two machines may differ
+                reports.append({**status.model_dump(), "silent_s": silent_s})
         return json_response({"now": now, "workers": reports})
