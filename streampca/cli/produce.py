@@ -106,8 +106,7 @@ def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: 
             columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T
             values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
             if settings.format == "json":  # the other formats hold only the vector
-                other_columns = chunk.other_columns
-                values_by_field = {**other_columns, **values_by_field}
+                values_by_field = {**chunk.other_columns, **values_by_field}
             for value in writer.write(values_by_field):
                 yield value, chunk.progress
 

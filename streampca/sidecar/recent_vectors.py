@@ -120,7 +120,6 @@ def _describe_most_unusual(
     p = projected.p
     most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]
     (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
-    spe_contributions = contributions.spe
     described = []
     for rank, i in enumerate(most_unusual):
         dimensions = spe_dimensions[rank].tolist()
@@ -133,7 +132,7 @@ def _describe_most_unusual(
                 "score": float(score[i]),
                 "p": None if p is None else float(p[i]),
                 "dimensions": [names[j] for j in dimensions] if names else dimensions,
-                "shares": [contribution / divisor for contribution in spe_contributions[rank].tolist()],
+                "shares": [contribution / divisor for contribution in contributions.spe[rank].tolist()],
             }
         )
     return described
