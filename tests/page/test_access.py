@@ -25,6 +25,7 @@ TABS = {  # and what is shown last
     "Over time": "#losses-chart canvas", "Components": "#components .bars", "Vectors": "#p-chart canvas",
     "Workers": "#transform-ended",
 }  # fmt: skip
+NAMES = ["temperature", "humidity", "pressure", "flow", "revolutions"]
 
 
 def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str) -> None:
@@ -42,33 +43,32 @@ def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str
         expect(page.locator("#scree-chart canvas")).to_be_visible()
 
 
-def project_pumps(page: Page, names: list[str]) -> None:
+def project_pumps(page: Page) -> None:
     """Project records of two pumps, one with a long name; the page shows these names if they are labels."""
     for pump in ("pump-07", "pump-" + "x" * 60):
-        record = dict.fromkeys(names, 30.0) | {"pump": pump}
+        record = dict.fromkeys(NAMES, 30.0) | {"pump": pump}
         page.request.post(urljoin(page.url, "v1/project"), data={"records": [record]})
 
 
 @pytest.mark.parametrize("label", ["", "pump"])
 def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, label: str) -> None:
     """Where records have no label, and where the setting `label` names it."""
-    names = ["temperature", "humidity", "pressure", "flow", "revolutions"]
     for version in (123_456_788, 123_456_789):
-        published = replace(numbered(version), names=names, partition_losses={0: 0.1, 1: 0.2})
+        published = replace(numbered(version), names=NAMES, partition_losses={0: 0.1, 1: 0.2})
         models.save(with_past_scores(published, np.eye(5)))
     Models(store, "orders").save(numbered(10))
     for name, silent_s in (("busy", 0), ("ended", 100)):
         report_member(store, name, silent_s, {"0": 1_000})
     with SidecarProcess(store.root, label=label) as process:
-        check_all_tabs_with_axe(browser, process.wait_for_url(), names, has_labels=label != "")
+        check_all_tabs_with_axe(browser, process.wait_for_url(), has_labels=label != "")
 
 
-def check_all_tabs_with_axe(browser: Browser, sidecar: str, names: list[str], *, has_labels: bool) -> None:
+def check_all_tabs_with_axe(browser: Browser, sidecar: str, *, has_labels: bool) -> None:
     for width, scheme in itertools.product((1366, 390), ("light", "dark")):
         options: Any = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "is_mobile": width == 390}
         with browser.new_context(**options) as context, check_page_logs(context.new_page()) as page:
             page.goto(f"{sidecar}/?tab=vectors&with=123456788")
-            project_pumps(page, names)
+            project_pumps(page)
             expect(page.locator("#worst tr").nth(1)).to_be_visible()
             expect(page.get_by_role("columnheader", name="Record")).to_be_visible(visible=has_labels)
             for button in ("Fill in an example", "Project"):
@@ -108,7 +108,6 @@ def test_axe_finds_nothing_among_strips_with_a_description(browser: Browser, mod
 
 def test_axe_finds_nothing_in_rare_states(browser: Browser, models: Models, store: DirectoryStore) -> None:
     """Without a model, with an earlier version and an outdated pin, after a wrong vector, and without the sidecar."""
-    names = ["temperature", "humidity", "pressure", "flow", "revolutions"]
     with ExitStack() as contexts:
         pages: list[tuple[int, Page]] = []
         for width, scheme in itertools.product((1366, 390), ("light", "dark")):
@@ -128,9 +127,9 @@ def test_axe_finds_nothing_in_rare_states(browser: Browser, models: Models, stor
                 page.goto(f"{url}/?tab=vectors")
             check("there is no store at")
             for version in (10, 20):
-                models.save(with_past_scores(replace(numbered(version), names=names), np.eye(5)))
+                models.save(with_past_scores(replace(numbered(version), names=NAMES), np.eye(5)))
             Pins(store, TOPIC).set("healthy", 10)
-            project_pumps(pages[0][1], names)
+            project_pumps(pages[0][1])
             for _, page in pages:
                 wait_for_status(page, "Serving version 20")
                 expect(page.locator("#verdict li").first).to_be_visible()
