@@ -47,7 +47,8 @@ def project_pumps(page: Page) -> None:
     """Project records of two pumps, one with a long name; the page shows these names if they are labels."""
     for pump in ("pump-07", "pump-" + "x" * 60):
         record = dict.fromkeys(NAMES, 30.0) | {"pump": pump}
-        page.request.post(urljoin(page.url, "v1/project"), data={"records": [record]})
+        answer = page.request.post(urljoin(page.url, "v1/project"), data={"records": [record]})
+        expect(answer).to_be_ok()
 
 
 @pytest.mark.parametrize("label", ["", "pump"])
@@ -129,7 +130,9 @@ def test_axe_finds_nothing_in_rare_states(browser: Browser, models: Models, stor
             for version in (10, 20):
                 models.save(with_past_scores(replace(numbered(version), names=NAMES), np.eye(5)))
             Pins(store, TOPIC).set("healthy", 10)
-            project_pumps(pages[0][1])
+            first_page = pages[0][1]
+            wait_for_status(first_page, "Serving version 20")  # before, the sidecar cannot project
+            project_pumps(first_page)
             for _, page in pages:
                 wait_for_status(page, "Serving version 20")
                 expect(page.locator("#verdict li").first).to_be_visible()
