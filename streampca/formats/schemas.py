@@ -51,6 +51,11 @@ def frame_of(schema_id: int) -> bytes:
     return b"\0" + schema_id.to_bytes(FRAME_BYTES - 1, "big")
 
 
+def begins_as_frame(value: bytes) -> bool:
+    """Return whether a value begins with 0 or 1, as a frame does. No JSON in UTF-8 begins so."""
+    return value[:1] in (b"\0", b"\1")
+
+
 def frame_size(value: bytes) -> int:
     """Return the number of bytes before the payload of a framed value."""
     return _GUID_FRAME_BYTES if value[:1] == b"\1" else FRAME_BYTES
@@ -142,8 +147,7 @@ def _parse_frame(frame: bytes) -> int | str:
     """Return the id or GUID in a frame. If the bytes are not a complete frame, raises `VectorError`."""
     problem = describe_foreign_frame(frame)
     is_complete = len(frame) == frame_size(frame)
-    begins_as_frame = frame[:1] in (b"\0", b"\1")
-    if not problem and not (is_complete and begins_as_frame):
+    if not problem and not (is_complete and begins_as_frame(frame)):
         problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
     if problem:
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")
