@@ -61,7 +61,7 @@ class NumberFields:
     ) -> None:
         """Without paths, the numbers are the value itself.
 
-        If `dimensions` is 0, only `count_dimensions` may be called.
+        If `dimensions` is 0, `pack` must not be called.
         """
         self.paths = paths
         self.dimensions = dimensions
