@@ -171,7 +171,7 @@ class Checks:
             if newest < self._newest_model.get(volume, 0):
                 self._world.report(f"the newest model was version {self._newest_model[volume]}, now it is {newest}")
             self._newest_model[volume] = newest
-            if file and file.is_whole and not file.is_damaged:
+            if file and file.is_readable:
                 self._refuse_shrinking(volume, model_file.decode(file.data))
         elif path.startswith(_CHECKPOINTS) and name.endswith(".npz") and BACKFILL not in path:
             partition = int(posixpath.basename(posixpath.dirname(path)))

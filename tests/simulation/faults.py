@@ -121,7 +121,7 @@ class Faults(ProcessFaults):
         """The workers restart, and find a checkpoint of a newer release, until that one takes over."""
         partition, entries = fault.target % len(self._world.cluster.logs), self._world.volume.entries
         files = self._world.volume.files(f"{_STORE}/{partition}/")
-        if not files or not entries[path := files[-1]].is_whole or entries[path].is_damaged:
+        if not files or not entries[path := files[-1]].is_readable:
             return
         ours = entries[path]
         data = newer(ours.data, "checkpoint")
@@ -223,7 +223,7 @@ class Faults(ProcessFaults):
                 known.add(int(posixpath.basename(posixpath.dirname(path))))
         for path in volume.files(f"/store/models/{TOPIC}/"):
             file = volume.entries[path]
-            if path.endswith(".npz") and file.is_whole and not file.is_damaged:
+            if path.endswith(".npz") and file.is_readable:
                 known |= model_file.decode(file.data).positions.keys()
         return known
 
@@ -258,7 +258,7 @@ class Faults(ProcessFaults):
 
 def _find_topics(files: Iterable[File]) -> set[str]:
     """The topic ids of those checkpoints that can be read."""
-    return {decode(file.data).topic_id for file in files if file.is_whole and not file.is_damaged}
+    return {decode(file.data).topic_id for file in files if file.is_readable}
 
 
 def _put(volume: Volume, path: str, file: File) -> None:
