@@ -212,8 +212,10 @@ class Faults(ProcessFaults):
         After its workers have ended, only a committed offset, a checkpoint or a model tells that a partition has begun.
         Where none of them is left, nobody can know it, and a worker rightly begins the partition as a new one.
         """
+        if self._is_start_fixed:
+            return False
         known_now = self._find_known_starts(self._world.cluster.committed, gone=())
-        return not self._is_start_fixed and not known_now <= self._find_known_starts(offsets, gone)
+        return not known_now <= self._find_known_starts(offsets, gone)
 
     def _find_known_starts(self, offsets: Collection[int], gone: Collection[str]) -> set[int]:
         """The partitions that have begun, as these offsets, the models, and the checkpoints but these tell."""
