@@ -121,14 +121,14 @@ class SchemaCache(Generic[T]):
             self._request_lock.release()
 
     def _make_for(self, frame: bytes) -> T | VectorError:
-        """Return what `make` makes of the schema that a frame names, or the error to cache.
+        """Call `make` with the schema whose id is in the frame, and return the result.
 
-        Temporary errors are raised, so that they are not cached.
+        A permanent error is returned, to be cached. A temporary error is raised, and so not cached.
         """
         schema_id = _parse_frame(frame)
         try:
             schema = self._schemas.get(schema_id)
-        except KeyError:
+        except KeyError:  # temporary: the schema may be registered later
             raise VectorError("unknown_schema", f"the schema registry does not know schema {schema_id}") from None
         if schema.kind != self._kind:
             return VectorError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
