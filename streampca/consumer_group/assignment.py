@@ -79,7 +79,7 @@ class Assignment(Generic[P]):
         # None until the next `retry_when_due(now)`: no other method knows the time.
         self._retry_at: float | None = None
         self._refuse_foreign_store_at: float | None = None  # `ForeignStoreError` ends the member then
-        self._resume_undecoded_at: float | None = None
+        self._undecoded_pause_end: float | None = None
 
     @property
     def is_restoring(self) -> bool:
@@ -269,15 +269,15 @@ class Assignment(Generic[P]):
         self._source.seek(offsets, last_records)
 
     def _resume_undecoded(self, now: float) -> None:
-        """If the pause is over, resume the partitions whose records could not be decoded."""
+        """Let partitions whose records could not be decoded pause, and resume them when the pause has ended."""
         if not self._undecoded:
             return
-        if self._resume_undecoded_at is None:  # the pause begins
-            self._resume_undecoded_at = now + _UNDECODED_PAUSE_S
-        elif now >= self._resume_undecoded_at:
+        if self._undecoded_pause_end is None:
+            self._undecoded_pause_end = now + _UNDECODED_PAUSE_S
+        elif now >= self._undecoded_pause_end:
             self.resume(self._undecoded)
             self._undecoded = set()
-            self._resume_undecoded_at = None
+            self._undecoded_pause_end = None
 
     def _start_reading(self, restored: Mapping[int, P]) -> None:
         """Begin to read restored partitions, and report the positions at which they begin."""

@@ -245,7 +245,7 @@ def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
     footer_length = int.from_bytes(file.read(length_bytes), "little")
     footer_start = footer_end - footer_length
     file.seek(footer_start)
-    return footer_start, file.read(footer_end - footer_start)
+    return footer_start, file.read(footer_length)
 
 
 def _find_end_of_batches(footer: bytes) -> int:

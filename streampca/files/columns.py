@@ -66,7 +66,7 @@ class Columns(NamedTuple):
         try:
             fields = self.create_fields(dimensions=0, value_name="first row")
             return fields.count_dimensions(row)
-        except (VectorError, RecursionError) as error:  # arrays are nested too deeply
+        except (VectorError, RecursionError) as error:  # RecursionError: arrays are nested too deeply
             raise InputError(f"{file}: {error}") from None
 
 

@@ -418,11 +418,11 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
     return _JsonLayout(columns, dimensions=options.dimensions, first_row=None)
 
 
-def _meets_conditions(value: Any, row_filter: NumberFields) -> bool:
+def _meets_conditions(row: Any, row_filter: NumberFields) -> bool:
     """Return whether a row meets the conditions. A null row does not."""
     try:
-        return value is not None and row_filter.accepts(value)
-    except VectorError:  # a condition fits several elements of an array
+        return row is not None and row_filter.accepts(row)
+    except VectorError:  # a path chooses one element of an array, but several fit
         return False
 
 

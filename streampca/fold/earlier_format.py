@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.arrays import limit_correlations
+from streampca.pca.arrays import find_smaller_of_each_pair, limit_correlations
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -46,7 +46,7 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     divisor = np.where(was_never_seen, 1.0, known)  # of a dimension never seen, all covariances are 0
     if "covariance" in arrays:
         arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
-        known = _find_smaller_of_each_pair(known)
+        known = find_smaller_of_each_pair(known)
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
     if known.min(initial=1.0) < _ROUNDED_ONE:
@@ -79,7 +79,7 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     continuation = arrays.get("learned")
     if continuation is not None:
         is_covariance = continuation.ndim == 1
-        known = _find_smaller_of_each_pair(seen) if is_covariance else seen
+        known = find_smaller_of_each_pair(seen) if is_covariance else seen
         arrays["known"] = known.astype(np.float64)
     return header, arrays
 
@@ -92,16 +92,9 @@ def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[A
     d = len(divisor)
     lower = np.tril_indices(d)
     covariance = np.zeros((d, d))
-    covariance[lower] = packed
-    covariance /= np.minimum.outer(divisor, divisor)
+    covariance[lower] = packed / find_smaller_of_each_pair(divisor)
     # The previous release could keep correlations above 1.
     return limit_correlations(covariance)[lower]
-
-
-def _find_smaller_of_each_pair(values: NDArray[Any]) -> NDArray[Any]:
-    """Return min(value_i, value_j) of all pairs of d values, as a packed lower triangle."""
-    minima: NDArray[Any] = np.minimum.outer(values, values)
-    return minima[np.tril_indices(len(values))]
 
 
 def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:

@@ -13,7 +13,7 @@ from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import VectorError, hint_at_encoding
 from streampca.formats.layout import row_bounds
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
-from streampca.formats.schemas import describe_foreign_frame, frame_size
+from streampca.formats.schemas import begins_as_frame, describe_foreign_frame, frame_size
 
 _MAX_INT = 2.0**64  # orjson reads whole numbers beyond as floats
 
@@ -36,7 +36,7 @@ class JsonReader(Reader):
 def _load_unusual(value: bytes) -> Any:
     """Load a value that is not plain JSON: it has extensions such as NaN, or a frame."""
     # Text in big-endian UTF-16 begins with 0, too, but has no frame.
-    is_framed = value != b"" and _may_be_framed(value) and not hint_at_encoding(value)
+    is_framed = begins_as_frame(value) and not hint_at_encoding(value)
     text = value[frame_size(value) :] if is_framed else value
     try:
         return loads(text)
@@ -89,18 +89,13 @@ def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) 
 
 def _embed(value: bytes) -> Any:
     """Return the value of a record for JSON: JSON as it is, other bytes in base64."""
-    text = value[frame_size(value) :] if _may_be_framed(value) else value
+    text = value[frame_size(value) :] if begins_as_frame(value) else value
     text = text.removeprefix(codecs.BOM_UTF8)
     try:
         orjson.loads(text)
     except ValueError:
         return base64.b64encode(value).decode()
     return orjson.Fragment(text)
-
-
-def _may_be_framed(value: bytes) -> bool:
-    """Return whether a value begins with 0 or 1, as a schema registry's frame does, or is empty. No text begins so."""
-    return value[:1] <= b"\1"
 
 
 def loads(text: bytes) -> Any:

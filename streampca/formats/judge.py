@@ -150,7 +150,7 @@ class Judge:
         if observed < needed:
             text = f"{observed} of {self.dimensions} entries are there, at least {needed} are needed"
             return "too_few_observed", text
-        entry = int(np.nanargmax(np.abs(vector)))
+        entry = int(np.nanargmax(np.abs(vector)))  # the only reason left: it is too large
         return "too_large", (
             f"entry {entry} is {vector[entry]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"
         )

@@ -51,6 +51,11 @@ def frame_of(schema_id: int) -> bytes:
     return b"\0" + schema_id.to_bytes(FRAME_BYTES - 1, "big")
 
 
+def begins_as_frame(value: bytes) -> bool:
+    """Return whether a value begins with 0 or 1, as a frame does. No JSON in UTF-8 begins so."""
+    return value[:1] in (b"\0", b"\1")
+
+
 def frame_size(value: bytes) -> int:
     """Return the number of bytes before the payload of a framed value."""
     return _GUID_FRAME_BYTES if value[:1] == b"\1" else FRAME_BYTES
@@ -116,14 +121,14 @@ class SchemaCache(Generic[T]):
             self._request_lock.release()
 
     def _make_for(self, frame: bytes) -> T | VectorError:
-        """Return what `make` makes of the schema that a frame names, or the error to cache.
+        """Call `make` with the schema whose id is in the frame, and return the result.
 
-        Temporary errors are raised, so that they are not cached.
+        A permanent error is returned, to be cached. A temporary error is raised, and so not cached.
         """
         schema_id = _parse_frame(frame)
         try:
             schema = self._schemas.get(schema_id)
-        except KeyError:
+        except KeyError:  # temporary: the schema may be registered later
             raise VectorError("unknown_schema", f"the schema registry does not know schema {schema_id}") from None
         if schema.kind != self._kind:
             return VectorError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
@@ -142,8 +147,7 @@ def _parse_frame(frame: bytes) -> int | str:
     """Return the id or GUID in a frame. If the bytes are not a complete frame, raises `VectorError`."""
     problem = describe_foreign_frame(frame)
     is_complete = len(frame) == frame_size(frame)
-    begins_as_frame = frame[:1] in (b"\0", b"\1")
-    if not problem and not (is_complete and begins_as_frame):
+    if not problem and not (is_complete and begins_as_frame(frame)):
         problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
     if problem:
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")

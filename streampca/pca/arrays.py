@@ -86,3 +86,9 @@ def find_packed_diagonal(d: int) -> NDArray[np.int64]:
 def take_entries(shares: F64, d: int) -> F64:
     """Return the shares of the d entries, (d,), also from the packed shares of all pairs."""
     return shares if len(shares) == d else shares[find_packed_diagonal(d)]
+
+
+def find_smaller_of_each_pair(values: NDArray[Any]) -> NDArray[Any]:
+    """Return min(value_i, value_j) of all pairs of d values, as a packed lower triangle."""
+    minima: NDArray[Any] = np.minimum.outer(values, values)
+    return minima[np.tril_indices(len(values))]

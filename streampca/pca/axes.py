@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F32, F64, Array
+from streampca.pca.arrays import F32, F64, Array, find_smaller_of_each_pair
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.learning_config import LearningConfig
 from streampca.pca.model import Model
@@ -151,7 +151,7 @@ def restore_state(
     seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
     known_shares = known
     if continuation is None and model.seen is not None:
-        known_shares = np.outer(seen, seen)[np.tril_indices(d)] if config.keeps_covariance else seen
+        known_shares = find_smaller_of_each_pair(seen) if config.keeps_covariance else seen
     state = State(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),

@@ -6,7 +6,7 @@ entries by min(N_ij, e_i, e_j). Shares of pairs are packed; if Σ is not kept, t
 
 import numpy as np
 
-from streampca.pca.arrays import F64
+from streampca.pca.arrays import F64, find_smaller_of_each_pair
 from streampca.pca.state import State
 
 _FILLED_WEIGHT = 1e-15  # N of a pair that no message shows together: what filled messages say of it hardly counts
@@ -42,7 +42,7 @@ def _compute_known_shares(state: State) -> F64 | None:
         return None
     if state.covariance is None:
         return entry_shares
-    share_of_rarer_entry = np.minimum.outer(entry_shares, entry_shares)[np.tril_indices(len(entry_shares))]
+    share_of_rarer_entry = find_smaller_of_each_pair(entry_shares)
     if state.known is None:
         return share_of_rarer_entry
     # A pair that no message shows together has a covariance of filled messages, and hardly counts.

@@ -19,7 +19,7 @@ class LabelledRegistry(CollectorRegistry):
     def __init__(self, role: str, **labels: str) -> None:
         """`labels` are added to every sample. `role` becomes a label of only the metric streampca_build_info.
 
-        Alerts find processes by the label `role`: users choose the label `job`.
+        Alerts find processes by the label `role`, because users choose the values of `job`.
         """
         super().__init__()
         self._constant_labels = labels

@@ -63,7 +63,7 @@ def watch_threads() -> Iterator[None]:
     global _watch
     watch = _Watch()
     ended = threading.Event()
-    alarm = KernelAlarm()
+    alarm = KernelAlarm()  # ends the process if not even the watchdog's thread can run
     alarm.start()
     thread = threading.Thread(target=watch.run, args=(ended, alarm), name="watchdog", daemon=True)
     thread.start()

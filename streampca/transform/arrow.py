@@ -29,19 +29,21 @@ class ArrowPacker:
     """Packs rows into messages of about `message_bytes`; a message has at least one row."""
 
     def __init__(self, message_bytes: int = MESSAGE_BYTES) -> None:
-        self._message_bytes = message_bytes
+        self._target_message_bytes = message_bytes
 
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterator[Outgoing]:
-        """Yield messages. Each has the origin of its first row and the latest timestamp of its rows."""
+        """Split the rows into messages that are small enough.
+
+        The header `ORIGIN` of a message names the record of its first row. Its timestamp is the latest of its rows.
+        """
         keys = pa.array(projected.keys, pa.binary())
         headers = _make_headers_column(projected.headers)
-        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # its index in `projected`
+        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # for each row, the index of its record
         bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
         bytes_of_row = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
         # For example: {"model_version":1,"partition":0,"offset":%d,…}.
         template = make_origin_template(projected)
-        # The schema and the header `ORIGIN` take the rest of a message.
-        max_bytes_of_rows = int(min(self._message_bytes, max_record_bytes * _ROWS_SHARE))
+        max_bytes_of_rows = int(min(self._target_message_bytes, max_record_bytes * _ROWS_SHARE))
         for rows in _split_rows(bytes_of_row, max_bytes_of_rows):
             records = record_of_row[rows]
             columns = _make_record_columns(projected, keys, headers, records)

@@ -171,7 +171,7 @@ class Checks:
             if newest < self._newest_model.get(volume, 0):
                 self._world.report(f"the newest model was version {self._newest_model[volume]}, now it is {newest}")
             self._newest_model[volume] = newest
-            if file and file.is_whole and not file.is_damaged:
+            if file and file.is_readable:
                 self._refuse_shrinking(volume, model_file.decode(file.data))
         elif path.startswith(_CHECKPOINTS) and name.endswith(".npz") and BACKFILL not in path:
             partition = int(posixpath.basename(posixpath.dirname(path)))
@@ -202,7 +202,7 @@ class Checks:
 
     def _find_undamaged(self, volume: Volume, below: int) -> PublishedModel | None:
         """The newest model before a version that can be read; None if there is none."""
-        paths = [path for path in volume.files(_MODELS) if path.endswith(".npz") and path < _path_of_model(below)]
+        paths = [path for path in _list_models(volume) if path < _path_of_model(below)]
         undamaged = [path for path in paths if not volume.entries[path].is_damaged]
         return model_file.decode(volume.entries[undamaged[-1]].data) if undamaged else None
 
@@ -274,7 +274,7 @@ class Checks:
         self._read = cache, model.version
 
     def _check_last_model(self) -> None:
-        models = [path for path in self._world.volume.files(_MODELS) if path.endswith(".npz")]
+        models = _list_models(self._world.volume)
         if not models:
             return
         model = model_file.decode(self._world.volume.entries[models[-1]].data)
@@ -283,6 +283,11 @@ class Checks:
         is_gap = model.version == self._learnable  # no message was learned between these positions
         if dict(model.positions) != ends and not is_gap and not self._is_model_ahead():
             self._world.report(f"the last model is of {model.positions}, the ends are {ends}")
+
+
+def _list_models(volume: Volume) -> list[str]:
+    """The paths of the models, the newest one last."""
+    return [path for path in volume.files(_MODELS) if path.endswith(".npz")]
 
 
 def _path_of_model(version: int) -> str:

@@ -25,6 +25,11 @@ class File:
     is_whole: bool = False  # everything was written
     is_damaged: bool = False  # by a fault, not by a writer
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether its reader gets what was written."""
+        return self.is_whole and not self.is_damaged
+
     def flip(self) -> None:
         """Damage it: flip the bits of one byte."""
         data = bytearray(self.data)

@@ -121,7 +121,7 @@ class Faults(ProcessFaults):
         """The workers restart, and find a checkpoint of a newer release, until that one takes over."""
         partition, entries = fault.target % len(self._world.cluster.logs), self._world.volume.entries
         files = self._world.volume.files(f"{_STORE}/{partition}/")
-        if not files or not entries[path := files[-1]].is_whole or entries[path].is_damaged:
+        if not files or not entries[path := files[-1]].is_readable:
             return
         ours = entries[path]
         data = newer(ours.data, "checkpoint")
@@ -212,8 +212,10 @@ class Faults(ProcessFaults):
         After its workers have ended, only a committed offset, a checkpoint or a model tells that a partition has begun.
         Where none of them is left, nobody can know it, and a worker rightly begins the partition as a new one.
         """
+        if self._is_start_fixed:
+            return False
         known_now = self._find_known_starts(self._world.cluster.committed, gone=())
-        return not self._is_start_fixed and not known_now <= self._find_known_starts(offsets, gone)
+        return not known_now <= self._find_known_starts(offsets, gone)
 
     def _find_known_starts(self, offsets: Collection[int], gone: Collection[str]) -> set[int]:
         """The partitions that have begun, as these offsets, the models, and the checkpoints but these tell."""
@@ -223,7 +225,7 @@ class Faults(ProcessFaults):
                 known.add(int(posixpath.basename(posixpath.dirname(path))))
         for path in volume.files(f"/store/models/{TOPIC}/"):
             file = volume.entries[path]
-            if path.endswith(".npz") and file.is_whole and not file.is_damaged:
+            if path.endswith(".npz") and file.is_readable:
                 known |= model_file.decode(file.data).positions.keys()
         return known
 
@@ -258,7 +260,7 @@ class Faults(ProcessFaults):
 
 def _find_topics(files: Iterable[File]) -> set[str]:
     """The topic ids of those checkpoints that can be read."""
-    return {decode(file.data).topic_id for file in files if file.is_whole and not file.is_damaged}
+    return {decode(file.data).topic_id for file in files if file.is_readable}
 
 
 def _put(volume: Volume, path: str, file: File) -> None:

@@ -110,7 +110,7 @@ def _forgets_pending(self: Checkpointer, checkpoint: Checkpoint) -> Fold:
     return replace(fold, pending=fold.pending[:0], pending_retention=fold.pending_retention[:0])
 
 
-def _begins_unsaved(self: Checkpointer, offsets: Mapping[int, int], stored: Any, causes: Any) -> Iterator[Any]:
+def _begins_unsaved(self: Checkpointer, offsets: Mapping[int, int], examined: Any, causes: Any) -> Iterator[Any]:
     empty = Fold.empty(self._fold_config.learning)
     yield {}
     return {partition: empty.at(offset) for partition, offset in offsets.items()}

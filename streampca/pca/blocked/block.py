@@ -136,7 +136,7 @@ def _learn(
             kept[first:end],
         )  # fmt: skip
         if K:
-            PG = product(rows, C_and_part, TRANSPOSED)  # P = YC and G = YYᵀ
+            PG = product(rows, C_and_part, TRANSPOSED)  # P = rows · C and G = rows · rowsᵀ
             # X are the coordinates of the messages, and p is Cᵀy before each.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):

@@ -39,9 +39,10 @@ class Weights(NamedTuple):
 
 
 def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
-    """Compute the weights of the messages of a block that follows `state`.
+    """Compute the weights of the messages of the block that follows a state; see `Weights` for the letters.
 
-    `known_share` is the share of the weight for which all entries have been known.
+    The limit for clipping grows with `known_share`: the smallest share of the state's weight for which an entry of the
+    block has been known.
     """
     before, eta, c, past, reach, concentration = _compute_weights(
         weight=state.weight,
