@@ -24,6 +24,7 @@ from streampca.formats.errors import (
     missing_field_error,
     quote_names,
     type_name,
+    unmet_error,
     wrong_length_error,
 )
 from streampca.formats.field_search import suggest_field
@@ -72,8 +73,7 @@ class NumberFields:
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]  # the path () leads to the value itself
         self.names_beside = names_beside({steps[-1] for steps in self._steps_of_paths if steps})
         """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
-        self._number_walk = Walk(self._steps_of_paths, where)
-        self._condition_walk = Walk([()], where)
+        self._number_walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
@@ -102,10 +102,6 @@ class NumberFields:
         """The names of all entries that are looked at, to find the numbers and to test the conditions."""
         steps_of_conditions = [condition.steps for condition in self.where]
         return self.names_beside | collect_names([*self._steps_of_paths, *steps_of_conditions])
-
-    def accepts(self, value: Any) -> bool:
-        """Return whether a value meets the conditions, or any of its elements does."""
-        return self._condition_walk.find(value) is not SkipReason.UNMET
 
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64. Raises `VectorError`.
@@ -205,7 +201,7 @@ class NumberFields:
     def _no_vectors_error(self, reasons: Collection[SkipReason]) -> VectorError:
         """Return the error of a value that holds no vectors, for these reasons."""
         if SkipReason.UNMET in reasons:
-            return VectorError(UNMET, "it does not meet the conditions of where")
+            return unmet_error()
         field = ",".join(map(spell_path, self._steps_of_paths))
         return VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
 
@@ -412,10 +408,9 @@ class NumberFields:
 
     def _compare_places(self, array: "_PositionalArray") -> None:
         """If an element of an array has moved since an earlier value, set the warning of `places`."""
-        elements = array.elements
-        paths = [self._steps_of_paths[index] for index in elements.paths.indices]
-        depth = elements.find_depth(self._steps_of_paths)
-        self.places.look_at(elements.array, paths, depth=depth, outer_places=array.outer_places)
+        shared_paths = array.elements.walk.paths
+        steps_of_paths = [self._steps_of_paths[index] for index in shared_paths.indices]
+        self.places.look_at(array.elements.array, steps_of_paths, shared_paths.depth, array.outer_places)
 
     def _read_value_at_end(self, value: Any, *, may_be_encoded: bool) -> Any:
         """Return the array, the number or the null at the end of a path.
