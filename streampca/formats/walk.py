@@ -121,7 +121,7 @@ class Walk(NamedTuple):
         if not self.paths.by_next_step:  # all paths end at this value
             return self._find_in_object(value)
         content, max_json_texts = parse_json_texts(value, self.max_json_texts)
-        walk = self._replace(max_json_texts=max_json_texts)
+        walk = Walk(self.paths, self.conditions, max_json_texts)
         return walk._find_in_array(content) if isinstance(content, list) else walk._find_in_object(content)
 
     def _find_in_object(self, value: Any) -> Found:
