@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,6 +103,19 @@ def test_back_up_and_restore(learned: Group, shell: Shell) -> None:
     assert learned.topic in run_command(learned, "inspect", str(learned.store))
     assert "✗" not in run_command(learned, "doctor")
     assert_relearned(learned, bits)
+
+
+def test_a_copy_of_the_store_is_continued_in_another_place(learned: Group) -> None:
+    """Needs no reset: the copy has the same id, and its checkpoints are at the group's offsets."""
+    moved = learned.folder / "moved"
+    shutil.copytree(learned.store, moved)
+    learned.store.rename(learned.folder / "away")
+    learned.settings = {"store": moved}
+    produce(learned, ROUNDS)
+    learned.learn()
+    learned.assert_same_bits()
+    assert "✗" not in run_command(learned, "doctor")
+    assert not learned.store.exists()
 
 
 def damage(members: Group, partition: int | str) -> None:
