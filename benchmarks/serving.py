@@ -109,7 +109,8 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
     head = ["body", "requests/s", "bare FastAPI, requests/s", "share"]
     others = ["body", "requests/s", "p50, ms", "p99, ms", "p99 publishing, ms", "ratio"]
     bars.append(Bar("p99 latency while publishing, as a multiple of that without", ratios, "≤", P99_BAR, "×"))
-    return [*table(head, rates), "", "Latency at a third of the highest rate:", "", *table(others, latencies)], bars
+    caption = "The table of latencies was measured at a third of the highest rate:"
+    return [*table(head, rates), "", caption, "", *table(others, latencies)], bars
 
 
 def throughput(url: str, body: Body, size: Size) -> tuple[list[str], float, float]:

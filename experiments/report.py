@@ -31,7 +31,7 @@ def machine() -> str:
     versions = (
         f"Python {platform.python_version()}, NumPy {np.__version__}, OpenBLAS kernels {describe_openblas_kernels()}"
     )
-    return f"Machine: {model}, {os.cpu_count()} cores; one BLAS thread; {versions}."
+    return f"Measured on {model} with {os.cpu_count()} cores, one BLAS thread, {versions}."
 
 
 def block(text: str, name: str) -> str:
