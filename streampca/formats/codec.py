@@ -188,22 +188,23 @@ class Codec:
         read = self._read(values, stop_after_bytes)
         value_count = len(read.numbers) + len(read.rejects)
         rejected_indices = [reject.index for reject in read.rejects]
-        # `join` would copy the numbers of a single value.
-        data = read.numbers[0] if len(read.numbers) == 1 else b"".join(read.numbers)
-        numbers = np.frombuffer(data, self._reader.dtype)
-        float_type = np.result_type(numbers, np.float32)  # float64 if float32 cannot hold these numbers
-        floats = numbers.astype(float_type, copy=False)
         decoded = self.judge.reject_bad(
-            vectors=floats.reshape(-1, self.judge.dimensions),
+            vectors=self._join_vectors(read.numbers),
             indices=np.delete(np.arange(value_count), rejected_indices),
             counts=np.asarray(read.sizes, np.int64) // self._vector_size,
             rejects=read.rejects,
         )
-        is_raw = self._reader.raw_size is not None
-        if not is_raw:
-            element_places = self._reader.numbers.places
-            decoded = decoded._replace(warning=element_places.warning)  # if elements of an array have moved
-        return decoded, value_count
+        element_places = self._reader.numbers.places
+        # There is a warning if elements of an array have moved.
+        return decoded._replace(warning=element_places.warning), value_count
+
+    def _join_vectors(self, numbers: Sequence[VectorBytes]) -> Array:
+        """Return the vectors (n, d) in the numbers of values, as floats that can hold these numbers."""
+        # `join` would copy the numbers of a single value.
+        data = numbers[0] if len(numbers) == 1 else b"".join(numbers)
+        joined = np.frombuffer(data, self._reader.dtype)
+        float_type = np.result_type(joined, np.float32)  # float64 if float32 cannot hold these numbers
+        return joined.astype(float_type, copy=False).reshape(-1, self.judge.dimensions)
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
