@@ -219,7 +219,6 @@ class Codec:
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
-        vector_size = self._vector_size
         if self._are_raw_vectors(values):
             counts_of_raw = np.ones(len(values), np.int64)
             return _ReadValues(values, counts_of_raw, rejects=[])  # type: ignore[arg-type]  # no value is None
@@ -227,6 +226,7 @@ class Codec:
         counts: list[int] = []
         rejects: list[Reject] = []
         read_value = self._reader.read
+        vector_size = self._reader.dtype.itemsize * self.judge.dimensions
         max_value_size = self._max_value_size
         total_size = 0
         for index, value in enumerate(values):
@@ -257,11 +257,6 @@ class Codec:
             numbers_of_values.append(numbers)
             counts.append(count)
         return _ReadValues(numbers_of_values, counts, rejects)
-
-    @property
-    def _vector_size(self) -> int:
-        """Bytes of a vector's numbers, as the reader returns them."""
-        return self._reader.dtype.itemsize * self.judge.dimensions
 
     @property
     def _max_value_size(self) -> int:
