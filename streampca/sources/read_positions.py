@@ -63,18 +63,13 @@ class ReadPositions:
 
         The log may have been cut, so the last record that was read must be compared with the log.
         """
-        last = self._last_records.get(partition)
-        if partition in self.by_partition and last is not None:
-            self.records_to_compare[partition] = last
-        self._stop_out_of_range(partition)
+        if partition in self.by_partition and partition in self._last_records:
+            self.records_to_compare[partition] = self._last_records[partition]
+        self.mark_cut(partition)
 
     def mark_cut(self, partition: int) -> None:
         """Stop reading a partition, since the records before its position were cut from the end of the log."""
-        self._stop_out_of_range(partition)
-
-    def _stop_out_of_range(self, partition: int) -> None:
-        """Move the position of a partition to `out_of_range`, unless it is there already."""
-        if partition in self.by_partition:
+        if partition in self.by_partition:  # otherwise it was stopped already
             self.out_of_range[partition] = self.by_partition.pop(partition).next
 
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:

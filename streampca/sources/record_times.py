@@ -93,27 +93,17 @@ class TimestampReplacer:
         is_last_try = self._failed_tries == len(_KEPT_IN_TRY)
         if is_last_try:
             return [_restore_own_time(record) for record in records], 0
-        now_ms = int(self._clock() * 1000)
         kept = self._find_kept_times()
+        now_ms = int(self._clock() * 1000)
         earliest_ms = now_ms - kept.before_ms
         latest_ms = now_ms + kept.after_ms
-        if timestamps is not None:  # `initial`: they may be an empty array
-            is_none_too_early = earliest_ms <= timestamps.min(initial=now_ms)
-            is_none_too_late = timestamps.max(initial=now_ms) <= latest_ms
-            if is_none_too_early and is_none_too_late:
-                return records, 0
-        sendable = []
-        replaced_ms = []
-        for record in records:
-            record_to_send = _keep_or_replace_time(record, earliest_ms, latest_ms)
-            sendable.append(record_to_send)
-            is_replaced = record_to_send is not record
-            if is_replaced:
-                *_, timestamp_ms = record
-                replaced_ms.append(timestamp_ms)
-        if replaced_ms:
-            self._log_first(replaced_ms)
-        return sendable, len(replaced_ms)
+        if timestamps is not None and _lie_between(timestamps, earliest_ms, latest_ms):
+            return records, 0
+        sendable = [_keep_or_replace_time(record, earliest_ms, latest_ms) for record in records]
+        replaced = [record for record, to_send in zip(records, sendable, strict=True) if to_send is not record]
+        if replaced:
+            self._log_first(replaced)
+        return sendable, len(replaced)
 
     def _find_kept_times(self) -> KeptTimes:
         """Return how far before and after now a timestamp may be in this try: further tries allow less.
@@ -126,11 +116,12 @@ class TimestampReplacer:
             before_ms=min(of_topic.before_ms, of_try.before_ms), after_ms=min(of_topic.after_ms, of_try.after_ms)
         )
 
-    def _log_first(self, replaced_ms: Sequence[int]) -> None:
-        """Log the first replacement; `replaced_ms` are the records' own times."""
+    def _log_first(self, replaced: Sequence[OutgoingFields]) -> None:
+        """Log the first replacement, with the first and the last time of these records."""
         if not self._is_replacement_logged:
-            first_ms = min(replaced_ms)
-            last_ms = max(replaced_ms)
+            own_times = [timestamp_ms for *_, timestamp_ms in replaced]
+            first_ms = min(own_times)
+            last_ms = max(own_times)
             log.warning("timestamps replaced", topic=self._topic, header=OWN_TIME_HEADER, first=first_ms, last=last_ms)
             self._is_replacement_logged = True
 
@@ -148,6 +139,11 @@ class TimestampReplacer:
         was_last_try = self._failed_tries > len(_KEPT_IN_TRY)
         if not is_for_timestamp or was_last_try:
             raise SourceError(str(error)) from None
+
+
+def _lie_between(timestamps: NDArray[np.int64], earliest_ms: int, latest_ms: int) -> bool:
+    """Return whether all of these timestamps lie between two times."""
+    return bool(np.all((earliest_ms <= timestamps) & (timestamps <= latest_ms)))
 
 
 def _restore_own_time(record: OutgoingFields) -> OutgoingFields:
