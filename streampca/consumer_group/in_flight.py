@@ -84,9 +84,7 @@ class InFlight(Generic[R]):
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
         # `OutOfRange` comes last: its handler may drop records in flight, also later ones.
-        out_of_range = [event for event in events if isinstance(event, OutOfRange)]
-        other_events = [event for event in events if not isinstance(event, OutOfRange)]
-        return other_events + out_of_range
+        return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
         """Decode records in a thread, behind earlier tasks of their partition; `handle` gets the result in the loop."""

@@ -69,16 +69,10 @@ class Saving(NamedTuple):
             case CheckpointPostponed(cause, waits_for):
                 return self._replace(failures=_add_failure(self.failures, waits_for, cause))
             case LoopTicked(is_saving=is_saving):
-                overdue_s = self._measure_overdue(partitions.unsaved_since, now)
+                unsaved_since = partitions.unsaved_since  # None: all records are saved
+                overdue_s = 0.0 if unsaved_since is None else max(now - unsaved_since - self.due_after_s, 0.0)
                 return self._replace(is_saving=is_saving, overdue_s=overdue_s)
         return self
-
-    def _measure_overdue(self, unsaved_since: float | None, now: float) -> float:
-        """Return how long the save of the oldest unsaved record is overdue; None means that all records are saved."""
-        if unsaved_since is None:
-            return 0.0
-        due_at = unsaved_since + self.due_after_s
-        return max(now - due_at, 0.0)
 
     def after_new_client(self, now: float, *, is_answered: bool) -> "Saving":
         """Return how saving stands after a new Kafka client was tried, which brokers have answered or not."""

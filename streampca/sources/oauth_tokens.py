@@ -137,12 +137,17 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
     with contextlib.suppress(ValueError, KeyError, TypeError):  # the answer holds no token
         issued = answer.json()
         return str(issued["access_token"]), asked_at + float(issued["expires_in"])
-    reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
-    status = f"{answer.status_code} {reason[1]}" if reason else str(answer.status_code)
-    text = f"the token endpoint {endpoint} gives no token ({status})"
-    if answer.is_server_error or answer.status_code in _TRY_LATER:
-        raise NoBrokerError(f"{text}; {RETRY_MAY_HELP}")
-    raise SourceError(f"{text}; check sasl_username, sasl_password and sasl_token_url")
+    raise _make_refusal_error(endpoint, answer.status_code, answer.text)
+
+
+def _make_refusal_error(endpoint: str, status: int, text: str) -> SourceError:
+    """Return the error for an answer of a token endpoint with this HTTP status and text, which holds no token."""
+    reason = re.search(r'"error"\s*:\s*"(\w+)"', text)
+    status_and_reason = f"{status} {reason[1]}" if reason else str(status)
+    refusal = f"the token endpoint {endpoint} gives no token ({status_and_reason})"
+    if status >= 500 or status in _TRY_LATER:
+        return NoBrokerError(f"{refusal}; {RETRY_MAY_HELP}")
+    return SourceError(f"{refusal}; check sasl_username, sasl_password and sasl_token_url")
 
 
 def _sign_for_msk(region: str) -> tuple[str, float]:

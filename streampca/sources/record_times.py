@@ -50,22 +50,23 @@ def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     """Return which timestamps a topic with these options keeps. An option that is missing sets no limit."""
     if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps
         return _ALL_TIMES
-    # `isdecimal` leaves out -1, which means no limit.
-    numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
-    before = numbers.get("message.timestamp.before.max.ms", _NO_LIMIT_MS)
-    after = numbers.get("message.timestamp.after.max.ms", _NO_LIMIT_MS)
     # Before Kafka 4, this limit counts where no other is set.
-    difference = numbers.get("message.timestamp.difference.max.ms", _NO_LIMIT_MS)
-    if before == _NO_LIMIT_MS:
-        before = difference
-    if after == _NO_LIMIT_MS:
-        after = difference
+    both = _read_limit(configs, "message.timestamp.difference.max.ms", _NO_LIMIT_MS)
+    before = _read_limit(configs, "message.timestamp.before.max.ms", both)
+    after = _read_limit(configs, "message.timestamp.after.max.ms", both)
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
-        retention = numbers.get("retention.ms", _NO_LIMIT_MS)
+        retention = _read_limit(configs, "retention.ms", _NO_LIMIT_MS)
         margin = min(_DELETED_SOON_MS, retention // 2)
         before = min(before, retention - margin)
     return KeptTimes(before_ms=before, after_ms=after)
+
+
+def _read_limit(configs: Mapping[str, str], name: str, without: int) -> int:
+    """Return a limit among the options of a topic; `without` if it is missing, or the topic sets no limit."""
+    value = configs.get(name, "")
+    has_limit = value.isdecimal() and int(value) < _NO_LIMIT_MS  # -1 also means no limit
+    return int(value) if has_limit else without
 
 
 class TimestampReplacer:
@@ -97,8 +98,10 @@ class TimestampReplacer:
         now_ms = int(self._clock() * 1000)
         earliest_ms = now_ms - kept.before_ms
         latest_ms = now_ms + kept.after_ms
-        if timestamps is not None and _lie_between(timestamps, earliest_ms, latest_ms):
-            return records, 0
+        if timestamps is not None:
+            is_kept = (earliest_ms <= timestamps) & (timestamps <= latest_ms)
+            if is_kept.all():
+                return records, 0
         sendable = [_keep_or_replace_time(record, earliest_ms, latest_ms) for record in records]
         replaced = [record for record, to_send in zip(records, sendable, strict=True) if to_send is not record]
         if replaced:
@@ -139,11 +142,6 @@ class TimestampReplacer:
         was_last_try = self._failed_tries > len(_KEPT_IN_TRY)
         if not is_for_timestamp or was_last_try:
             raise SourceError(str(error)) from None
-
-
-def _lie_between(timestamps: NDArray[np.int64], earliest_ms: int, latest_ms: int) -> bool:
-    """Return whether all of these timestamps lie between two times."""
-    return bool(np.all((earliest_ms <= timestamps) & (timestamps <= latest_ms)))
 
 
 def _restore_own_time(record: OutgoingFields) -> OutgoingFields:

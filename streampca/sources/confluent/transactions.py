@@ -236,19 +236,23 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error.args[0]) from None
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait for acknowledgements, and return how many are missing. Replace a silent producer."""
+        """Wait for acknowledgements, and return how many are missing."""
         self._producer.poll(timeout_s if self._unacknowledged else 0)
         while self._to_resend:
             number = self._to_resend.pop()
             self._enqueue(number, self._unacknowledged[number])
+        self._replace_if_silent()
+        return len(self._unacknowledged)
+
+    def _replace_if_silent(self) -> None:
+        """Replace the producer if brokers have not acknowledged its records for long. An outage does not count."""
         if not self._connection.connected:
-            self._silent_since = time.monotonic()  # an outage is not counted as the producer's silence
+            self._silent_since = time.monotonic()
         if self._unacknowledged and self._connection.should_replace(self._silent_since, self._silent_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
             self._silent_s *= 2  # a large record may need longer
             self._producer.purge()
             self._open()  # enqueues the records again
-        return len(self._unacknowledged)
 
     def _on_error(self, error: KafkaError) -> None:
         if self._connection.must_raise(error):
