@@ -110,6 +110,7 @@ class Examined(NamedTuple):
 
     stored: Checkpoints  # as they were listed
     offsets: Mapping[int, int]  # of the newest checkpoints, by partition
+    committed: Mapping[int, Committed]  # offsets of the group, by partition
     compared: ComparedOffsets
     identity: StoreIdentity  # of the store
 
@@ -125,7 +126,13 @@ def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) 
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
     compared = compare_offsets(checkpoints.topic, offsets, committed)
-    return Examined(stored, offsets, compared, checkpoints.ensure_identity(found))
+    return Examined(
+        stored=stored,
+        offsets=offsets,
+        committed=committed,
+        compared=compared,
+        identity=checkpoints.ensure_identity(found),
+    )
 
 
 class GroupStore:
