@@ -237,10 +237,10 @@ class Restorer:
         folds = {partition: empty.at(offset) for partition, offset in agreed_starts.items()}
         saved_folds = yield from self._save(folds, examined.stored)
         for partition, fold in saved_folds.items():
-            # Another owner may have committed the start.
-            was_committed_meanwhile = fold.position != starts[partition]
-            was_committed_before = partition in examined.compared.committed_starts
-            start = "committed" if was_committed_before or was_committed_meanwhile else self._start
+            is_committed_by_other = (
+                partition in examined.compared.committed_starts or fold.position != starts[partition]
+            )
+            start = "committed" if is_committed_by_other else self._start
             log.info("partition begun", partition=partition, offset=fold.position, start=start)
         # Commit again without the mark of a start: the checkpoints are saved now.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
