@@ -61,10 +61,7 @@ class _Listing:
         self._children.setdefault(folder, {})[name] = nbytes
         while folder != self.folder:
             parent = folder.rpartition("/")[0]
-            siblings = self._children.setdefault(parent, {})
-            if folder in siblings:
-                return  # the folders above were added with it
-            siblings[folder] = 0
+            self._children.setdefault(parent, {}).setdefault(folder, 0)
             folder = parent
 
     def remove(self, name: str) -> None:
