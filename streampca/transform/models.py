@@ -70,12 +70,14 @@ class CurrentModel:
         except NoModelError as error:
             return str(error)
         lacks_past_scores = self._p_below is not None and model.past_scores is None
-        if lacks_past_scores and self.version is not None:
-            raise InputError(f"model version {self.version} has no past scores, which p-values need")
-        if model is not self._model and not lacks_past_scores:
+        if lacks_past_scores:
+            if self.version is not None:
+                raise InputError(f"model version {self.version} has no past scores, which p-values need")
+            has_older_model = self._model is not None
+            return "" if has_older_model else _NO_PAST_SCORES
+        if model is not self._model:
             self._use(model)
-        has_model = self._model is not None  # perhaps an older one, which has past scores
-        return "" if has_model else _NO_PAST_SCORES
+        return ""
 
     def _load(self) -> PublishedModel:
         """Return the fixed version or the newest model. Raises `NoModelError`, and `InputError`."""

@@ -91,6 +91,25 @@ class Restorer:
         Yields the folds by partition, as soon as they are restored. Raises `StoreError`, `TimeoutError` or
         `ForeignStoreError`.
         """
+        examined = yield from self._examine_store(partitions)
+        committed_ahead = examined.compared.committed_ahead
+        self._failures = {p: cause for p, cause in committed_ahead.items() if p in partitions}
+        self._store_errors = []
+        to_restore = [partition for partition in partitions if partition not in self._failures]
+        # Partitions that failed before come last: they must not keep the others waiting.
+        to_restore.sort(key=lambda partition: (partition in self._assigned.why_unrestored, partition))
+        new = [partition for partition in to_restore if partition not in examined.offsets]
+        yield from self._load([partition for partition in to_restore if partition in examined.offsets], examined)
+        is_none_restored = not self._assigned.saved
+        if self._store_errors and is_none_restored and not new:
+            self._assigned.why_unrestored = self._failures
+            raise self._store_errors[0]
+        if new:
+            yield from self._begin_new(new, examined)
+        self._assigned.why_unrestored = self._failures
+
+    def _examine_store(self, partitions: Collection[int]) -> FoldGenerator[Examined]:
+        """Compare the store with the offsets of the group. If nothing is restored yet, find out which topic it is."""
         has_restored_none = not self._assigned.saved
         if has_restored_none:
             # If the topic was replaced since the start, this worker reads the new one.
@@ -100,22 +119,7 @@ class Restorer:
         self._group_store.note_assignment(examined, partitions)
         if has_restored_none and self._topic.names is None:
             yield from self._read_names_of_backfill(examined.stored)
-
-        committed_ahead = examined.compared.committed_ahead
-        self._failures = {p: cause for p, cause in committed_ahead.items() if p in partitions}
-        self._store_errors = []
-        to_restore = [partition for partition in partitions if partition not in self._failures]
-        # Partitions that failed before come last: they must not keep the others waiting.
-        to_restore.sort(key=lambda partition: (partition in self._assigned.why_unrestored, partition))
-        new = [partition for partition in to_restore if partition not in examined.offsets]
-        yield from self._load([partition for partition in to_restore if partition not in new], examined)
-        is_none_restored = not self._assigned.saved
-        if self._store_errors and is_none_restored and not new:
-            self._assigned.why_unrestored = self._failures
-            raise self._store_errors[0]
-        if new:
-            yield from self._begin_new(new, examined)
-        self._assigned.why_unrestored = self._failures
+        return examined
 
     def _ask(self, function: Callable[[], T]) -> FoldGenerator[T]:
         """Call a function in a thread. Yield {} until it has ended, then return its result."""
