@@ -90,17 +90,13 @@ class CurrentModel:
 
     def _use(self, model: PublishedModel) -> None:
         """Use a model from now on. Raises if it does not fit the outputs or the settings."""
-        self._refuse_other_shape_or_names(model)
-        if self._model is None:
-            self._warn_if_no_p_value_can_be_below_limit(model)
-        self._model = model  # only after all checks
-
-    def _refuse_other_shape_or_names(self, model: PublishedModel) -> None:
-        """Raise if a model has another shape than the model in use, or other names than `field`."""
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
         names = dimension_names(self._field, model.model.dimensions)
         agree_on_names(names, model.names, "`field`", f"model version {model.version}")
+        if self._model is None:
+            self._warn_if_no_p_value_can_be_below_limit(model)
+        self._model = model  # only after all checks
 
     def _warn_if_no_p_value_can_be_below_limit(self, model: PublishedModel) -> None:
         """Log a warning if even the least possible p-value is not below the limit `p_below`."""
