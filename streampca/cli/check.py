@@ -10,7 +10,7 @@ from streampca.cli.options import Options
 from streampca.settings import store_url
 from streampca.settings.base import EffectiveSetting, Settings
 from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings, collect_fields
-from streampca.settings.given_values import find_unknown_variables
+from streampca.settings.given_values import list_foreign_variables
 from streampca.settings.process import is_loopback
 
 _SETTINGS_BY_COMMAND: dict[str, type[Settings]] = {
@@ -39,16 +39,13 @@ def run(options: Options) -> int:
         out.print(_create_table(title, new_settings))
         printed += new_settings
         mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
-        values = {setting.name: setting.value for setting in settings}
-        can_anyone_read = not values["tokens_file"] and not is_loopback(values["host"])
+        value_by_name = {setting.name: setting.value for setting in settings}
+        host = value_by_name["host"]
+        can_anyone_read = not value_by_name["tokens_file"] and not is_loopback(host)
         if can_anyone_read:
-            warnings.append(
-                f"streampca {command}: whoever reaches {values['host']} can read what it shows: set tokens_file"
-            )
-    for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
-        # Similar variables are among the mistakes already.
-        if similar_setting is None:
-            mistakes.append(f"{variable} is not a setting")
+            warnings.append(f"streampca {command}: whoever reaches {host} can read what it shows: set tokens_file")
+    # The mistakes already name the variables that resemble a setting.
+    mistakes += [f"{variable} is not a setting" for variable in list_foreign_variables(collect_fields(Settings))]
     _print_result(warnings, mistakes)
     return 2 if mistakes else 0
 

@@ -174,11 +174,10 @@ def _log_unknown_variables() -> None:
     import structlog
 
     from streampca.settings.commands import Settings, collect_fields
-    from streampca.settings.given_values import find_unknown_variables
+    from streampca.settings.given_values import list_foreign_variables
 
-    for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
-        if similar_setting is None:
-            structlog.get_logger().warning("unknown variable ignored", variable=variable, cause="it is not a setting")
+    for variable in list_foreign_variables(collect_fields(Settings)):
+        structlog.get_logger().warning("unknown variable ignored", variable=variable, cause="it is not a setting")
 
 
 def command(

@@ -22,7 +22,7 @@ from streampca.sources.schema_registry import create_writer
 _ACKNOWLEDGED_WITHIN_S = 60.0
 _UPDATE_AFTER_MESSAGES = 256  # of the progress bar
 _SHORTEST_SLEEP_S = 0.02  # shorter sleeps would take much of the processor at high rates
-_LONGEST_SLEEP_S = 1.0
+_LONGEST_SLEEP_S = 1.0  # `time.sleep` refuses extremely long times
 
 
 def run(
@@ -120,9 +120,13 @@ def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator
     for count, value in enumerate(values):
         if count == 0:
             started = time.monotonic()  # the first value may take long
-        ahead_s = count / rate - (time.monotonic() - started)
-        # One sleep may be for several values. `time.sleep` refuses extremely long times.
-        while ahead_s > 0:
-            time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
-            ahead_s = count / rate - (time.monotonic() - started)
+        _sleep_until(started + count / rate)
         yield value
+
+
+def _sleep_until(due: float) -> None:
+    """Sleep until `time.monotonic` has reached `due`, or 20 ms longer: then no sleep follows for the next values."""
+    ahead_s = due - time.monotonic()
+    while ahead_s > 0:
+        time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
+        ahead_s = due - time.monotonic()

@@ -73,6 +73,11 @@ def find_unknown_variables(known_names: Collection[str]) -> dict[str, str | None
     return unknown
 
 
+def list_foreign_variables(known_names: Collection[str]) -> list[str]:
+    """Return the variables STREAMPCA_… that neither are settings nor resemble one."""
+    return [variable for variable, nearest in find_unknown_variables(known_names).items() if nearest is None]
+
+
 def _read_file(path: Path, known_names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the values in a TOML file, and sentences about what is wrong with the file and its names."""
     try:

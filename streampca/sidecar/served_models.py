@@ -130,10 +130,11 @@ class ServedModels:
         gone_pins: dict[str, int] = {}
         for name, version in self.pins.items():
             pinned = self.cache.get_if_readable(version)
-            was_deleted = pinned is None and version not in self.cache.loader.unreadable
-            if was_deleted:
-                gone_pins[name] = version
-            if pinned is not None and pinned.model.dimensions == newest.model.dimensions:
+            if pinned is None:
+                if version not in self.cache.loader.unreadable:  # its file was deleted
+                    gone_pins[name] = version
+                continue
+            if pinned.model.dimensions == newest.model.dimensions:
                 drift = measure_drift(pinned.model, newest.model)
                 drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.causes}
         if gone_pins and gone_pins != self.gone_pins:

@@ -168,7 +168,7 @@ class PageEndpoints:
         content = {
             "now": time.time(),
             "version": version,
-            "not_ready": list(self._engine.explain_not_ready().values()),
+            "not_ready": list(self._engine.models.explain_not_ready().values()),
             "unreadable": self._engine.models.list_unreadable(),
             "models": metrics,
             "pins": self._engine.models.pins if is_served else {},
