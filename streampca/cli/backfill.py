@@ -43,6 +43,8 @@ def run(
     chunks = chunks_of(sources)
     until_offsets = parse_offsets(until or "")
     until_ms = None if until_offsets else parse_time_ms(until, "until")
+    if until_ms is not None and not timestamp_column:
+        raise SettingsError("--until with a time needs --timestamp-column")
     plan = BackfillPlan(
         topic=settings.topic,
         fold_config=create_worker_config(settings).fold,
@@ -52,8 +54,6 @@ def run(
         until_offsets=until_offsets,
         number=number,
     )
-    if plan.until_ms is not None and not timestamp_column:
-        raise SettingsError("--until with a time needs --timestamp-column")
     store = open_store(settings.store)
     plan, first_file = add_names_of_dimensions(store, plan, chunks)
     print_notes(first_file)
@@ -68,9 +68,7 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # They are in the metadata of this table.
-    element_places = decode_element_places(rejected_rows)
-    print_warning(element_places.warning)
+    print_warning(decode_element_places(rejected_rows).warning)  # of moved elements, in the metadata of the table
     about_learning = _describe_learned(checkpoint, settings.store)
     about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"

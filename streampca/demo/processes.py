@@ -90,11 +90,16 @@ def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str | Non
         while message is None or message.error():  # no record yet
             yield None
             message = consumer.poll(0)
-        headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
-        value = message.value().decode()
-        if len(value) > _MAX_PRINTED_CHARACTERS:
-            value = f"{value[:_MAX_PRINTED_CHARACTERS]} …"
-        yield f"  {headers}\n  {value}\n"
+        yield _describe_record(message)
+
+
+def _describe_record(message: Any) -> str:
+    """Return the headers of a record and the beginning of its value, in two lines."""
+    headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
+    value = message.value().decode()
+    if len(value) > _MAX_PRINTED_CHARACTERS:
+        value = f"{value[:_MAX_PRINTED_CHARACTERS]} …"
+    return f"  {headers}\n  {value}\n"
 
 
 class ChildProcess(subprocess.Popen[bytes]):

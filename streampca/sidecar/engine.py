@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 from fastapi import Request, Response
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.labels import LabelFinder
@@ -169,6 +170,16 @@ class Endpoints:
         self._engine = engine
 
 
+class ChunkedResponse(StreamingResponse):
+    """A long answer, which no task accompanies that waits for the client to disconnect.
+
+    The traceback of an error in such a task would keep a refused answer in memory until a garbage collection.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
+
+
 def json_response(content: Any, headers: dict[str, str] | None = None) -> Response:
     """Return a response with this content as JSON. It may contain NumPy arrays."""
     return Response(encode_json(content), headers=headers, media_type=JSON)
@@ -194,7 +205,7 @@ def bytes_response(parts: Sequence[bytes | memoryview], media_type: str, headers
     if size <= _CHUNK_BYTES:
         return Response(b"".join(parts), headers=headers, media_type=media_type)
     headers = headers | {"Content-Length": str(size)}
-    return StreamingResponse(_split_into_chunks(parts), headers=headers, media_type=media_type)
+    return ChunkedResponse(_split_into_chunks(parts), headers=headers, media_type=media_type)
 
 
 async def _split_into_chunks(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:

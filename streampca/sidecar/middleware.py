@@ -161,10 +161,10 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         """Send the start or a part of the answer. Raises `_UnreadAnswerError` if the client does not read in time."""
-        is_whole_body = message.get("body") and not message.get("more_body")
         if message["type"] == "http.response.start":
             await self._prepare_start(message)
-        elif is_whole_body:  # it is short: the server buffers it without waiting for the client
+        is_whole_body = message.get("body") and not message.get("more_body")
+        if is_whole_body:  # it is short: the server buffers it without waiting for the client
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
