@@ -99,10 +99,10 @@ def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: 
     """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly."""
     writer = create_writer(settings, settings.format, settings.topic, layout)
     names = list(layout.fields)
+    is_vector_in_one_field = len(names) == 1  # otherwise, each field holds one number
     passes = itertools.count() if repeat else range(1)
     for _ in passes:
         for chunk in rows.chunks(skip_nulls=True):
-            is_vector_in_one_field = len(names) == 1  # otherwise, each field holds one number
             columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T
             values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
             if settings.format == "json":  # the other formats hold only the vector
