@@ -45,18 +45,22 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     if checkpoint_file.encode(learned_again) == checkpoint_file.encode(saved):
         console().print(f"{done}; the checkpoint has the same bytes")
         return
-    deleted_count = saved.fold.stats.messages - fold_at_end.stats.messages
-    if deleted_count > 0:
-        learned_count = saved.fold.stats.messages - fold_at_start.stats.messages
-        raise StreampcaError(
-            f"{where}: {learned_count:,} messages were learned, and the topic now holds "
-            f"{learned_count - deleted_count:,} of them; compaction or retention has deleted the others, so audit "
-            "newer checkpoints, soon after they were saved"
-        )
+    _refuse_deleted_messages(where, fold_at_start, saved.fold, fold_at_end)
     raise StreampcaError(
         f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
         "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
     )
+
+
+def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_again: Fold) -> None:
+    """Raise `StreampcaError` if fewer messages were learned again than the worker had learned."""
+    learned_count = saved.stats.messages - at_start.stats.messages
+    count_now = learned_again.stats.messages - at_start.stats.messages
+    if count_now < learned_count:
+        raise StreampcaError(
+            f"{where}: {learned_count:,} messages were learned, and the topic now holds {count_now:,} of them; "
+            "compaction or retention has deleted the others, so audit newer checkpoints, soon after they were saved"
+        )
 
 
 def choose_checkpoints(

@@ -98,16 +98,6 @@ def _refuse_odd_timestamp(record: Record, where: str) -> None:
         )
 
 
-def _compute_age_s(record: Record, where: str) -> float:
-    """Return how many seconds old a record is. Raises `BadRecordError` if it is in the future."""
-    age_s = time.time() - record.timestamp / 1000
-    if age_s < -_MAX_CLOCK_DIFFERENCE_S:
-        raise BadRecordError(
-            f"{where} is {-age_s:,.0f} s in the future; compare the clocks of the producer and this machine"
-        )
-    return max(age_s, 0.0)
-
-
 class TopicChecks:
     """The checks of a topic that no start does.
 
@@ -273,15 +263,25 @@ class TopicChecks:
         newest_index = kept_indices[0]
         partition, record = newest[newest_index]
         where = f"partition {partition}, offset {record.offset}"
-        reject_messages = {reject.index: reject.message for reject in decoded.rejects}
-        if newest_index in reject_messages:
-            message = reject_messages[newest_index]
-            raise BadRecordError(f"{where} would be rejected: {message}; see format and dimensions")
+        for reject in decoded.rejects:
+            if reject.index == newest_index:
+                raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
+        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {self._describe_age(record, where)}"
+        return finding + self._describe_vectors(codec, decoded)
+
+    def _describe_age(self, record: Record, where: str) -> str:
+        """Return how many seconds old a record is.
+
+        Raises `BadRecordError` if the record is in the future, or if its timestamp is odd and a half-life needs it.
+        """
         if isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds:
             _refuse_odd_timestamp(record, where)
-        age_s = _compute_age_s(record, where)
-        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {age_s:,.0f} s old"
-        return finding + self._describe_vectors(codec, decoded)
+        age_s = time.time() - record.timestamp / 1000
+        if age_s < -_MAX_CLOCK_DIFFERENCE_S:
+            raise BadRecordError(
+                f"{where} is {-age_s:,.0f} s in the future; compare the clocks of the producer and this machine"
+            )
+        return f"{max(age_s, 0.0):,.0f} s old"
 
     def _describe_vectors(self, codec: Codec, decoded: Decoded) -> str:
         """Return, for the end of a finding, the range of the numbers, and what may be wrong with the vectors."""

@@ -56,9 +56,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     rows, fold_config = _open(file, file_options, options, start_model)
     locations.check_writable(output, ".npz")
     print_notes(rows)
-    scores_builder = PastScoresBuilder(fold_config.learning.components)
-    if start_model and start_model.past_scores:
-        scores_builder.histograms = start_model.past_scores
+    scores_builder = _create_scores_builder(fold_config, start_model)
     with threadpool_limits(1):  # for the same bits as from a worker
         fold = restore_fold(start_model, fold_config) if start_model else Fold.empty(fold_config.learning)
         started = time.perf_counter()
@@ -67,10 +65,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
         if fold.stats.learned < 2:
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.from_fold(fold, fold_config)
-    published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
-    # A later fit with --start-from continues from `continuation` and `known`.
-    continuation = axes.compute_continuation(merged.state, published.model.total_variance)
-    published = replace(published, continuation=continuation, known=merged.state.known)
+    published = _make_published_model(merged, fold_config, scores_builder)
     locations.write(output, model_file.encode(published))
     print_warning(describe_dominant_dimension(published))
     learned_before = start_model.version if start_model else 0
@@ -127,6 +122,23 @@ def _parse_missing_values(text: str) -> str:
         return normalize_missing_values(text)
     except ValueError as error:
         raise SettingsError(f"--missing-values {text}: {error}") from None
+
+
+def _create_scores_builder(fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> PastScoresBuilder:
+    """Create the builder of past scores, with those of the model to continue."""
+    builder = PastScoresBuilder(fold_config.learning.components)
+    if start_model and start_model.past_scores:
+        builder.histograms = start_model.past_scores
+    return builder
+
+
+def _make_published_model(
+    merged: MergedFold, fold_config: FoldConfig, scores_builder: PastScoresBuilder
+) -> model_file.PublishedModel:
+    """Make the model of a file, with what a later fit with --start-from needs to continue it."""
+    published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
+    continuation = axes.compute_continuation(merged.state, published.model.total_variance)
+    return replace(published, continuation=continuation, known=merged.state.known)
 
 
 def _learn(rows: Rows, fold: Fold, fold_config: FoldConfig, scores_builder: PastScoresBuilder) -> Fold:

@@ -279,9 +279,7 @@ class _Demo:
     def _describe_progress(self) -> str:
         """Return the figures of the newest model; without a model, what the worker does."""
         if self._newest_model is None:
-            log = self._children.read_log("worker")
-            is_compiling = "compiling kernels" in log and "worker started" not in log
-            return "compiling, once on this machine …" if is_compiling else "starting …"
+            return self._describe_start()
         model = self._newest_model.model
         loss_ratio = self._newest_model.stats.loss_ewma  # None: no message was scored yet
         loss_text = "–" if loss_ratio is None else f"{loss_ratio:.4f}"
@@ -298,6 +296,11 @@ class _Demo:
             angle = truth.largest_angle(model.components)  # in degrees
             figures["subspace found"] = f"{share_found:.3%} (largest angle {angle:.2f}°)"
         return "  ".join(f"{name}: {value}" for name, value in figures.items())
+
+    def _describe_start(self) -> str:
+        log = self._children.read_log("worker")
+        is_compiling = "compiling kernels" in log and "worker started" not in log
+        return "compiling, once on this machine …" if is_compiling else "starting …"
 
 
 def _create_request_bodies(rows: Rows) -> Iterator[str]:
