@@ -74,25 +74,17 @@ def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: f
 
     Returns ΦΨΦ_oᵀy_o (b, d) and σ²Ψ (b, k, k), with Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹ and observed entries o.
     """
-    Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o
-    B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
+    S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # Φ_oᵀΦ_o = B diag(S) Bᵀ
+    # A coordinate that the observed entries do not determine is predicted as 0, with the variance 1.
+    is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
+    Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)
+    variances = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)  # the eigenvalues of σ²Ψ
     B_transposed = np.swapaxes(B, 1, 2)
     # One product for each row, so that its rounding does not depend on other rows.
-    coordinates = eigenvalues[:, None] * (known[:, None] @ Phi @ B)
+    coordinates = Psi_eigenvalues[:, None] * (known[:, None] @ Phi @ B)
     expected = (coordinates @ B_transposed @ Phi.T)[:, 0]
-    sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed
+    sigma2_Psi = (B * variances[:, None]) @ B_transposed
     return expected, sigma2_Psi
-
-
-def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
-    """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ.
-
-    A coordinate that the observed entries do not determine is predicted as 0 (Ψ) with the variance 1 (σ²Ψ).
-    """
-    S, B = np.linalg.eigh(Phi_Phi_o)
-    is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
-    eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)
-    return B, eigenvalues, np.where(is_determined, sigma2 * eigenvalues, 1.0)
 
 
 def _compute_uncertainty(
