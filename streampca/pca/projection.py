@@ -8,7 +8,7 @@ The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping 
 sections 8, 10 and 11.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +46,9 @@ def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: floa
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
     has_signal = variance > sigma2
-    U = components.T[:, has_signal].astype(np.float64)
     variance = variance[has_signal]
-    root = np.sqrt(variance - sigma2)
-    Phi = U * root
+    U = components.T[:, has_signal].astype(np.float64)
+    Phi = U * np.sqrt(variance - sigma2)
     incomplete_rows = np.flatnonzero(np.isnan(centred).any(axis=1))
     for start in range(0, len(incomplete_rows), _FILLED_ROWS):
         rows = incomplete_rows[start : start + _FILLED_ROWS]
@@ -57,15 +56,7 @@ def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: floa
         known = np.where(missing, 0.0, centred[rows])
         expected, sigma2_Psi = _predict_entries(known, missing, Phi, sigma2)
         centred[rows] = np.where(missing, expected, known)
-        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
-        added_t2[rows], added_spe[rows] = _compute_uncertainty(
-            U_Phi=U_Phi,
-            sigma2_Psi=sigma2_Psi,
-            missing_count=missing.sum(axis=1),
-            root=root,
-            variance=variance,
-            sigma2=sigma2,
-        )
+        added_t2[rows], added_spe[rows] = _compute_uncertainty(missing, sigma2_Psi, U, variance, sigma2)
     return added_t2, added_spe
 
 
@@ -88,20 +79,21 @@ def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: f
 
 
 def _compute_uncertainty(
-    U_Phi: F64, sigma2_Psi: F64, missing_count: NDArray[Any], root: F64, variance: F64, sigma2: float
+    missing: NDArray[np.bool_], sigma2_Psi: F64, U: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ, where Φ is `root` · U; `U_Phi` is U_mᵀΦ_m.
+    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ, where Φ is U · `root`.
     """
+    root = np.sqrt(variance - sigma2)
+    U_Phi = U.T @ (U * root * missing[:, :, None])  # U_mᵀΦ_m
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
-    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
-    trace_along_Phi = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
-    trace = sigma2 * missing_count + trace_along_Phi  # tr Cov
-    t2 = (along_axes / variance).sum(axis=1)
-    spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
-    return t2, spe
+    trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)  # tr Cov
+    added_t2 = (along_axes / variance).sum(axis=1)
+    added_spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
+    return added_t2, added_spe
 
 
 def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
