@@ -57,16 +57,14 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the median of each of the n windows in n + 62 timestamps (n,)."""
     n = len(timestamps) - _WINDOW + 1
     is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
-    if is_sorted:  # an optimisation: usually they are sorted
+    if is_sorted or n == 0:  # an optimisation: usually they are sorted
         return timestamps[_MIDDLE : _MIDDLE + n]
-    if n == 0:
-        return timestamps[:0]
     windows = np.lib.stride_tricks.sliding_window_view(timestamps, _WINDOW)
-    medians = []
+    medians = np.empty(n, np.int64)
     for start in range(0, n, _WINDOWS_PER_STEP):
-        partitioned = np.partition(windows[start : start + _WINDOWS_PER_STEP], _MIDDLE, axis=1)
-        medians.append(partitioned[:, _MIDDLE])
-    return np.concatenate(medians)
+        step = slice(start, start + _WINDOWS_PER_STEP)
+        medians[step] = np.partition(windows[step], _MIDDLE, axis=1)[:, _MIDDLE]
+    return medians
 
 
 def _count_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:
