@@ -25,7 +25,9 @@ from streampca.pca.state import State
 
 KIND = "checkpoint"
 FORMAT_VERSION = 4
-_OPTIONAL_ARRAYS = ("missing", "covariance", "scale", "variances", "known")  # arrays that a state may lack
+# Fields of a state by the same names in the header and among the arrays of a file.
+_STATE_NUMBERS = ("weight", "total_variance", "count", "concentration", "clipped")
+_STATE_ARRAYS = ("C", "mean", "missing", "covariance", "scale", "variances", "known")  # a state may lack the last five
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,13 +194,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "settings": checkpoint.settings,
         "next_offset": fold.position,
         "last_record": fold.last._asdict() if fold.last else None,
-        "weight": state.weight,
-        "total_variance": state.total_variance,
-        "count": state.count,
-        "concentration": state.concentration,  # of the weights of messages
-        "clipped": state.clipped,  # messages that were moved towards the mean
         "event_time": asdict(fold.event_time),
         "stats": stats,
+        **{name: getattr(state, name) for name in _STATE_NUMBERS},
     }
     if checkpoint.until:
         header["until"] = checkpoint.until
@@ -211,10 +209,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.pending_retention,
     }
-    for name in _OPTIONAL_ARRAYS:
-        array = getattr(state, name)
-        if array is not None:
-            arrays[name] = array
+    arrays |= {name: getattr(state, name) for name in _STATE_ARRAYS if getattr(state, name) is not None}
     return npz.encode(header, arrays)
 
 
@@ -229,24 +224,12 @@ def decode(data: bytes) -> Checkpoint:
     d = header.settings["dimensions"]
     if not npz.are_valid_names(header.names, d):
         raise DamagedFileError(f"the names of the dimensions are not {d} different names")
-    state = State(
-        C=arrays["C"],
-        mean=arrays["mean"],
-        weight=header.weight,
-        total_variance=header.total_variance,
-        count=header.count,
-        concentration=header.concentration,
-        clipped=header.clipped,
-        missing=arrays.get("missing"),
-        covariance=arrays.get("covariance"),
-        scale=arrays.get("scale"),
-        variances=arrays.get("variances"),
-        known=arrays.get("known"),
-    )
+    state_fields: dict[str, Any] = {name: getattr(header, name) for name in _STATE_NUMBERS}
+    state_fields |= {name: arrays.get(name) for name in _STATE_ARRAYS}
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(
         position=header.next_offset,
-        state=state,
+        state=State(**state_fields),
         pending=arrays["pending"],
         pending_retention=arrays["pending_retention"],
         event_time=EventTime(**dict(header.event_time)),

@@ -35,17 +35,15 @@ class EventTime:
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
         # With 62 timestamps before them, each of the m new ones ends a window of 63.
-        recent = np.asarray(self.recent, np.int64)
-        unknown = np.full(_WINDOW - 1 - len(recent), _UNKNOWN)
-        timestamps_ms = np.concatenate([unknown, recent, timestamps[has_time]])  # (62 + m,)
+        unknown = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
+        timestamps_ms = np.concatenate([unknown + self.recent, timestamps[has_time]])  # (62 + m,)
         medians_ms = _compute_medians(timestamps_ms)  # (m,)
         # The event time is the greatest median so far.
         event_times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
         event_times_before_ms = event_times_ms[:-1]  # (m,), one before each new timestamp
+        is_first = event_times_before_ms == _UNKNOWN  # the first event time is not a step: it takes no weight
         steps_ms = np.zeros(len(timestamps), np.int64)
-        # The first event time is not a step: it takes no weight.
-        has_event_time_before = event_times_before_ms >= 0
-        steps_ms[has_time] = np.where(has_event_time_before, np.diff(event_times_ms), 0)
+        steps_ms[has_time] = np.where(is_first, 0, np.diff(event_times_ms))
         last_ms = timestamps_ms[-(_WINDOW - 1) :]
         event_time = EventTime(
             now_ms=int(event_times_ms[-1]),
@@ -59,16 +57,14 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the median of each of the n windows in n + 62 timestamps (n,)."""
     n = len(timestamps) - _WINDOW + 1
     is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
-    if is_sorted:  # an optimisation: usually they are sorted
+    if is_sorted or n == 0:  # an optimisation: usually they are sorted
         return timestamps[_MIDDLE : _MIDDLE + n]
-    if n == 0:
-        return timestamps[:0]
     windows = np.lib.stride_tricks.sliding_window_view(timestamps, _WINDOW)
-    medians = []
+    medians = np.empty(n, np.int64)
     for start in range(0, n, _WINDOWS_PER_STEP):
-        partitioned = np.partition(windows[start : start + _WINDOWS_PER_STEP], _MIDDLE, axis=1)
-        medians.append(partitioned[:, _MIDDLE])
-    return np.concatenate(medians)
+        step = slice(start, start + _WINDOWS_PER_STEP)
+        medians[step] = np.partition(windows[step], _MIDDLE, axis=1)[:, _MIDDLE]
+    return medians
 
 
 def _count_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:

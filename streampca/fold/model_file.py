@@ -16,6 +16,9 @@ from streampca.pca.model import Model, Projected
 from streampca.pca.past_scores import PastScores
 
 KIND = "model"
+# Fields of a published model by the same names in the header.
+_PUBLISHED_FIELDS = ("version", "topic", "topic_id", "published_at", "settings", "subspace_error", "axis_errors")
+_OPTIONAL_FIELDS = ("names", "estimator")  # left out of the header if they are None
 FORMAT_VERSION = 3
 _REQUIRED_ARRAYS = {"components", "explained_variance", "mean"}
 _ROUNDING = 1e-6  # by how much a share may exceed 1 after merges
@@ -98,22 +101,13 @@ def encode(published: PublishedModel) -> bytes:
         **dict(published.stats),
         "kind": KIND,
         "format_version": FORMAT_VERSION,
-        "version": published.version,
-        "topic": published.topic,
-        "topic_id": published.topic_id,
         "positions": {str(partition): position for partition, position in published.positions.items()},
         "partition_losses": {str(partition): loss for partition, loss in published.partition_losses.items()},
-        "published_at": published.published_at,
-        "settings": published.settings,
-        "subspace_error": published.subspace_error,
-        "axis_errors": published.axis_errors,
         "total_variance": model.total_variance,
         "weight": model.weight,
+        **{name: getattr(published, name) for name in _PUBLISHED_FIELDS},
     }
-    if published.names is not None:
-        header["names"] = published.names
-    if published.estimator is not None:
-        header["estimator"] = published.estimator
+    header |= {name: getattr(published, name) for name in _OPTIONAL_FIELDS if getattr(published, name) is not None}
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     optional = {
         "scale": model.scale,
@@ -169,23 +163,15 @@ def decode(data: bytes) -> PublishedModel:
     )
     stats = header.model_dump(include=set(ModelStats.model_fields))
     published = PublishedModel(
-        version=header.version,
         model=model,
         stats=ModelStats(**stats),
-        topic=header.topic,
-        topic_id=header.topic_id,
         positions={int(partition): position for partition, position in header.positions.items()},
         partition_losses={int(partition): loss for partition, loss in header.partition_losses.items()},
-        published_at=header.published_at,
-        settings=header.settings,
-        subspace_error=header.subspace_error,
-        axis_errors=header.axis_errors,
         past_scores=past_scores,
         continuation=arrays.get("learned"),
         known=arrays.get("known"),
-        names=header.names,
         checkpoint=arrays["checkpoint"].tobytes() if "checkpoint" in arrays else None,
-        estimator=header.estimator,
+        **{name: getattr(header, name) for name in (*_PUBLISHED_FIELDS, *_OPTIONAL_FIELDS)},
     )
     problem = _find_problem(published)
     if problem:

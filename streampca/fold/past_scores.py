@@ -12,6 +12,8 @@ from streampca.pca.past_scores import PastScores
 from streampca.pca.projection import Scores
 from streampca.pca.state import State
 
+_NO_SCORES = Scores(t2=np.zeros(0), spe=np.zeros(0), score=np.zeros(0))
+
 
 @dataclass
 class PastScoresBuilder:
@@ -20,17 +22,22 @@ class PastScoresBuilder:
     # Of the models that score: how many components (int), or the share of the variance that these explain (float).
     components_or_share: int | float
     histograms: PastScores = field(default_factory=PastScores.empty)
-    _new: tuple[Scores, ...] = ()  # scores that are not in the histograms yet
+    _new: Scores = _NO_SCORES  # scores that are not in the histograms yet
 
     def score(self, model: Model, V: Array) -> None:
         """Score messages (n, d) that the model has not learned."""
-        self._new += (model.project(V).relative_scores,)
+        scores = model.project(V).relative_scores
+        self._new = Scores(
+            t2=np.append(self._new.t2, scores.t2),
+            spe=np.append(self._new.spe, scores.spe),
+            score=np.append(self._new.score, scores.score),
+        )
 
     def p_values(self) -> F64 | None:
         """Return the p-values (n,) of the new scores by the histograms; None if these are empty."""
         if not self.histograms.weight:
             return None
-        return self.histograms.p_values(self._join_new()).score
+        return self.histograms.p_values(self._new).score
 
     def add_new_scores(self, messages: int, model_weight: float) -> None:
         """Add the new scores to the histograms. Older scores keep e^(−n/w) of their weight.
@@ -39,17 +46,8 @@ class PastScoresBuilder:
         old messages.
         """
         kept = math.exp(-messages / max(model_weight, 1.0))
-        self.histograms = self.histograms.with_scores(self._join_new(), kept)
-        self._new = ()
-
-    def _join_new(self) -> Scores:
-        """Return all scores that are not in the histograms yet, (n,) each."""
-        empty = np.zeros(0)  # `concatenate` needs an array
-        return Scores(
-            t2=np.concatenate([empty, *(scores.t2 for scores in self._new)]),
-            spe=np.concatenate([empty, *(scores.spe for scores in self._new)]),
-            score=np.concatenate([empty, *(scores.score for scores in self._new)]),
-        )
+        self.histograms = self.histograms.with_scores(self._new, kept)
+        self._new = _NO_SCORES
 
     def score_block(self, state: State, V: Array) -> None:
         """Score a block V (n, d) by the state that has not learned it yet, and add the scores."""

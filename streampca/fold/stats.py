@@ -14,6 +14,8 @@ from streampca.fold.model_file import ModelStats
 from streampca.pca.state import Losses
 
 _NO_TIME = -1  # no timestamp is known
+_COUNTS = ("learned", "skipped", "gap", "with_loss")  # fields of `FoldStats` that are summed over partitions
+_MEANS = ("loss", "norm", "loss_ewma", "norm_ewma")  # fields that are averaged over messages with a loss
 _EWMA_MESSAGES = 1000  # about how many messages the exponentially weighted means remember
 _LOSS_GROUP = 256  # messages whose losses are summed together; another number would change the last bits of the sums
 
@@ -75,24 +77,22 @@ class FoldStats:
 
         Losses are averaged by the numbers of messages with a loss.
         """
-        with_loss = sum(stats.with_loss for stats in stats_of_partitions)
-        shares = [stats.with_loss / max(with_loss, 1) for stats in stats_of_partitions]
+        counts = {name: sum(getattr(stats, name) for stats in stats_of_partitions) for name in _COUNTS}
+        loss_count = max(counts["with_loss"], 1)
+        means: dict[str, Any] = {
+            name: float(sum(stats.with_loss / loss_count * getattr(stats, name) for stats in stats_of_partitions))
+            for name in _MEANS
+        }
         rejected = Counter[str]()
         for stats in stats_of_partitions:
             rejected += Counter(stats.rejected)
         known_first_ms = [stats.first_ms for stats in stats_of_partitions if stats.first_ms != _NO_TIME]
         return cls(
-            learned=sum(stats.learned for stats in stats_of_partitions),
             rejected=dict(rejected),
-            skipped=sum(stats.skipped for stats in stats_of_partitions),
-            gap=sum(stats.gap for stats in stats_of_partitions),
-            with_loss=with_loss,
-            loss=_average(shares, [stats.loss for stats in stats_of_partitions]),
-            norm=_average(shares, [stats.norm for stats in stats_of_partitions]),
-            loss_ewma=_average(shares, [stats.loss_ewma for stats in stats_of_partitions]),
-            norm_ewma=_average(shares, [stats.norm_ewma for stats in stats_of_partitions]),
             first_ms=min(known_first_ms, default=_NO_TIME),
             last_ms=max((stats.last_ms for stats in stats_of_partitions), default=_NO_TIME),
+            **counts,
+            **means,
         )
 
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
@@ -141,8 +141,3 @@ class FoldStats:
         if reasons:
             rejected = dict(Counter(self.rejected) + Counter(reasons))
         return replace(self, rejected=rejected, skipped=self.skipped + skipped)
-
-
-def _average(shares: Sequence[float], values: Sequence[float]) -> float:
-    """Return the mean of values, weighted by their shares; 0 without values."""
-    return float(sum(share * value for share, value in zip(shares, values, strict=True)))

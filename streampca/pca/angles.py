@@ -2,7 +2,8 @@
 
 For orthonormal rows A and B, the cosines of the principal angles are the singular values of ABᵀ, and the sines are the
 singular values of the residual B − BAᵀA. An angle from a cosine near 1 would have too few digits, and so would an angle
-from a sine near 1 (Knyazev and Argentati, 2002).
+from a sine near 1 (Knyazev and Argentati, 2002). `scipy.linalg.subspace_angles` (1.17) loses small angles if there are
+large ones, too.
 """
 
 import numpy as np

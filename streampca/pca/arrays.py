@@ -56,6 +56,12 @@ def find_incomplete_rows(V: Array) -> NDArray[np.bool_]:
         return np.asarray(np.isnan(V.sum(axis=1)))
 
 
+def compute_observed_mean(V: Array) -> F64:
+    """Return the mean of the values of each entry in V (n, d) that are not missing, (d,); 0 if there are none."""
+    counts = (~np.isnan(V)).sum(axis=0)
+    return np.asarray(np.nansum(V, axis=0) / np.maximum(counts, 1), np.float64)
+
+
 def find_unusable_entries(V: Array, *, impute: bool) -> NDArray[np.bool_]:
     """Return which entries can be neither learned nor projected: infinities, and NaN unless `impute`."""
     return np.isinf(V) if impute else ~np.isfinite(V)

@@ -20,16 +20,14 @@ def decompose(state: State, columns: int) -> State:
         return state
     smallest = float(np.sqrt(np.finfo(np.float64).tiny))  # smaller squares underflow
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
-    standardised_covariance = triangle.unpack(state.covariance, len(state.mean), state.scale)
-    return replace(state, C=ritz.decompose_covariance(standardised_covariance, limits))
+    return replace(state, C=ritz.decompose_covariance(_standardise(state.covariance, state), limits))
 
 
 def adapt_columns(state: State, config: LearningConfig) -> State:
     """If a state keeps Σ, compute from Σ the columns that `config` asks for. Drop Σ unless `config` keeps it."""
     if state.covariance is None:
         return state
-    standardised_covariance = triangle.unpack(state.covariance, config.dimensions, state.scale)
-    C = ritz.decompose_covariance(standardised_covariance, config.limits)
+    C = ritz.decompose_covariance(_standardise(state.covariance, state), config.limits)
     state = replace(state, C=C.astype(config.dtype))
     if config.keeps_covariance:
         return state
@@ -39,6 +37,11 @@ def adapt_columns(state: State, config: LearningConfig) -> State:
         variances=None if state.scale is None else state.entry_variances,
         known=None if state.known is None else state.known_entries,
     )
+
+
+def _standardise(covariance: F64, state: State) -> F64:
+    """Return the packed Σ of a state as a square (d, d); if the stream is standardised, in standard deviations."""
+    return triangle.unpack(covariance, len(state.mean), state.scale)
 
 
 def find_principal_axes(state: State, k: int) -> tuple[F64, F64]:
@@ -134,9 +137,7 @@ def compute_continuation(state: State, model_total_variance: float) -> F32:
     divisor = model_total_variance or 1.0
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(divisor), np.float32)
-    d = len(state.mean)
-    standardised_covariance = triangle.unpack(state.covariance, d, state.scale)
-    packed = standardised_covariance[np.tril_indices(d)]
+    packed = _standardise(state.covariance, state)[np.tril_indices(len(state.mean))]
     return np.asarray(packed / divisor, np.float32)
 
 

@@ -28,16 +28,11 @@ def add_block_with_gaps(
     product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # Σc yyᵀ
     step = compute_entry_step(prepared, learned)
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
-    variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
-    shown_variance = variance_before + shown_changes.change.diagonal()
     row_squares = product.diagonal() + np.square(step.row_mean_change)  # Σc y² about the mean before the block
     prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, row_squares)
-    mean_change, variance = _add_prediction(step, shown_variance, prediction, prepared.eta)
-    # A late entry keeps at least the share 1 − E of its variance. If less would be left, the prediction explains more
-    # than the block shows, as when all entries begin to vary together. Then the variance could become 0.
-    is_overpredicted = (step.replaced_share > 0) & (variance < (1 - step.replaced_share) * variance_before)
-    prediction = prediction._replace(is_predicted=prediction.is_predicted & ~is_overpredicted)
-    mean_change, variance = _add_prediction(step, shown_variance, prediction, prepared.eta)
+    variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
+    prediction = _drop_overpredicted(prediction, step, shown_changes, variance_before, prepared.eta)
+    mean_change, variance = _move_moments(prediction, step, shown_changes, variance_before, prepared.eta)
     variance = np.maximum(variance, 0.0)
     after = replace(
         after,
@@ -63,17 +58,36 @@ def add_block_with_gaps(
     return replace(after, covariance=covariance), standardised_square
 
 
-def _add_prediction(
-    step: EntryStep, shown_variance: F64, prediction: pairs.PredictedChanges, eta: float
-) -> tuple[F64, F64]:
-    """Add the predicted changes to those that the block shows.
+def _drop_overpredicted(
+    prediction: pairs.PredictedChanges,
+    step: EntryStep,
+    shown_changes: pairs.PairChanges,
+    variance_before: F64,
+    eta: float,
+) -> pairs.PredictedChanges:
+    """Return the prediction without late entries of which it would leave less than the share 1 − E of the variance.
 
-    Returns the changes of the means, and the variances after the block, (d,) each.
+    It explains more of them than the block shows, as when all entries begin to vary together. Their variances could
+    become 0.
     """
+    _, variance = _move_moments(prediction, step, shown_changes, variance_before, eta)
+    is_overpredicted = (step.replaced_share > 0) & (variance < (1 - step.replaced_share) * variance_before)
+    return prediction._replace(is_predicted=prediction.is_predicted & ~is_overpredicted)
+
+
+def _move_moments(
+    prediction: pairs.PredictedChanges,
+    step: EntryStep,
+    shown_changes: pairs.PairChanges,
+    variance_before: F64,
+    eta: float,
+) -> tuple[F64, F64]:
+    """Compute from shown and predicted changes how far the means move, and the variances after the block, (d,) each."""
     # The share is 1 if no message shows the entry.
     predicted_share = (1 - step.replaced_share / eta) * prediction.is_predicted
     predicted_variance = np.vecdot(prediction.C, prediction.covariances_with_x)
     mean_change = step.mean_change + predicted_share * prediction.mean
+    shown_variance = variance_before + shown_changes.change.diagonal()
     variance = shown_variance - np.square(mean_change) + predicted_share * predicted_variance
     return mean_change, variance
 

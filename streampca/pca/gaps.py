@@ -78,7 +78,12 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     known = known_before + np.where(stays_known, eta, counted)
     replaced_share = counted / np.where(known > 0, known, 1.0)
     return EntryStep(
-        entries=pairs.Entries(shown=shown, known_before=known_before, root_q=root_q),
+        entries=pairs.Entries(
+            shown=shown,
+            known_before=known_before,
+            root_q=root_q,
+            mean_factor=np.where(shown > 0, root_q / np.where(shown > 0, shown, 1.0), 0.0),
+        ),
         row_mean_change=row_mean_change,
         replaced_share=replaced_share,
         known=known,

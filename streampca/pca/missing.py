@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64, Array, compute_observed_mean
 from streampca.pca.blocked import centring, filling, pairs, ritz
 from streampca.pca.spiked_covariance import compute_noise_variance
 from streampca.pca.state import State
@@ -104,43 +104,35 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
     is_first_block = not state.count
     if is_first_block or not center:  # EM finds the means of a first block
         return state, V
-    missing = np.isnan(V)
-    is_first_shown = is_unseen & ~missing.all(axis=0)
-    observed_mean = _compute_observed_mean(V, missing)
+    observed_mean = compute_observed_mean(V)
     was_constant = state.total_variance == 0
     if was_constant:
         # A rounded mean of equal values would make later values outliers.
-        constant_values = _find_constant_values(V, missing)
+        constant_values = _find_constant_values(V)
         observed_mean = np.where(np.isnan(constant_values), observed_mean, constant_values)
-    mean = np.where(is_first_shown, observed_mean, state.mean)
-    return replace(state, mean=mean), V
+    is_first_shown = is_unseen & ~np.isnan(V).all(axis=0)
+    return replace(state, mean=np.where(is_first_shown, observed_mean, state.mean)), V
 
 
-def _compute_observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
-    """Compute the mean of the observed values of each entry, (d,); 0 if there are none."""
-    counts = (~missing).sum(axis=0)
-    return np.asarray(np.where(missing, 0.0, V).sum(axis=0) / np.maximum(counts, 1))
-
-
-def _find_constant_values(V: Array, missing: NDArray[np.bool_]) -> F64:
+def _find_constant_values(V: Array) -> F64:
     """Find the value that each entry has in all messages that show it, (d,): NaN if there are several, 0 if none."""
-    lowest = np.where(missing, np.inf, V).min(axis=0)
-    highest = np.where(missing, -np.inf, V).max(axis=0)
+    lowest = np.fmin.reduce(V, axis=0)  # NaN if no message shows the entry
+    highest = np.fmax.reduce(V, axis=0)
     constant_values = np.where(lowest == highest, lowest, np.nan)
-    return np.where(missing.all(axis=0), 0.0, constant_values).astype(np.float64)
+    return np.where(np.isnan(lowest), 0.0, constant_values).astype(np.float64)
 
 
 def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> Predictor:
     """Find the predictor for the first block V (n, d) of a stream by expectation maximisation (EM)."""
     d = V.shape[1]
     if center:
-        constant_values = _find_constant_values(V, missing)
+        constant_values = _find_constant_values(V)
         is_constant = not np.isnan(constant_values).any()
         if is_constant:
             # Rounded means would make later messages outliers.
             return _build_mean_predictor(constant_values)
     seen_dimensions = int((~missing).any(axis=0).sum())
-    mean = _compute_observed_mean(V, missing) if center else np.zeros(d)
+    mean = compute_observed_mean(V) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
     for _ in range(EM_ITERATIONS):
         # With `root_q` 1, observed entries stay as they are.

@@ -91,19 +91,9 @@ class Model:
         """The expected T², SPE and score T² + SPE/σ² of a message that is not learned yet, (3,)."""
         d = self.seen_dimensions
         variance = self.floored_variance[:d]
-        variance_of_new_messages = self.spikes.variance_of_new_messages
-        noise_of_new_messages = spiked_covariance.compute_noise_variance(
-            variance_of_new_messages, dimensions=d, total_variance=self.total_variance, dtype=self.components.dtype
-        )
-        t2 = spiked_covariance.expect_t2_of_new_messages(
-            variance=variance,
-            variance_of_new_messages=variance_of_new_messages,
-            sigma2=noise_of_new_messages,
-            dimensions=d,
-            weight=self.weight,
-        )
+        t2 = spiked_covariance.expect_t2_of_new_messages(variance, self.spikes, d, self.weight)
         directions_outside = max(d - len(variance), 1)  # at least 1, because `relative_scores` divides by SPE
-        spe = directions_outside * noise_of_new_messages
+        spe = directions_outside * self.spikes.noise_of_new_messages
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property

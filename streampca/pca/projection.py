@@ -8,7 +8,7 @@ The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping 
 sections 8, 10 and 11.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +46,9 @@ def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: floa
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
     has_signal = variance > sigma2
-    U = components.T[:, has_signal].astype(np.float64)
     variance = variance[has_signal]
-    root = np.sqrt(variance - sigma2)
-    Phi = U * root
+    U = components.T[:, has_signal].astype(np.float64)
+    Phi = U * np.sqrt(variance - sigma2)
     incomplete_rows = np.flatnonzero(np.isnan(centred).any(axis=1))
     for start in range(0, len(incomplete_rows), _FILLED_ROWS):
         rows = incomplete_rows[start : start + _FILLED_ROWS]
@@ -57,15 +56,7 @@ def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: floa
         known = np.where(missing, 0.0, centred[rows])
         expected, sigma2_Psi = _predict_entries(known, missing, Phi, sigma2)
         centred[rows] = np.where(missing, expected, known)
-        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
-        added_t2[rows], added_spe[rows] = _compute_uncertainty(
-            U_Phi=U_Phi,
-            sigma2_Psi=sigma2_Psi,
-            missing_count=missing.sum(axis=1),
-            root=root,
-            variance=variance,
-            sigma2=sigma2,
-        )
+        added_t2[rows], added_spe[rows] = _compute_uncertainty(missing, sigma2_Psi, U, variance, sigma2)
     return added_t2, added_spe
 
 
@@ -74,42 +65,35 @@ def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: f
 
     Returns ΦΨΦ_oᵀy_o (b, d) and σ²Ψ (b, k, k), with Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹ and observed entries o.
     """
-    Phi_Phi_o = Phi.T @ (Phi * ~missing[:, :, None])  # Φ_oᵀΦ_o
-    B, eigenvalues, sigma2_eigenvalues = _decompose_Psi(Phi_Phi_o, sigma2)
+    S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # Φ_oᵀΦ_o = B diag(S) Bᵀ
+    # A coordinate that the observed entries do not determine is predicted as 0, with the variance 1.
+    is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
+    Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)
+    variances = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)  # the eigenvalues of σ²Ψ
     B_transposed = np.swapaxes(B, 1, 2)
     # One product for each row, so that its rounding does not depend on other rows.
-    coordinates = eigenvalues[:, None] * (known[:, None] @ Phi @ B)
+    coordinates = Psi_eigenvalues[:, None] * (known[:, None] @ Phi @ B)
     expected = (coordinates @ B_transposed @ Phi.T)[:, 0]
-    sigma2_Psi = (B * sigma2_eigenvalues[:, None]) @ B_transposed
+    sigma2_Psi = (B * variances[:, None]) @ B_transposed
     return expected, sigma2_Psi
 
 
-def _decompose_Psi(Phi_Phi_o: F64, sigma2: float) -> tuple[F64, F64, F64]:  # noqa: N802
-    """Compute the eigenvectors B of Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹, and the eigenvalues of Ψ and of σ²Ψ.
-
-    A coordinate that the observed entries do not determine is predicted as 0 (Ψ) with the variance 1 (σ²Ψ).
-    """
-    S, B = np.linalg.eigh(Phi_Phi_o)
-    is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
-    eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)
-    return B, eigenvalues, np.where(is_determined, sigma2 * eigenvalues, 1.0)
-
-
 def _compute_uncertainty(
-    U_Phi: F64, sigma2_Psi: F64, missing_count: NDArray[Any], root: F64, variance: F64, sigma2: float
+    missing: NDArray[np.bool_], sigma2_Psi: F64, U: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ, where Φ is `root` · U; `U_Phi` is U_mᵀΦ_m.
+    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ, where Φ is U · `root`.
     """
+    root = np.sqrt(variance - sigma2)
+    U_Phi = U.T @ (U * root * missing[:, :, None])  # U_mᵀΦ_m
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
-    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
-    trace_along_Phi = np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)
-    trace = sigma2 * missing_count + trace_along_Phi  # tr Cov
-    t2 = (along_axes / variance).sum(axis=1)
-    spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
-    return t2, spe
+    trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)  # tr Cov
+    added_t2 = (along_axes / variance).sum(axis=1)
+    added_spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
+    return added_t2, added_spe
 
 
 def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64, Array, compute_observed_mean
 from streampca.pca.blocked.jit import compiled_without_lock
 from streampca.pca.state import State
 
@@ -39,10 +39,7 @@ def choose_scale(state: State, V: Array) -> F64:
     if not is_constant.any():
         return scale
     values = V[:, is_constant].astype(np.float64)
-    if state.count:
-        mean = state.mean[is_constant]
-    else:
-        mean = np.nansum(values, axis=0) / np.maximum(np.isfinite(values).sum(axis=0), 1)
+    mean = state.mean[is_constant] if state.count else compute_observed_mean(values)
     squares = np.nan_to_num(np.square(values - mean))
     differing_count = np.maximum((squares > 0).sum(axis=0), 1)
     scale[is_constant] = compute_scale(variance=squares.sum(axis=0) / differing_count, mean=mean, weight=len(V))

@@ -37,6 +37,7 @@ class Spikes(NamedTuple):
     strength: F64  # (k,): t; the stream has the variance σ²(1 + t) along the true axis that a learned axis estimates
     sigma2: float  # σ², the variance in all other directions
     gamma: float  # γ, the number of directions with no more variance than noise, divided by the number of messages
+    noise_of_new_messages: float = 0.0  # the mean variance that messages which are not learned yet have along no axis
 
     @property
     def overlap(self) -> F64:
@@ -71,16 +72,15 @@ def estimate_spikes(
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
         sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
         axes_above_noise = int((b > smallest_b).sum())
-    return spikes
+    return spikes._replace(noise_of_new_messages=sigma2)
 
 
-def expect_t2_of_new_messages(
-    variance: F64, variance_of_new_messages: F64, sigma2: float, dimensions: int, weight: float
-) -> float:
-    """Return the mean of T² over messages that are not learned yet.
+def expect_t2_of_new_messages(variance: F64, spikes: Spikes, dimensions: int, weight: float) -> float:
+    """Return the mean of T² over messages that are not learned yet, from the learned variances λ (k,) along the axes.
 
     The last factor is that of the mean of an inverse Wishart distribution.
     """
-    largest_noise = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
+    largest_noise = spikes.noise_of_new_messages * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
     axes_above_noise = int((variance > largest_noise).sum())
-    return float((variance_of_new_messages / variance).sum()) * weight / max(weight - axes_above_noise - 1, 1.0)
+    ratio = float((spikes.variance_of_new_messages / variance).sum())
+    return ratio * weight / max(weight - axes_above_noise - 1, 1.0)

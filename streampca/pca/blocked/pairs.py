@@ -34,6 +34,7 @@ class Entries(NamedTuple):
     shown: F64  # n_jj: weight of the block's messages that show the entry
     known_before: F64  # c₀N_jj: weight for which the entry was known before the block; 0 if it begins in this block
     root_q: F64  # √q_j: rows hold the residual r_j/√q_j, where q_j is the share of the block's messages with the entry
+    mean_factor: F64  # √q_j/n_jj: turns Σc r_j/√q_j into the mean of r_j; 0 if no message shows the entry
 
 
 class PairChanges(NamedTuple):
@@ -59,9 +60,6 @@ def compute_changes(
     change = np.zeros((d, d))
     replaced_share = np.empty(len(known))
     next_known = np.empty(len(known))
-    mean_factor = np.empty(d)  # from Σc r/√q to the mean of r
-    for j in range(d):
-        mean_factor[j] = entries.root_q[j] / entries.shown[j] if entries.shown[j] > 0 else 0.0
     for first in range(0, d, _TILE):
         end = min(first + _TILE, d)
         FF = multiply(fits.fits_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc f_i f_j
@@ -78,16 +76,12 @@ def compute_changes(
                     # Each of the four products of f + r is averaged over the messages that have it.
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
-                    moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i] + rr / shown[i, j]
+                    moment = ff / eta + fr * entries.mean_factor[j] + rf * entries.mean_factor[i] + rr / shown[i, j]
                     counted = min(eta, shown[i, j] / RARELY_SHOWN)
                     next_known[row + j] = known_before + counted
                     replaced_share[row + j] = counted / next_known[row + j]
                 else:
-                    if _begins(entries, i) or _begins(entries, j):
-                        moment = ff / eta + fr * mean_factor[j] + rf * mean_factor[i]
-                    else:
-                        # The mean over the filled messages.
-                        moment = (ff + fr * entries.root_q[j] + rf * entries.root_q[i]) / eta
+                    moment = _average_pair_never_together(entries, i, j, ff, fr, rf, eta)
                     replaced_share[row + j] = _compute_replaced_share_if_never_together(entries, i, j, eta)
                     next_known[row + j] = known_before + eta if known_before > 0 else 0.0
                 covariance_before = covariance[row + j] * (D[i] * D[j])
@@ -99,6 +93,22 @@ def compute_changes(
 def _begins(entries: Entries, j: int) -> bool:
     """Return whether entry j was never known before this block."""
     return bool(entries.known_before[j] <= 0)
+
+
+@compiled_within
+def _average_pair_never_together(
+    entries: Entries, i: int, j: int, ff: float, fr: float, rf: float, eta: float
+) -> float:
+    """Compute B_ij (gaps.py, step 1 or 6) from the parts ff, fr and rf, if no message shows both entries.
+
+    If an entry begins in the block, each part is averaged over the messages that have it, otherwise over all messages.
+    """
+    moment: float
+    if _begins(entries, i) or _begins(entries, j):
+        moment = ff / eta + fr * entries.mean_factor[j] + rf * entries.mean_factor[i]
+    else:
+        moment = (ff + fr * entries.root_q[j] + rf * entries.root_q[i]) / eta
+    return moment
 
 
 @compiled_within
