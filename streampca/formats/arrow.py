@@ -107,7 +107,7 @@ class ArrowReader(Reader):
         if len(names) != 1:
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         path = (Part(names[0]),)
-        return NumberFields([path], self.dimensions, impute=self.impute, value_name=self.value_name, where=self.where)
+        return self.find_numbers_at([path], self.where)
 
 
 def validate(batch: Any) -> None:

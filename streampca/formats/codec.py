@@ -233,10 +233,8 @@ class Codec:
             if total_size >= stop_after_bytes:
                 break
             try:
-                if value is None:
-                    raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
-                if len(value) > max_value_size:
-                    raise size_error(len(value), max_value_size)
+                if value is None or len(value) > max_value_size:
+                    raise _refusal(value, max_value_size)
                 read = read_value(value)
                 # `explain_wrong_type` checks whether a guessed type is right.
                 numbers = read.numbers if isinstance(read, GuessedNumbers) else read
@@ -270,6 +268,13 @@ class Codec:
             return False
         sizes = {None if value is None else len(value) for value in values}
         return sizes == {raw_size}
+
+
+def _refusal(value: bytes | None, max_size: int) -> VectorError:
+    """Return the error of a value that is not read: a delete, or a value that is too long."""
+    if value is None:
+        return VectorError(NO_VALUE, "the record has no value (a tombstone)")
+    return size_error(len(value), max_size)
 
 
 def _create_reject(index: int, error: Exception) -> Reject:
