@@ -306,13 +306,12 @@ def _require_column(batch: Any, name: str) -> Column:
 
 def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
     """Return for each row whether the struct around the last field of a path is null or does not exist."""
-    if len(path) == 1:
-        return np.zeros(len(batch), np.bool_)
+    parent_path = path[:-1]
     try:
-        parent = _find_column(batch, path[:-1])
+        parent = _find_column(batch, parent_path) if parent_path else None
     except VectorError:  # no record of the batch has this struct
         return np.ones(len(batch), np.bool_)
-    if parent is None:  # it is not a struct
+    if parent is None:  # there is no struct around the field
         return np.zeros(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 
