@@ -15,7 +15,7 @@ from streampca.formats.errors import VectorError, unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.tensors import names_beside
-from streampca.formats.text import MISSING_HINT, begins_as_array, is_missing, parse_cell, parse_value
+from streampca.formats.text import MISSING_HINT, begins_as_array, parse_value
 from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, Path, get_steps
 
@@ -157,11 +157,7 @@ def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> C
     # A column with text in its first cell is not chosen by default.
     example_row: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
     for name, cell in zip(layout.names, layout.first_row, strict=False):
-        is_text = parse_cell(cell) is None
-        if is_missing(cell):
-            example_row[name] = None
-        elif is_text:
-            example_row[name] = cell
+        example_row[name] = parse_value(cell)
     described_path = f"{path} {layout.describe_separator()}"
     columns = choose_columns(example_row, options, described_path, has_names=layout.has_header)
     repeated = [name for name in columns.needed if layout.names.count(name) > 1]

@@ -169,16 +169,13 @@ class Codec:
         If the value names its type, there are none.
         """
         read = self._reader.read(value)
-        if isinstance(read, GuessedNumbers):
-            data = read.numbers
-            supposed_dtype = read.dtype
-        elif self._reader.dtype_to_check is not None:  # only the setting `format` names the type
-            data = read
-            supposed_dtype = self._reader.dtype_to_check
-        else:
-            return []
+        if not isinstance(read, GuessedNumbers):
+            if self._reader.dtype_to_check is None:
+                return []
+            # Only the setting `format` names the type.
+            read = GuessedNumbers(read, self._reader.dtype_to_check)
         # The reader returns numbers of any type as its own `dtype`.
-        numbers = np.frombuffer(data, self._reader.dtype).astype(supposed_dtype, copy=False)
+        numbers = np.frombuffer(read.numbers, self._reader.dtype).astype(read.dtype, copy=False)
         numbers = self.judge.missing_values.to_nan(numbers)
         vectors = numbers.reshape(-1, self.judge.dimensions)
         return [plausible.sample_entries(vector) for vector in vectors]

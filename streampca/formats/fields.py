@@ -74,8 +74,9 @@ class NumberFields:
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
         self._has_path_for_each_entry = dimensions > 1 and len(paths) == dimensions
-        entry_names = [f"{name!r}" for name in name_paths(paths)] if self._has_path_for_each_entry else None
-        self._entry_names = entry_names  # None: messages name an entry by its index
+        self._entry_names: list[str] | None = None  # None: messages name an entry by its index
+        if self._has_path_for_each_entry:
+            self._entry_names = list(map(repr, name_paths(paths)))
         self._prepare_fast_way()
 
     def _prepare_fast_way(self) -> None:
