@@ -195,7 +195,11 @@ class Codec:
         self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH_BYTES
     ) -> tuple[Decoded, int]:
         """Decode values until their vectors have `stop_after_bytes`. Also return how many were decoded."""
-        read = self._read(values, stop_after_bytes)
+        if self._are_raw_vectors(values):
+            one_each = np.ones(len(values), np.int64)
+            read = _ReadValues(values, one_each, rejects=[])  # type: ignore[arg-type]  # no value is None
+        else:
+            read = self._read(values, stop_after_bytes)
         decoded = self.judge.reject_bad(
             vectors=self._join_vectors(read.numbers),
             indices=read.indices,
@@ -216,9 +220,6 @@ class Codec:
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
-        if self._are_raw_vectors(values):
-            counts_of_raw = np.ones(len(values), np.int64)
-            return _ReadValues(values, counts_of_raw, rejects=[])  # type: ignore[arg-type]  # no value is None
         numbers_of_values: list[VectorBytes] = []
         counts: list[int] = []
         rejects: list[Reject] = []
