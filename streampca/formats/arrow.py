@@ -1,6 +1,6 @@
 """Arrow IPC: a value is a stream of record batches, whose rows hold vectors."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -82,21 +82,18 @@ class ArrowReader(Reader):
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
         total_size = 0
-        errors_of_skipped_rows: dict[str, VectorError] = {}
+        error_by_skip_reason: dict[str, VectorError] = {}
         for batch in batches:
             # `nbytes` would read offsets, which are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
             check_size(total_size, MAX_BATCH_BYTES)
             validate(batch)
             rows = vectors_in(batch, fields)
-            for _, error in rows.errors:
-                if error.reason not in SKIP_REASONS:
-                    raise error
-                errors_of_skipped_rows[error.reason] = error
+            error_by_skip_reason |= _refuse_bad_rows(rows.errors)
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
-        if errors_of_skipped_rows and not any(map(len, vectors)):
-            raise errors_of_skipped_rows.get(UNMET) or errors_of_skipped_rows[NO_VALUE]
+        if error_by_skip_reason and not any(map(len, vectors)):
+            raise error_by_skip_reason.get(UNMET) or error_by_skip_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
@@ -108,6 +105,16 @@ class ArrowReader(Reader):
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         path = (Part(names[0]),)
         return self.find_numbers_at([path], self.where)
+
+
+def _refuse_bad_rows(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
+    """Raise the first error of a row that is bad. Return an error of the rows that are skipped, by reason."""
+    error_by_skip_reason = {}
+    for _, error in errors:
+        if error.reason not in SKIP_REASONS:
+            raise error
+        error_by_skip_reason[error.reason] = error
+    return error_by_skip_reason
 
 
 def validate(batch: Any) -> None:
