@@ -147,12 +147,21 @@ def _open_tables(path: str) -> AbstractContextManager[_Tables]:
 
 
 @contextmanager
+def _open_random_access(path: str) -> Iterator[Any]:
+    """Open a file, so that pyarrow can read it from any position."""
+    with (
+        open_seekable(path) as path_or_file,
+        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
+    ):
+        yield source
+
+
+@contextmanager
 def _open_parquet(path: str) -> Iterator[_Tables]:
     """Open a Parquet file."""
     # `pre_buffer` would read a whole row group at once.
     with (
-        open_seekable(path) as path_or_file,
-        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
+        _open_random_access(path) as source,
         parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table,
     ):
         if table.num_row_groups:
@@ -170,11 +179,7 @@ def _open_arrow_stream(path: str) -> Iterator[_Tables]:
 @contextmanager
 def _open_arrow_file(path: str) -> Iterator[_Tables]:
     """Open a file in Arrow's file format."""
-    with (
-        open_seekable(path) as path_or_file,
-        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
-        pa.ipc.open_file(source) as batches,
-    ):
+    with _open_random_access(path) as source, pa.ipc.open_file(source) as batches:
         _refuse_concatenated_arrow(source)
         yield _Tables(batches.schema, partial(_read_file, batches))
 

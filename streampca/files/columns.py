@@ -254,14 +254,12 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
         chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
         return {step: chosen[0] if chosen else None}
     columns = _find_columns(value)
-    if step.name in columns:
-        return {Part(step.name): columns[step.name]}
-    matches: dict[Part | Choice, Any] = {}
-    if not step.quoted:
-        matches = {Part(name): inner for name, inner in columns.items() if name and fnmatchcase(name, step.name)}
-    if not matches:
+    names = [name for name in columns if name == step.name]
+    if not names and not step.quoted:
+        names = [name for name in columns if name and fnmatchcase(name, step.name)]
+    if not names:
         raise InputError(f"{file} has no column {spell_path([step.name])}; there are {_quote(columns)}")
-    return matches
+    return {Part(name): columns[name] for name in names}
 
 
 def refuse_patterns(columns: Columns, file: str) -> None:

@@ -15,7 +15,7 @@ from streampca.formats.errors import VectorError, unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.tensors import names_beside
-from streampca.formats.text import MISSING_HINT, begins_as_array, is_missing, parse_cell, parse_value
+from streampca.formats.text import MISSING_HINT, begins_as_array, parse_value
 from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, Path, get_steps
 
@@ -30,20 +30,22 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     number_columns = [str(get_steps(path_to_number)[0]) for path_to_number in columns.paths]
     parser = _CellParser(layout, number_columns, options.where)
     first_values = _find_first_values(path, layout, options, parser)
-    fields = None
-    pack: Callable[[list[str]], VectorBytes | GuessedNumbers]
-    if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in number_columns]):
-        # The first row tells the dimensions even if it does not meet the conditions.
-        d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
-        # Choose again: if there are d columns, their names are those of the dimensions.
-        columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
-        fields = NumberFields(
-            columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_in_cells
-        )
-        pack = partial(parser.pack, fields)
-    else:
-        d = len(columns.paths)
-        pack = _NumberColumns(layout, number_columns, options.where).pack
+    if not _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in number_columns]):
+        pack_numbers = _NumberColumns(layout, number_columns, options.where).pack
+        return _create_rows(path, layout, columns, options, len(columns.paths), pack_numbers)
+    # The first row tells the dimensions even if it does not meet the conditions.
+    d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
+    # Choose again: if there are d columns, their names are those of the dimensions.
+    columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
+    fields = NumberFields(columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_in_cells)
+    return _create_rows(path, layout, columns, options, d, partial(parser.pack, fields), fields)
+
+
+def _create_rows(
+    path: str, layout: CsvLayout, columns: Columns, options: FileOptions, d: int,
+    pack: Callable[[list[str]], VectorBytes | GuessedNumbers], fields: NumberFields | None = None,
+) -> Rows:  # fmt: skip
+    """Return the rows of a CSV file. `pack` returns the d numbers of a record."""
     getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"
     read_records = partial(layout.read_records, options=options)
@@ -155,11 +157,7 @@ def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> C
     # A column with text in its first cell is not chosen by default.
     example_row: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
     for name, cell in zip(layout.names, layout.first_row, strict=False):
-        is_text = parse_cell(cell) is None
-        if is_missing(cell):
-            example_row[name] = None
-        elif is_text:
-            example_row[name] = cell
+        example_row[name] = parse_value(cell)
     described_path = f"{path} {layout.describe_separator()}"
     columns = choose_columns(example_row, options, described_path, has_names=layout.has_header)
     repeated = [name for name in columns.needed if layout.names.count(name) > 1]

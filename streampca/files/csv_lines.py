@@ -94,15 +94,17 @@ def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) ->
     are_rows_above = row_pattern in number_patterns[:first_row]
     if not has_numbers or are_rows_above:
         return ""
+    skip_to_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1
     header_pattern = number_patterns[header_index]
-    has_header = len(header_pattern) == len(row_pattern)  # otherwise, there is a text such as "Device 7"
-    if has_header:
-        may_be_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
-        if may_be_row or header_index == 0:
-            return ""
-    if not has_header or _has_two_headers(head, number_patterns, header_index):
-        return f"--skip-lines {skipped + first_row} --no-header"
+    is_header = len(header_pattern) == len(row_pattern)
+    if not is_header:  # it is a text such as "Device 7"
+        return skip_to_rows
+    may_be_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
+    if may_be_row or header_index == 0:
+        return ""
+    if _has_two_headers(head, number_patterns, header_index):
+        return skip_to_rows
     return f"--skip-lines {skipped + header_index}"
 
 

@@ -89,13 +89,16 @@ def _write_jsonl(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iter
             clashes = fields.keys() & {"coordinates", "residual"}
             if clashes:
                 raise InputError(f"a field {min(clashes)} would be written, but the file that is read has that field")
-            # `{"id":1}` and `{"residual":0}` become `{"id":1,"residual":0}`.
-            line = result
-            if fields:
-                line = _encode_json(fields).removesuffix(b"}") + b"," + result.removeprefix(b"{")
-            file.write(line + b"\n")
+            file.write(_join_objects(fields, result) + b"\n")
 
     yield write
+
+
+def _join_objects(fields: Mapping[str, Any], result: bytes) -> bytes:
+    """Return one JSON object with fields and those of `result`: {"id":1} and {"residual":0} → {"id":1,"residual":0}."""
+    if not fields:
+        return result
+    return _encode_json(fields).removesuffix(b"}") + b"," + result.removeprefix(b"{")
 
 
 @contextmanager

@@ -21,7 +21,8 @@ def text_batches(
 ) -> Iterator[FileBatch]:  # fmt: skip
     """Yield the vectors of d numbers in a file of text, in batches.
 
-    `read_records` yields the records of an opened file, and `pack` returns the numbers of a record.
+    `read_records` yields the records of an opened file, and `pack` returns the numbers of a record. The functions in
+    `getter_by_column` return the values of other columns in a record.
     """
     rows_per_batch = min(choose_batch_size(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, compute_progress):

@@ -1,6 +1,6 @@
 """Arrow IPC: a value is a stream of record batches, whose rows hold vectors."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -82,21 +82,18 @@ class ArrowReader(Reader):
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
         total_size = 0
-        errors_of_skipped_rows: dict[str, VectorError] = {}
+        error_by_skip_reason: dict[str, VectorError] = {}
         for batch in batches:
             # `nbytes` would read offsets, which are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
             check_size(total_size, MAX_BATCH_BYTES)
             validate(batch)
             rows = vectors_in(batch, fields)
-            for _, error in rows.errors:
-                if error.reason not in SKIP_REASONS:
-                    raise error
-                errors_of_skipped_rows[error.reason] = error
+            error_by_skip_reason |= _refuse_bad_rows(rows.errors)
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
-        if errors_of_skipped_rows and not any(map(len, vectors)):
-            raise errors_of_skipped_rows.get(UNMET) or errors_of_skipped_rows[NO_VALUE]
+        if error_by_skip_reason and not any(map(len, vectors)):
+            raise error_by_skip_reason.get(UNMET) or error_by_skip_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
@@ -107,7 +104,17 @@ class ArrowReader(Reader):
         if len(names) != 1:
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         path = (Part(names[0]),)
-        return NumberFields([path], self.dimensions, impute=self.impute, value_name=self.value_name, where=self.where)
+        return self.find_numbers_at([path], self.where)
+
+
+def _refuse_bad_rows(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
+    """Raise the first error of a row that is bad. Return an error of the rows that are skipped, by reason."""
+    error_by_skip_reason = {}
+    for _, error in errors:
+        if error.reason not in SKIP_REASONS:
+            raise error
+        error_by_skip_reason[error.reason] = error
+    return error_by_skip_reason
 
 
 def validate(batch: Any) -> None:
@@ -306,13 +313,12 @@ def _require_column(batch: Any, name: str) -> Column:
 
 def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
     """Return for each row whether the struct around the last field of a path is null or does not exist."""
-    if len(path) == 1:
-        return np.zeros(len(batch), np.bool_)
+    parent_path = path[:-1]
     try:
-        parent = _find_column(batch, path[:-1])
+        parent = _find_column(batch, parent_path) if parent_path else None
     except VectorError:  # no record of the batch has this struct
         return np.ones(len(batch), np.bool_)
-    if parent is None:  # it is not a struct
+    if parent is None:  # there is no struct around the field
         return np.zeros(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 

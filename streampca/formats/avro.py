@@ -25,7 +25,7 @@ from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.formats.tensors import names_beside
-from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH
+from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Step, get_steps, spell_path
 
 _FLOAT_SIZES = {"float": 4, "double": 8}  # bytes
@@ -84,8 +84,7 @@ class AvroReader(Reader):
 
     def _create_bulk_schema(self, schema_json: Any, referenced_types: Mapping[str, Any]) -> Any:
         """Return the schema that reads the array of d floats as bytes; None if there is no such array."""
-        may_be_debezium_placeholder = self.dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
-        if len(self.paths) > 1 or self.where or may_be_debezium_placeholder:
+        if len(self.paths) > 1 or self.where or may_be_debezium_placeholder(self.dimensions):
             return None
         bulk_schema = deepcopy(schema_json)
         has_floats = False

@@ -65,9 +65,11 @@ class Reader(ABC):
     @cached_property
     def numbers(self) -> NumberFields:
         """Finds the numbers in a value that is a tree of objects and arrays."""
-        return NumberFields(
-            self.paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=self.where
-        )
+        return self.find_numbers_at(self.paths, self.where)
+
+    def find_numbers_at(self, paths: Sequence[Path], where: Sequence[Condition]) -> NumberFields:
+        """Create what finds the numbers at these paths in a value, if it meets the conditions."""
+        return NumberFields(paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=where)
 
     @abstractmethod
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:

@@ -169,16 +169,13 @@ class Codec:
         If the value names its type, there are none.
         """
         read = self._reader.read(value)
-        if isinstance(read, GuessedNumbers):
-            data = read.numbers
-            supposed_dtype = read.dtype
-        elif self._reader.dtype_to_check is not None:  # only the setting `format` names the type
-            data = read
-            supposed_dtype = self._reader.dtype_to_check
-        else:
-            return []
+        if not isinstance(read, GuessedNumbers):
+            if self._reader.dtype_to_check is None:
+                return []
+            # Only the setting `format` names the type.
+            read = GuessedNumbers(read, self._reader.dtype_to_check)
         # The reader returns numbers of any type as its own `dtype`.
-        numbers = np.frombuffer(data, self._reader.dtype).astype(supposed_dtype, copy=False)
+        numbers = np.frombuffer(read.numbers, self._reader.dtype).astype(read.dtype, copy=False)
         numbers = self.judge.missing_values.to_nan(numbers)
         vectors = numbers.reshape(-1, self.judge.dimensions)
         return [plausible.sample_entries(vector) for vector in vectors]
@@ -198,7 +195,11 @@ class Codec:
         self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH_BYTES
     ) -> tuple[Decoded, int]:
         """Decode values until their vectors have `stop_after_bytes`. Also return how many were decoded."""
-        read = self._read(values, stop_after_bytes)
+        if self._are_raw_vectors(values):
+            one_each = np.ones(len(values), np.int64)
+            read = _ReadValues(values, one_each, rejects=[])  # type: ignore[arg-type]  # no value is None
+        else:
+            read = self._read(values, stop_after_bytes)
         decoded = self.judge.reject_bad(
             vectors=self._join_vectors(read.numbers),
             indices=read.indices,
@@ -219,9 +220,6 @@ class Codec:
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
-        if self._are_raw_vectors(values):
-            counts_of_raw = np.ones(len(values), np.int64)
-            return _ReadValues(values, counts_of_raw, rejects=[])  # type: ignore[arg-type]  # no value is None
         numbers_of_values: list[VectorBytes] = []
         counts: list[int] = []
         rejects: list[Reject] = []
@@ -233,10 +231,8 @@ class Codec:
             if total_size >= stop_after_bytes:
                 break
             try:
-                if value is None:
-                    raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
-                if len(value) > max_value_size:
-                    raise size_error(len(value), max_value_size)
+                if value is None or len(value) > max_value_size:
+                    raise _refusal(value, max_value_size)
                 read = read_value(value)
                 # `explain_wrong_type` checks whether a guessed type is right.
                 numbers = read.numbers if isinstance(read, GuessedNumbers) else read
@@ -270,6 +266,13 @@ class Codec:
             return False
         sizes = {None if value is None else len(value) for value in values}
         return sizes == {raw_size}
+
+
+def _refusal(value: bytes | None, max_size: int) -> VectorError:
+    """Return the error of a value that is not read: a delete, or a value that is too long."""
+    if value is None:
+        return VectorError(NO_VALUE, "the record has no value (a tombstone)")
+    return size_error(len(value), max_size)
 
 
 def _create_reject(index: int, error: Exception) -> Reject:

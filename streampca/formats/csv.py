@@ -40,13 +40,7 @@ class CsvReader(Reader):
     @cached_property
     def numbers(self) -> NumberFields:
         """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell."""
-        return NumberFields(
-            self.paths,
-            self.dimensions,
-            impute=self.impute,
-            value_name=self.value_name,
-            where=self._inner_conditions,
-        )
+        return self.find_numbers_at(self.paths, self._inner_conditions)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a line. Raises `VectorError`."""

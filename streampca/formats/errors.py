@@ -127,9 +127,7 @@ def _has_zero_in_each_pair(value: bytes) -> bool:
     pairs = len(value) // 2
     zeros_at_first = value[: 2 * pairs : 2].count(0)
     zeros_at_second = value[1::2].count(0)
-    only_first_is_zero = zeros_at_first == pairs and zeros_at_second == 0
-    only_second_is_zero = zeros_at_first == 0 and zeros_at_second == pairs
-    return pairs > 0 and (only_first_is_zero or only_second_is_zero)
+    return pairs > 0 and {zeros_at_first, zeros_at_second} == {0, pairs}
 
 
 def _may_be_message_pack(value: bytes) -> bool:

@@ -34,7 +34,7 @@ from streampca.formats.numbers import (
 )
 from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_end
 from streampca.formats.tensors import TensorRow, names_beside
-from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH
+from streampca.formats.text import may_be_debezium_placeholder
 from streampca.formats.walk import Absent, Elements, Found, Item, SkipReason, Walk
 from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
 
@@ -74,8 +74,9 @@ class NumberFields:
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
         self._has_path_for_each_entry = dimensions > 1 and len(paths) == dimensions
-        entry_names = [f"{name!r}" for name in name_paths(paths)] if self._has_path_for_each_entry else None
-        self._entry_names = entry_names  # None: messages name an entry by its index
+        self._entry_names: list[str] | None = None  # None: messages name an entry by its index
+        if self._has_path_for_each_entry:
+            self._entry_names = list(map(repr, name_paths(paths)))
         self._prepare_fast_way()
 
     def _prepare_fast_way(self) -> None:
@@ -89,9 +90,8 @@ class NumberFields:
             self._steps_to_container = self._steps_of_paths[0]
             self._get_entries = None
             are_in_one_container = len(self._steps_of_paths) == 1  # the array of d numbers
-        # A value may be Debezium's placeholder, which looks like a vector.
-        may_be_debezium_placeholder = self.dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
-        self._has_fast_way = are_in_one_container and not self.where and not may_be_debezium_placeholder
+        may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
+        self._has_fast_way = are_in_one_container and not self.where and not may_be_placeholder
 
     @property
     def names(self) -> set[str]:
@@ -221,16 +221,21 @@ class NumberFields:
             return {}
         value_by_path: dict[int, Any] = {}
         for item in found:
-            if not isinstance(item.value, Elements):
+            if isinstance(item.value, Elements):
+                value_by_path |= self._values_in_elements(item.value, item.path_indices)
+            else:
                 [path_index] = item.path_indices
                 value_by_path[path_index] = read_end(item.value, self.dimensions, may_be_encoded=False)
-                continue
-            elements = item.value
-            check_size(8 * len(item.path_indices) * len(elements.array), _MAX_BYTES)
-            values_of_elements = [self._value_by_path(in_element) for in_element in elements.find_in_each()]
-            for path_index in item.path_indices:
-                value_by_path[path_index] = [values.get(path_index, SkipReason.UNMET) for values in values_of_elements]
         return value_by_path
+
+    def _values_in_elements(self, elements: Elements, path_indices: Sequence[int]) -> dict[int, list[Any]]:
+        """Return, for each of the paths through an array, the list of what it leads to in the elements."""
+        check_size(8 * len(path_indices) * len(elements.array), _MAX_BYTES)
+        value_by_path_of_elements = [self._value_by_path(found) for found in elements.find_in_each()]
+        return {
+            index: [value_by_path.get(index, SkipReason.UNMET) for value_by_path in value_by_path_of_elements]
+            for index in path_indices
+        }
 
     def _vectors_of_columns(self, values: Sequence[Any]) -> Iterator[_EntriesOrReason]:
         """If d values are numbers, yield them as one vector. If they are arrays, yield a vector for each index."""

@@ -77,18 +77,20 @@ def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) 
     `bounds` are the start and the end of each value's rows. Bytes are the same in all of them, so written once.
     """
     rows: list[Any] = field.tolist()
-    are_objects = field.dtype.kind == "O" and field.ndim == 1
-    are_bytes = are_objects and not isinstance(rows[0], str)
-    if are_bytes:
-        data_of_values = rows if bounds is None else [rows[start] for start, _ in bounds]
-        return [None if data is None else _embed(data) for data in data_of_values]
+    are_bytes = field.dtype.kind == "O" and field.ndim == 1 and not isinstance(rows[0], str)
     if bounds is None:
-        return rows
-    return [rows[start:end] for start, end in bounds]
+        contents = rows
+    elif are_bytes:
+        contents = [rows[start] for start, _ in bounds]
+    else:
+        contents = [rows[start:end] for start, end in bounds]
+    return list(map(_embed, contents)) if are_bytes else contents
 
 
-def _embed(value: bytes) -> Any:
+def _embed(value: bytes | None) -> Any:
     """Return the value of a record for JSON: JSON as it is, other bytes in base64."""
+    if value is None:
+        return None
     text = value[frame_size(value) :] if begins_as_frame(value) else value
     text = text.removeprefix(codecs.BOM_UTF8)
     try:

@@ -104,13 +104,16 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
     signed = [_view_as_integers(rows, size) for size in number_sizes]
     unsigned = [_view_as_unsigned(integers) for integers in signed]
 
-    formats = []
-    for numbers in (*floats, *signed, *unsigned):
-        is_big_endian = numbers.dtype.str[0] == ">"
-        name = numbers.dtype.str if is_big_endian else numbers.dtype.name
-        entries = vector_size // numbers.dtype.itemsize
-        formats.append(name if entries == dimensions else f"{name} (dimensions={entries})")
+    dtypes = [numbers.dtype for numbers in (*floats, *signed, *unsigned)]
+    formats = [_spell_format(dtype, vector_size // dtype.itemsize, dimensions) for dtype in dtypes]
     return list(dict.fromkeys(formats))  # without repeated formats
+
+
+def _spell_format(dtype: np.dtype[Any], entries: int, dimensions: int) -> str:
+    """Return the settings that read vectors of this type and number of entries, such as `float64 (dimensions=4)`."""
+    is_big_endian = dtype.str[0] == ">"
+    name = dtype.str if is_big_endian else dtype.name
+    return name if entries == dimensions else f"{name} (dimensions={entries})"
 
 
 def _find_plausible_floats(rows: Array, sizes: Sequence[int]) -> list[Array]:

@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.formats.tensors import names_beside
-from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH
+from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
@@ -118,12 +118,11 @@ class _MessageReader:
 
 
 def _may_be_packed(field: FieldDescriptor | None, dimensions: int) -> bool:
-    """Return whether all numbers of a vector may be packed in a field."""
+    """Return whether all numbers of a vector may be packed in a field, and nothing else may be there."""
     if field is None or not field.is_repeated or field.type not in _PACKED_SIZES:
         return False
     may_be_sparse_or_tensor = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
-    may_be_debezium_placeholder = dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
-    return not may_be_sparse_or_tensor and not may_be_debezium_placeholder
+    return not may_be_sparse_or_tensor and not may_be_debezium_placeholder(dimensions)
 
 
 class _PackedField:
@@ -340,13 +339,20 @@ def _to_tree(value: Any, names: Collection[str]) -> Any:
     if descriptor.file.name == _WRAPPERS and "value" not in names:
         return value.value
     if descriptor.file.name == _STRUCTS:
-        if descriptor.name == "Struct":
-            return {name: _to_tree(inner, names) for name, inner in value.fields.items()}
-        if descriptor.name == "ListValue":
-            return [_to_tree(inner, names) for inner in value.values]
-        set_field = value.WhichOneof("kind")  # of a `Value`
-        return None if set_field in (None, "null_value") else _to_tree(getattr(value, set_field), names)
+        return _struct_to_tree(value)
     return {field.name: _field_value(value, field, names) for field in descriptor.fields if field.name in names}
+
+
+def _struct_to_tree(value: Any) -> Any:
+    """Return a `Struct`, a `ListValue` or a `Value`, which hold any JSON, as objects, arrays, texts and numbers."""
+    if not isinstance(value, Message):
+        return value
+    if value.DESCRIPTOR.name == "Struct":
+        return {name: _struct_to_tree(inner) for name, inner in value.fields.items()}
+    if value.DESCRIPTOR.name == "ListValue":
+        return [_struct_to_tree(inner) for inner in value.values]
+    set_field = value.WhichOneof("kind")
+    return None if set_field in (None, "null_value") else _struct_to_tree(getattr(value, set_field))
 
 
 def _field_value(message: Message, field: FieldDescriptor, names: Collection[str]) -> Any:
@@ -372,37 +378,42 @@ def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
     They need not be UTF-8.
     """
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
-    for file in changed.file:
-        is_by_google = file.name.startswith("google/protobuf/")
-        messages = [] if is_by_google else list(file.message_type)
-        for message in messages:
-            messages += message.nested_type  # the loop goes on with these
-            if message.options.map_entry:  # its key and value must stay
-                continue
-            for field in message.field:
-                is_read = field.name in read_names
-                if not is_read and field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
-                    field.type = field.TYPE_BYTES
-                    for attribute in ("type_name", "default_value", "options"):
-                        field.ClearField(attribute)
+    for full_name, message in _message_types(changed).items():
+        is_map_entry = message.options.map_entry  # its key and value must stay
+        if is_map_entry or full_name.startswith("google.protobuf."):
+            continue
+        for field in message.field:
+            is_read = field.name in read_names
+            if not is_read and field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
+                field.type = field.TYPE_BYTES
+                for attribute in ("type_name", "default_value", "options"):
+                    field.ClearField(attribute)
     return changed
 
 
 def _with_repeated_bytes(files: Files, field: FieldDescriptor) -> Files:
     """Return a copy of a schema in which a field of packed floats has the type `repeated bytes`."""
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
-    changed_file = next(file for file in changed.file if file.name == field.file.name)
-    package = field.file.package
-    full_name = field.containing_type.full_name
-    names_from_outermost = full_name.removeprefix(f"{package}." if package else "").split(".")
-    messages = changed_file.message_type
-    for name in names_from_outermost:
-        message = next(message for message in messages if message.name == name)
-        messages = message.nested_type
+    message = _message_types(changed)[field.containing_type.full_name]
     changed_field = next(each for each in message.field if each.number == field.number)
     changed_field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
     changed_field.ClearField("options")  # such as `packed`, which is not allowed for bytes
     return changed
+
+
+def _message_types(files: Files) -> dict[str, Any]:
+    """Return all message types of a schema by their full names, such as `package.Outer.Inner`."""
+    types: dict[str, Any] = {}
+
+    def add(messages: Iterable[Any], prefix: str) -> None:
+        for message in messages:
+            full_name = prefix + message.name
+            types[full_name] = message
+            add(message.nested_type, prefix=f"{full_name}.")
+
+    for file in files.file:
+        add(file.message_type, prefix=f"{file.package}." if file.package else "")
+    return types
 
 
 def _parse(message_type: type[Message], payload: bytes) -> Message:

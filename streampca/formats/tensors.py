@@ -25,15 +25,20 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
     array = parent[name]
     if name not in _ARRAY_NAMES:
         return array
-    indices = parent.get("indices")
-    # Protobuf reads an unset field as [], but a sparse vector of zeros has [] for both of its arrays.
-    are_indices_unset = indices is None or (indices == [] and bool(array))
-    if name == "values" and not are_indices_unset:
+    if name == "values" and _has_indices(parent, array):
         raise sparse_error()
     shape = parent.get("shape")
     if isinstance(array, list) and isinstance(shape, list) and _are_lengths(shape):
         return _rows_of_tensor(array, shape, name)
     return array
+
+
+def _has_indices(parent: Mapping[Any, Any], array: Any) -> bool:
+    """Return whether an object has indices for the entries of an array, as a sparse vector has."""
+    indices = parent.get("indices")
+    # Protobuf reads an unset field as [], but a sparse vector of zeros has [] for both of its arrays.
+    is_unset_in_protobuf = indices == [] and bool(array)
+    return indices is not None and not is_unset_in_protobuf
 
 
 def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:

@@ -25,9 +25,6 @@ _ENCODED = _PLACEHOLDER.encode()
 _UNAVAILABLE = (
     _PLACEHOLDER, [_PLACEHOLDER], _ENCODED, list(_ENCODED), base64.b64encode(_ENCODED).decode(), _ENCODED.hex(),
 )  # fmt: skip
-DEBEZIUM_PLACEHOLDER_LENGTH = len(_ENCODED)
-"""The placeholder of an array is a list of this length: a faster way would take it for a vector."""
-
 _WORDS = dict.fromkeys(MISSING, float("nan")) | {"true": 1.0, "false": 0.0}
 _SPARSE = re.compile(r"\{[\d:.,eE+\s-]*\}/\d+")  # as pgvector's sparsevec writes 1:0.5 and 3:2 of 5 numbers
 _FROM_URL_SAFE = str.maketrans("-_", "+/")
@@ -68,6 +65,11 @@ def begins_as_array(value: Any) -> bool:
 def is_debezium_placeholder(value: Any) -> bool:
     """Return whether a value is Debezium's placeholder, which is skipped as null is."""
     return value in _UNAVAILABLE
+
+
+def may_be_debezium_placeholder(dimensions: int) -> bool:
+    """Return whether an array of d whole numbers may be Debezium's placeholder, which is not a vector."""
+    return dimensions == len(_ENCODED)
 
 
 def decode_text(text: str) -> Any:
