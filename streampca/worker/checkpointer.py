@@ -89,8 +89,7 @@ def _prepare_loads(stored: Checkpoints, *, every: bool) -> Iterable[Answer[Check
     With `every`, threads load the checkpoints side by side.
     """
     if every:
-        sizes = stored.sizes(stored.newest_offsets())  # they limit how many are loaded at once
-        return stored.for_each(sizes, stored.newest).take_in_order()
+        return stored.load_newest(stored.newest_offsets()).take_in_order()
     return [Answer(partition, partial(stored.newest, partition)) for partition in stored.partitions()]
 
 

@@ -89,8 +89,7 @@ class NewestCheckpoints:
         self.unreadable = {}
         known = self._find_known(listed)
         to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in known}
-        sizes = listed.stored.sizes(to_read)  # they limit how many are read at once
-        answers = listed.stored.for_each(sizes, listed.stored.newest).take_in_order()
+        answers = listed.stored.load_newest(to_read).take_in_order()
         # The answers come in the order of the offsets.
         for partition in listed.offsets:
             if partition in known:
