@@ -19,7 +19,7 @@ from streampca.cli.options import (
     collect_file_options,
     command,
 )
-from streampca.errors import StreampcaError, explain_missing_worker_extra, find_exit_code
+from streampca.errors import StreampcaError, explain_missing_worker_extra, find_exit_code, on_one_line
 from streampca.process.machine import choose_openblas_kernels, end_process, open_standard_streams
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
@@ -297,7 +297,7 @@ def main() -> None:
         with explain_missing_worker_extra():
             app()
     except (StreampcaError, OSError) as error:  # OSError: stdout is on a full disk
-        print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        print("streampca:", on_one_line(error), file=sys.stderr)  # noqa: T201
         code = find_exit_code(error)
     except SystemExit as exit_:
         code = int(exit_.code or 0)

@@ -1,7 +1,7 @@
 """`streampca audit`: learns the records between two checkpoints again, and compares the bytes of the result."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -12,8 +12,10 @@ from streampca.cli.worker_config import create_worker_config
 from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as checkpoint_file
 from streampca.fold.fold import Fold
+from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.clients import open_reader
+from streampca.sources.topic_reader import TopicReader
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.worker.checkpointer import WorkerConfig
@@ -34,27 +36,26 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
         fold_at_start = checkpoint_file.decode(checkpoints.read_file(partition, start)).fold
     else:
         fold_at_start = Fold.empty(config.fold.learning)
-    messages_at_start = fold_at_start.stats.messages
     fold_at_end, record_count = _learn_again(settings, config, fold_at_start, partition, start, end)
     # The checkpoint may end later, since markers of transactions take offsets, too.
     learned_again = replace(saved, fold=fold_at_end.at(end))
     where = f"partition {partition}, offsets {start} to {end}"
     done = f"{where}: {record_count:,} records learned again"
     # An earlier release may have encoded the checkpoint in another format.
-    has_same_bytes = checkpoint_file.encode(learned_again) == checkpoint_file.encode(saved)
-    if not has_same_bytes:
-        learned_count = saved.fold.stats.messages - messages_at_start
-        count_now = fold_at_end.stats.messages - messages_at_start
-        _refuse_deleted_messages(where, learned_count, count_now)
-        raise StreampcaError(
-            f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
-            "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
-        )
-    console().print(f"{done}; the checkpoint has the same bytes")
+    if checkpoint_file.encode(learned_again) == checkpoint_file.encode(saved):
+        console().print(f"{done}; the checkpoint has the same bytes")
+        return
+    _refuse_deleted_messages(where, fold_at_start, saved.fold, fold_at_end)
+    raise StreampcaError(
+        f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
+        "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
+    )
 
 
-def _refuse_deleted_messages(where: str, learned_count: int, count_now: int) -> None:
-    """Raise `StreampcaError` if the topic now holds fewer messages than the worker learned."""
+def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_again: Fold) -> None:
+    """Raise `StreampcaError` if fewer messages were learned again than the worker had learned."""
+    learned_count = saved.stats.messages - at_start.stats.messages
+    count_now = learned_again.stats.messages - at_start.stats.messages
     if count_now < learned_count:
         raise StreampcaError(
             f"{where}: {learned_count:,} messages were learned, and the topic now holds {count_now:,} of them; "
@@ -69,16 +70,15 @@ def choose_checkpoints(
 
     Without `end`, the audit ends at the newest checkpoint. Raises `SettingsError` if there is no such checkpoint.
     """
-    if end is None and offsets:
-        end = offsets[-1]
+    oldest = min(offsets, default=0)
+    if end is None:
+        end = max(offsets, default=0)
     if start is None:
-        start = offsets[0] if offsets else 0
-        is_before_end = end is not None and start < end
-        # No checkpoint is before the end, so learn all records.
-        if not is_before_end and workers_begin_at_0:
-            start = 0
+        # Without a checkpoint before the end, all records are learned again.
+        learns_all = oldest >= end and workers_begin_at_0
+        start = 0 if learns_all else oldest
     is_known_start = start == 0 or start in offsets
-    if end is None or end not in offsets or not is_known_start or start >= end:
+    if end not in offsets or not is_known_start or start >= end:
         raise SettingsError(
             f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: "
             f"{', '.join(map(str, offsets)) or 'none'}"
@@ -95,12 +95,18 @@ def _learn_again(
         closing(open_reader(settings, settings.topic)) as reader,
         threadpool_limits(1),  # for the same bits as from a worker
     ):
-        # If the topic lacks the partition, `read_between` raises.
-        earliest, _high_watermark = reader.log_bounds.get(partition, (start, end))
-        first_offset = max(start, earliest)
-        remaining_records = reader.read_between(partition, first_offset, end) if first_offset < end else iter(())
+        remaining_records = _read_what_is_left(reader, partition, start, end)
         while records := list(itertools.islice(remaining_records, _BATCH_RECORDS)):
             batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
             fold, _losses = fold.take(batch, config.fold)
             count += len(records)
     return fold, count
+
+
+def _read_what_is_left(reader: TopicReader, partition: int, start: int, end: int) -> Iterator[Record]:
+    """Yield those records from `start` to before `end` that retention has not deleted."""
+    if partition in reader.log_bounds:  # otherwise, `read_between` raises
+        earliest, _high_watermark = reader.log_bounds[partition]
+        start = max(start, earliest)
+    if start < end:
+        yield from reader.read_between(partition, start, end)

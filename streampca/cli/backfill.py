@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
@@ -24,6 +25,9 @@ from streampca.stores.models import Models
 from streampca.stores.process_status import ProcessStatuses
 from streampca.worker.publisher import Publisher
 
+if TYPE_CHECKING:
+    from streampca.backfill import BackfillPlan
+
 
 def run(
     settings: WorkerSettings, sources: Sequence[str], file_options: FileOptions, timestamp_column: str | None,
@@ -32,7 +36,7 @@ def run(
     """Learn the rows of files, save a checkpoint, and print what was learned."""
     # An error begins with "this needs …".
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
-        from streampca.backfill import BackfillPlan, engines
+        from streampca.backfill import engines
         from streampca.backfill.execute import add_names_of_dimensions, execute
         from streampca.backfill.folding import decode_element_places
         from streampca.files.chunks import chunks_of
@@ -41,19 +45,7 @@ def run(
     if rejects:
         check_writable(str(rejects), ".parquet")
     chunks = chunks_of(sources)
-    until_offsets = parse_offsets(until or "")
-    until_ms = None if until_offsets else parse_time_ms(until, "until")
-    plan = BackfillPlan(
-        topic=settings.topic,
-        fold_config=create_worker_config(settings).fold,
-        files=file_options,
-        timestamp_column=timestamp_column,
-        until_ms=until_ms,
-        until_offsets=until_offsets,
-        number=number,
-    )
-    if plan.until_ms is not None and not timestamp_column:
-        raise SettingsError("--until with a time needs --timestamp-column")
+    plan = _make_plan(settings, file_options, timestamp_column, until, number)
     store = open_store(settings.store)
     plan, first_file = add_names_of_dimensions(store, plan, chunks)
     print_notes(first_file)
@@ -68,13 +60,32 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # They are in the metadata of this table.
-    element_places = decode_element_places(rejected_rows)
-    print_warning(element_places.warning)
+    print_warning(decode_element_places(rejected_rows).warning)  # of moved elements, in the metadata of the table
     about_learning = _describe_learned(checkpoint, settings.store)
     about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"
     console().print(f"{about_learning}\n{about_model}; workers with start=backfill begin {where_workers_begin}")
+
+
+def _make_plan(
+    settings: WorkerSettings, file_options: FileOptions, timestamp_column: str | None, until: str | None, number: int
+) -> "BackfillPlan":
+    """Return what is learned and how. `until` is a time or offsets of partitions. Raises `SettingsError`."""
+    from streampca.backfill import BackfillPlan
+
+    until_offsets = parse_offsets(until or "")
+    until_ms = None if until_offsets else parse_time_ms(until, "until")
+    if until_ms is not None and not timestamp_column:
+        raise SettingsError("--until with a time needs --timestamp-column")
+    return BackfillPlan(
+        topic=settings.topic,
+        fold_config=create_worker_config(settings).fold,
+        files=file_options,
+        timestamp_column=timestamp_column,
+        until_ms=until_ms,
+        until_offsets=until_offsets,
+        number=number,
+    )
 
 
 def _describe_learned(checkpoint: Checkpoint, store: str) -> str:

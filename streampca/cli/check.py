@@ -10,7 +10,7 @@ from streampca.cli.options import Options
 from streampca.settings import store_url
 from streampca.settings.base import EffectiveSetting, Settings
 from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings, collect_fields
-from streampca.settings.given_values import find_unknown_variables
+from streampca.settings.given_values import list_foreign_variables
 from streampca.settings.process import is_loopback
 
 _SETTINGS_BY_COMMAND: dict[str, type[Settings]] = {
@@ -32,25 +32,26 @@ def run(options: Options) -> int:
     for command, settings_class in _SETTINGS_BY_COMMAND.items():
         settings, mistakes_of_command = settings_class.explain(**options)
         new_settings = [setting for setting in settings if setting not in printed]
-        is_any_given = any(setting.is_given for setting in new_settings)
-        if settings_class is TransformSettings and not is_any_given:
+        if settings_class is TransformSettings and not any(setting.is_given for setting in new_settings):
             continue
         title = f"streampca {command}{' (besides those above)' if printed else ''}"
         out.print(_create_table(title, new_settings))
         printed += new_settings
         mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
-        values = {setting.name: setting.value for setting in settings}
-        can_anyone_read = not values["tokens_file"] and not is_loopback(values["host"])
-        if can_anyone_read:
-            warnings.append(
-                f"streampca {command}: whoever reaches {values['host']} can read what it shows: set tokens_file"
-            )
-    for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
-        # Similar variables are among the mistakes already.
-        if similar_setting is None:
-            mistakes.append(f"{variable} is not a setting")
+        warnings += _warn_of_open_port(command, settings)
+    # The mistakes already name the variables that resemble a setting.
+    mistakes += [f"{variable} is not a setting" for variable in list_foreign_variables(collect_fields(Settings))]
     _print_result(warnings, mistakes)
     return 2 if mistakes else 0
+
+
+def _warn_of_open_port(command: str, settings: Sequence[EffectiveSetting]) -> list[str]:
+    """Return a warning if other machines can read the HTTP port of a command without a token; otherwise nothing."""
+    value_by_name = {setting.name: setting.value for setting in settings}
+    host = value_by_name["host"]
+    if value_by_name["tokens_file"] or is_loopback(host):
+        return []
+    return [f"streampca {command}: whoever reaches {host} can read what it shows: set tokens_file"]
 
 
 def _print_result(warnings: Sequence[str], mistakes: Sequence[str]) -> None:

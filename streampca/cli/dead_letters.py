@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -123,16 +123,22 @@ def send_letters(
     sent_count = 0
     for batch in _split_into_batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
-        partitions_of_letters = {letter.partition for letter in batch}
-        for partition in sorted(partitions_of_letters):
-            sent_offsets = [letter.offset for letter in batch if letter.partition == partition]
-            value, headers = make_replay_note(sent_offsets)
-            time_of_sending = -1
-            note = Outgoing(dead_letter_topic, partition, value, key=None, headers=headers, timestamp=time_of_sending)
-            records.append(note)
-        send(records)  # in one transaction
+        sent_offsets = defaultdict[int, list[int]](list)  # by the partition of the dead-letter topic
+        for letter in batch:
+            sent_offsets[letter.partition].append(letter.offset)
+        notes = [
+            _make_note(dead_letter_topic, partition, offsets) for partition, offsets in sorted(sent_offsets.items())
+        ]
+        send([*records, *notes])  # in one transaction
         sent_count += len(batch)
     return sent_count
+
+
+def _make_note(dead_letter_topic: str, partition: int, sent_offsets: Sequence[int]) -> Outgoing:
+    """Make the record that notes which letters of a partition were sent."""
+    value, headers = make_replay_note(sent_offsets)
+    time_of_sending = -1
+    return Outgoing(dead_letter_topic, partition, value, key=None, headers=headers, timestamp=time_of_sending)
 
 
 def _split_into_batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:

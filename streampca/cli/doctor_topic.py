@@ -89,6 +89,15 @@ def _explain_unreachable(name: str, host: str, port: int) -> str:
     return ""
 
 
+def _refuse_odd_timestamp(record: Record, where: str) -> None:
+    """Raise `BadRecordError` if the timestamp of a record is before 1990 or after 2100."""
+    odd_timestamps = find_odd_timestamps(np.array([record.timestamp]))
+    if len(odd_timestamps) > 0:
+        raise BadRecordError(
+            f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
+        )
+
+
 class TopicChecks:
     """The checks of a topic that no start does.
 
@@ -110,7 +119,11 @@ class TopicChecks:
             Step("leaders", self._check_brokers, after=["topic"]),
             Step("records", self._find_records, after=["leaders"]),
             *self.list_member_steps(self._start),  # the lag of the member, and the keys of its outputs
-            Step("size of dead letters", self._compare_largest_record_sizes, after=["topic", "dead-letter topic"]),
+            Step(
+                "size of dead letters",
+                partial(compare_largest_record_sizes, self._settings),
+                after=["topic", "dead-letter topic"],
+            ),
             Step("open transactions", self._look_for_open_transactions, after=["records"]),
             Step("schema registry", self._ask_registry, after=["format"]),
             Step("newest record", self._check_newest_record, after=["records", "format"]),
@@ -130,18 +143,18 @@ class TopicChecks:
         with closing(create_admin(self._settings, self._settings.topic)) as admin:
             brokers = admin.brokers()
             in_sync_replicas = admin.require_topic().in_sync
-        explanations = [_explain_unreachable(*broker) for broker in brokers]
-        causes = [explanation for explanation in explanations if explanation]
-        if causes:
+        causes = [_explain_unreachable(*broker) for broker in brokers]
+        unreachable_brokers = "; ".join(filter(None, causes))
+        if unreachable_brokers:
             raise SourceError(
-                f"{'; '.join(causes)}: correct advertised.listeners of the broker, or this machine's names or routes"
+                f"{unreachable_brokers}: correct advertised.listeners of the broker, or this machine's names or routes"
             )
         leaderless = [partition for partition, replica_count in in_sync_replicas.items() if replica_count == 0]
         if leaderless:
             raise SourceError(
                 f"partitions {leaderless} of {self._settings.topic} have no leader: start the brokers that hold them"
             )
-        return f"{len(brokers)} brokers can be reached, and lead all partitions"
+        return f"brokers that can be reached: {len(brokers)}; all partitions have a leader"
 
     def _find_records(self) -> str:
         """Find the first offset and the end of each partition. Returns how many records the topic holds at most.
@@ -157,9 +170,6 @@ class TopicChecks:
         if is_compacted(configs):
             finding += "; it is compacted, so audit may not find all that was learned"
         return finding
-
-    def _compare_largest_record_sizes(self) -> str:
-        return compare_largest_record_sizes(self._settings)
 
     def _check_output_keys(self, settings: TransformSettings) -> str:
         """Check that outputs have keys if their topic is compacted."""
@@ -244,8 +254,7 @@ class TopicChecks:
         codec = self._start.codec
         records = [record for _partition, record in newest]
         _refuse_wrong_type(codec, records)
-        values = codec.values_to_decode(records)
-        decoded, decoded_count = codec.decode_some(values)
+        decoded, decoded_count = codec.decode_some(codec.values_to_decode(records))
         skipped_indices = {reject.index for reject in decoded.skipped}
         kept_indices = [index for index in range(decoded_count) if index not in skipped_indices]
         if not kept_indices:
@@ -257,9 +266,22 @@ class TopicChecks:
         for reject in decoded.rejects:
             if reject.index == newest_index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
-        age_s = self._check_age_s(record, where)
-        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {age_s:,.0f} s old"
+        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {self._describe_age(record, where)}"
         return finding + self._describe_vectors(codec, decoded)
+
+    def _describe_age(self, record: Record, where: str) -> str:
+        """Return how many seconds old a record is.
+
+        Raises `BadRecordError` if the record is in the future, or if its timestamp is odd and a half-life needs it.
+        """
+        if isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds:
+            _refuse_odd_timestamp(record, where)
+        age_s = time.time() - record.timestamp / 1000
+        if age_s < -_MAX_CLOCK_DIFFERENCE_S:
+            raise BadRecordError(
+                f"{where} is {-age_s:,.0f} s in the future; compare the clocks of the producer and this machine"
+            )
+        return f"{max(age_s, 0.0):,.0f} s old"
 
     def _describe_vectors(self, codec: Codec, decoded: Decoded) -> str:
         """Return, for the end of a finding, the range of the numbers, and what may be wrong with the vectors."""
@@ -279,22 +301,3 @@ class TopicChecks:
         if count >= SUSPICIOUS_RUN:
             raise BadRecordError(finding)
         return finding
-
-    def _check_age_s(self, record: Record, where: str) -> float:
-        """Return how many seconds old a record is.
-
-        Raises `BadRecordError` if the record is in the future, or if its timestamp is odd and a half-life needs it.
-        """
-        needs_timestamp = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
-        odd_timestamps = find_odd_timestamps(np.array([record.timestamp]))  # before 1990 or after 2100
-        is_odd = len(odd_timestamps) > 0
-        if needs_timestamp and is_odd:
-            raise BadRecordError(
-                f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
-            )
-        age_s = time.time() - record.timestamp / 1000
-        if age_s < -_MAX_CLOCK_DIFFERENCE_S:
-            raise BadRecordError(
-                f"{where} is {-age_s:,.0f} s in the future; compare the clocks of the producer and this machine"
-            )
-        return max(age_s, 0.0)

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from threadpoolctl import threadpool_limits
 
@@ -57,22 +56,21 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, fi
     rows, fold_config = _open(file, file_options, options, start_model)
     locations.check_writable(output, ".npz")
     print_notes(rows)
+    scores_builder = _create_scores_builder(fold_config, start_model)
     with threadpool_limits(1):  # for the same bits as from a worker
-        outcome = _learn(rows, fold_config, start_model)
-        fold = outcome.fold  # with what `start_model` had learned
+        fold = restore_fold(start_model, fold_config) if start_model else Fold.empty(fold_config.learning)
+        started = time.perf_counter()
+        fold = _learn(rows, fold, fold_config, scores_builder)
+        seconds = time.perf_counter() - started
         if fold.stats.learned < 2:
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.from_fold(fold, fold_config)
-    past_scores = outcome.scores_builder.histograms
-    published = merged.make_published_model(fold_config, past_scores, time.time())
-    # A later fit with --start-from continues from `continuation` and `known`.
-    continuation = axes.compute_continuation(merged.state, published.model.total_variance)
-    published = replace(published, continuation=continuation, known=merged.state.known)
+    published = _make_published_model(merged, fold_config, scores_builder)
     locations.write(output, model_file.encode(published))
     print_warning(describe_dominant_dimension(published))
     learned_before = start_model.version if start_model else 0
     learned_now = fold.stats.learned - learned_before
-    _report(published.model, output, outcome.seconds, learned_now, clipped_count=merged.state.clipped)
+    _report(published.model, output, seconds, learned_now, clipped_count=merged.state.clipped)
 
 
 def _open(
@@ -80,27 +78,19 @@ def _open(
 ) -> tuple[Rows, FoldConfig]:
     """Open the file. Return its rows, and the configuration of the model that learns them."""
     if start_model:
-        rows, fold_config = _open_to_continue(file, file_options, start_model)
+        file_options = file_options._replace(
+            dimensions=start_model.model.dimensions,
+            names=start_model.names,
+            impute=start_model.impute,
+        )
+        rows = open_rows(file, file_options)
+        fold_config = FoldConfig.from_dict(start_model.settings, start_model.names or rows.names)
     else:
         rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
         fold_config = _create_fold_config(options, rows)
     learning_config = fold_config.learning
     missing_values = MissingValues.of(learning_config.missing_values, learning_config.dtype)
     return rows._replace(missing_values=missing_values), fold_config
-
-
-def _open_to_continue(
-    file: Path, file_options: FileOptions, start_model: model_file.PublishedModel
-) -> tuple[Rows, FoldConfig]:
-    """Open the file for the model to continue. Return its rows, and the configuration of the model."""
-    file_options = file_options._replace(
-        dimensions=start_model.model.dimensions,
-        names=start_model.names,
-        impute=start_model.impute,
-    )
-    rows = open_rows(file, file_options)
-    names = start_model.names or rows.names
-    return rows, FoldConfig.from_dict(start_model.settings, names)
 
 
 def _create_fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -134,27 +124,31 @@ def _parse_missing_values(text: str) -> str:
         raise SettingsError(f"--missing-values {text}: {error}") from None
 
 
-class _Learned(NamedTuple):
-    """What was learned from the rows of a file."""
+def _create_scores_builder(fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> PastScoresBuilder:
+    """Create the builder of past scores, with those of the model to continue."""
+    builder = PastScoresBuilder(fold_config.learning.components)
+    if start_model and start_model.past_scores:
+        builder.histograms = start_model.past_scores
+    return builder
 
-    fold: Fold
-    scores_builder: PastScoresBuilder  # has scored the vectors
-    seconds: float  # that learning took
+
+def _make_published_model(
+    merged: MergedFold, fold_config: FoldConfig, scores_builder: PastScoresBuilder
+) -> model_file.PublishedModel:
+    """Make the model of a file, with what a later fit with --start-from needs to continue it."""
+    published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
+    continuation = axes.compute_continuation(merged.state, published.model.total_variance)
+    return replace(published, continuation=continuation, known=merged.state.known)
 
 
-def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> _Learned:
-    """Learn the rows, in addition to what `start_model` has learned.
+def _learn(rows: Rows, fold: Fold, fold_config: FoldConfig, scores_builder: PastScoresBuilder) -> Fold:
+    """Return the fold that has learned the rows, too. Each vector is scored before it is learned.
 
     Raises `InputError` at the first vector that cannot be learned.
     """
-    fold = restore_fold(start_model, fold_config) if start_model else Fold.empty(fold_config.learning)
-    scores_builder = PastScoresBuilder(fold_config.learning.components)
-    if start_model and start_model.past_scores:
-        scores_builder.histograms = start_model.past_scores
     judge = Judge.of(fold_config.learning)
     skipped = Counter[str]()  # by reason
     seen_names = SeenNames(fold_config.names)
-    started = time.perf_counter()
     with progress("learning") as update:
         for chunk in rows.chunks(skip_nulls=True):
             skipped += chunk.skipped
@@ -163,14 +157,12 @@ def _learn(rows: Rows, fold_config: FoldConfig, start_model: model_file.Publishe
             # A file has no offsets, so a position is a number of learned vectors.
             position = fold.stats.learned + len(chunk.vectors)
             batch = batch_of_rows(chunk.vectors, position)
-            # Each block is scored before it is learned.
             fold, _losses = fold.take(batch, fold_config, before_block=scores_builder.score_block)
             stats = fold.stats
             loss_note = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=chunk.progress, rows=stats.learned, note=loss_note)
-    seconds = time.perf_counter() - started
     print_row_warnings(rows, skipped, seen_names)
-    return _Learned(fold, scores_builder, seconds)
+    return fold
 
 
 def _refuse_bad_vector(chunk: RowChunk, judge: Judge, path: str, components: int) -> None:

@@ -17,7 +17,7 @@ from streampca.stores.models import Models
 
 def is_store(path_or_url: str) -> bool:
     """Return whether a path or URL names a store instead of a file."""
-    if store_url.find_scheme(path_or_url) is not None:
+    if store_url.find_scheme(path_or_url):
         return not path_or_url.endswith(".npz")
     return Path(path_or_url).is_dir()
 
@@ -25,7 +25,7 @@ def is_store(path_or_url: str) -> bool:
 def read(path_or_url: str) -> bytes:
     """Return the content of a file."""
     try:
-        if store_url.find_scheme(path_or_url) is None:
+        if not store_url.find_scheme(path_or_url):
             return Path(path_or_url).read_bytes()
         store, name = open_parent_store(path_or_url)
         return store.read(name)
@@ -42,7 +42,7 @@ def check_writable(path_or_url: str, suffix: str) -> None:
     """
     if not path_or_url.endswith(suffix):
         raise SettingsError(f"cannot write {path_or_url}: the name of this file must end with {suffix}")
-    if store_url.find_scheme(path_or_url) is not None:
+    if store_url.find_scheme(path_or_url):
         store, name = open_parent_store(path_or_url)
         check_name(name)
         store.check()
@@ -56,7 +56,7 @@ def check_writable(path_or_url: str, suffix: str) -> None:
 
 def write(path_or_url: str, data: bytes) -> None:
     """Write a file in one atomic step, so that it is never seen incomplete."""
-    if store_url.find_scheme(path_or_url) is not None:
+    if store_url.find_scheme(path_or_url):
         store, name = open_parent_store(path_or_url)
         store.write(name, data)
         return
@@ -77,9 +77,9 @@ def _read_newest_model(location: str, topic: str | None) -> model_file.Published
     """Read the newest model of a topic in a store. If the topic is None, the store must hold a single topic."""
     store = open_store(location)
     topics = list_topics(store, "models")
-    if not topics and list_topics(store, "checkpoints"):
-        raise StoreError(f"{location} holds no model yet: a worker of the topic publishes it")
     if not topics:
+        if list_topics(store, "checkpoints"):
+            raise StoreError(f"{location} holds no model yet: a worker of the topic publishes it")
         raise StoreError(
             f"{location} holds no models: give the file of one (`streampca fit`), or the store that workers write to"
         )

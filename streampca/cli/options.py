@@ -80,16 +80,11 @@ def _describe_variable(option: str) -> str:
 def _describe_values(annotation: Any) -> str:
     """Return which values a setting takes, for its help: the words to choose from, or a placeholder such as NUMBER."""
     types = [annotation, *get_args(annotation)]  # int and None for `int | None`
-    words: list[str] = []
-    for type_ in types:
-        if get_origin(type_) is Literal:
-            words += get_args(type_)
+    words = [word for type_ in types if get_origin(type_) is Literal for word in get_args(type_)]
     if words:
         return "|".join(words)
-    for type_, placeholder in _PLACEHOLDERS.items():
-        if type_ in types:
-            return placeholder
-    return "VALUE"
+    placeholders = [placeholder for type_, placeholder in _PLACEHOLDERS.items() if type_ in types]
+    return placeholders[0] if placeholders else "VALUE"
 
 
 def parse_time_ms(text: str | None, name: str) -> int | None:
@@ -174,11 +169,10 @@ def _log_unknown_variables() -> None:
     import structlog
 
     from streampca.settings.commands import Settings, collect_fields
-    from streampca.settings.given_values import find_unknown_variables
+    from streampca.settings.given_values import list_foreign_variables
 
-    for variable, similar_setting in find_unknown_variables(collect_fields(Settings)).items():
-        if similar_setting is None:
-            structlog.get_logger().warning("unknown variable ignored", variable=variable, cause="it is not a setting")
+    for variable in list_foreign_variables(collect_fields(Settings)):
+        structlog.get_logger().warning("unknown variable ignored", variable=variable, cause="it is not a setting")
 
 
 def command(
@@ -197,13 +191,12 @@ def command(
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
             options = {option: arguments.pop(option) for option in option_names}
-            # The name of the settings class to read, or `Options`: the function gets the options as they are.
-            first_annotation = settings_parameter.annotation
-            if first_annotation is Options:
+            if settings_parameter.annotation is Options:
                 function(options, **arguments)
                 return
-            with read_settings(first_annotation, options, logs_errors=logs_errors) as settings_of_command:
-                function(settings_of_command, **arguments)
+            settings_class = settings_parameter.annotation  # its name, since it is not imported yet
+            with read_settings(settings_class, options, logs_errors=logs_errors) as settings:
+                function(settings, **arguments)
 
         run.__signature__ = _create_signature(option_names, own_parameters)  # type: ignore[attr-defined]
         # Typer would evaluate annotations, and so import the settings, which is slow.

@@ -22,7 +22,7 @@ from streampca.sources.schema_registry import create_writer
 _ACKNOWLEDGED_WITHIN_S = 60.0
 _UPDATE_AFTER_MESSAGES = 256  # of the progress bar
 _SHORTEST_SLEEP_S = 0.02  # shorter sleeps would take much of the processor at high rates
-_LONGEST_SLEEP_S = 1.0
+_LONGEST_SLEEP_S = 1.0  # `time.sleep` refuses extremely long times
 
 
 def run(
@@ -99,10 +99,10 @@ def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: 
     """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly."""
     writer = create_writer(settings, settings.format, settings.topic, layout)
     names = list(layout.fields)
+    is_vector_in_one_field = len(names) == 1  # otherwise, each field holds one number
     passes = itertools.count() if repeat else range(1)
     for _ in passes:
         for chunk in rows.chunks(skip_nulls=True):
-            is_vector_in_one_field = len(names) == 1  # otherwise, each field holds one number
             columns = [chunk.vectors] if is_vector_in_one_field else chunk.vectors.T
             values_by_field: dict[str, Any] = dict(zip(names, columns, strict=True))
             if settings.format == "json":  # the other formats hold only the vector
@@ -120,9 +120,13 @@ def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator
     for count, value in enumerate(values):
         if count == 0:
             started = time.monotonic()  # the first value may take long
-        ahead_s = count / rate - (time.monotonic() - started)
-        # One sleep may be for several values. `time.sleep` refuses extremely long times.
-        while ahead_s > 0:
-            time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
-            ahead_s = count / rate - (time.monotonic() - started)
+        _sleep_until(started + count / rate)
         yield value
+
+
+def _sleep_until(due: float) -> None:
+    """Sleep until `time.monotonic` has reached `due`, or 20 ms longer: then no sleep follows for the next values."""
+    ahead_s = due - time.monotonic()
+    while ahead_s > 0:
+        time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
+        ahead_s = due - time.monotonic()

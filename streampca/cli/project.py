@@ -42,22 +42,20 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
         raise SettingsError(f"--basis {basis}: must be principal or whitened")
     with ExitStack() as opened:
         projector = _open_projector(location, basis, topic, opened)
-        keeps_columns = output.suffix in TABLE_SUFFIXES
-        # A .npy file has only numbers.
+        is_table = output.suffix in TABLE_SUFFIXES
         is_json_lines = require_kind(str(file)).kind == "jsonl"
-        keeps_json_fields = is_json_lines and output.suffix != ".npy"
-        reads_other_columns = keeps_columns or keeps_json_fields
+        keeps_json_fields = is_json_lines and output.suffix != ".npy"  # such a file has only numbers
         file_options = file_options._replace(
             dimensions=projector.dimensions,
             names=projector.names,
             impute=projector.impute,
-            other_columns=reads_other_columns,
+            other_columns=is_table or keeps_json_fields,
         )
         rows = open_rows(file, file_options)
         rows = rows._replace(missing_values=projector.missing_values)
         print_notes(rows)
         # A table needs its columns before the first row.
-        types_of_other_columns = rows.other_types if keeps_columns else {}
+        types_of_other_columns = rows.other_types if is_table else {}
         opened.enter_context(threadpool_limits(1))  # for the same bits as from a sidecar
         vector_count = _project_rows(rows, projector, output, types_of_other_columns)
     console().print(f"{vector_count:,} vectors projected by {projector.description}, written to {output}")

@@ -154,24 +154,22 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
     if partition is not None and partition not in log_bounds:
         raise SettingsError(f"{topic} has no partition {partition}; the last is {max(log_bounds)}")
     partitions = sorted(log_bounds) if partition is None else [partition]
-    earliest = {p: log_bounds[p][0] for p in partitions}
-    latest = {p: log_bounds[p][1] for p in partitions}
     if to == "earliest":
-        return earliest
+        return {p: log_bounds[p][0] for p in partitions}
+    latest = {p: log_bounds[p][1] for p in partitions}
     if to == "latest":
         return latest
+    if _must_be_time(to):
+        return _find_offsets_at(admin, topic, _parse_time_ms(to), latest)
     # A single number is the offset of every partition.
-    offsets = dict.fromkeys(partitions, int(to)) if to.isdecimal() else parse_offsets(to)
-    if offsets is not None:
-        _refuse_wrong_offsets(topic, to, offsets, latest)
-        return offsets
-    return _find_offsets_at(admin, topic, _parse_time_ms(to), latest)
+    offsets = dict.fromkeys(partitions, int(to)) if to.isdecimal() else parse_offsets(to) or {}
+    _refuse_wrong_offsets(topic, to, offsets, latest)
+    return offsets
 
 
 def _must_be_time(to: str) -> bool:
     """Return whether the option --to is neither a word (earliest, latest) nor offsets, so that it must be a time."""
-    are_offsets = to.isdecimal() or parse_offsets(to) is not None
-    return to not in ("earliest", "latest") and not are_offsets
+    return to not in ("earliest", "latest") and not to.isdecimal() and parse_offsets(to) is None
 
 
 def _parse_time_ms(to: str) -> int:

@@ -5,6 +5,7 @@ from contextlib import closing
 from streampca.cli.console import Confirm, ask, console
 from streampca.cli.reset import read_newest_checkpoints, refuse_members, warn_of_running_processes
 from streampca.cli.worker_config import create_worker_config
+from streampca.fold.fold import FoldConfig
 from streampca.fold.partitions import partition_name
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.kafka_python.connection import KafkaPythonAdmin
@@ -19,15 +20,7 @@ def run(settings: WorkerSettings, confirm: Confirm) -> None:
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
         refuse_members(admin, settings.group_id)
-    partitions_to_rewrite = []
-    for checkpoint in read_newest_checkpoints(checkpoints):
-        checkpoint.refuse_other_topic(topic_id)
-        changes = checkpoint.find_changes(config)
-        # If nothing was learned, a worker accepts any settings.
-        if changes and checkpoint.fold.stats.learned:
-            checkpoint.adopt_settings(config)  # only checks: raises before anything is written
-            partitions_to_rewrite.append(checkpoint.partition)
-            console().print(f"partition {partition_name(checkpoint.partition)}: {', '.join(map(str, changes))}")
+    partitions_to_rewrite = _find_partitions_to_rewrite(checkpoints, topic_id, config)
     if not partitions_to_rewrite:
         console().print(f"nothing to adopt: no checkpoint of {settings.topic} in {settings.store} has other settings")
         return
@@ -40,3 +33,20 @@ def run(settings: WorkerSettings, confirm: Confirm) -> None:
     console().print(
         f"{len(partitions_to_rewrite)} partitions continue; the next model that is published has these settings"
     )
+
+
+def _find_partitions_to_rewrite(checkpoints: Checkpoints, topic_id: str, config: FoldConfig) -> list[int]:
+    """Return the partitions whose newest checkpoint was made with other settings, and print what has changed.
+
+    Raises `SettingsError` if learning cannot continue with the settings of `config`.
+    """
+    partitions = []
+    for checkpoint in read_newest_checkpoints(checkpoints):
+        checkpoint.refuse_other_topic(topic_id)
+        changes = checkpoint.find_changes(config)
+        # If nothing was learned, a worker accepts any settings.
+        if changes and checkpoint.fold.stats.learned:
+            checkpoint.adopt_settings(config)  # only checks: raises before anything is written
+            partitions.append(checkpoint.partition)
+            console().print(f"partition {partition_name(checkpoint.partition)}: {', '.join(map(str, changes))}")
+    return partitions

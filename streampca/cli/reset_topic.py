@@ -42,7 +42,7 @@ class AdoptedTopic(NamedTuple):
 def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | None) -> None:
     """Let worker and transform continue in the topic of these brokers, at the offsets that the option --to names.
 
-    A killed command can be repeated.
+    A killed command can be repeated: whatever has the topic's new id already is left as it is.
     """
     if not to:
         raise SettingsError("--adopt-topic needs --to: an offset of the old topic is another record in this topic")
@@ -57,9 +57,7 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
             partitions_to_adopt = _find_partitions_to_adopt(checkpoints, adopted)
         transform_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         if "transform" in roles:
-            refuse_members(admin, settings.transform_group_id)
-            committed_by_transform = find_committed_offsets(admin, settings.topic, settings.transform_group_id)
-            transform_offsets = _make_transform_offsets(committed_by_transform, adopted)
+            transform_offsets = _make_transform_offsets(admin, settings.transform_group_id, adopted)
         if not partitions_to_adopt and not transform_offsets:
             console().print(f"nothing to adopt: all is of the topic with the id {topic_id} already")
             return
@@ -68,8 +66,8 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
         ask(confirm, f"Continue in {settings.topic} with the id {topic_id} at the offsets {positions}?")
         if partitions_to_adopt:
             # If the checkpoints came first, a command repeated after a kill would keep the offsets.
-            committed_by_workers = find_committed_offsets(admin, settings.topic, settings.group_id)
-            delete_committed_offsets(admin, settings.group_id, list(committed_by_workers))
+            committed = find_committed_offsets(admin, settings.topic, settings.group_id)
+            delete_committed_offsets(admin, settings.group_id, list(committed))
             for partition in partitions_to_adopt:
                 _adopt_checkpoint(checkpoints, adopted, partition)
         if transform_offsets:
@@ -91,29 +89,36 @@ def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -
 
     Raises `SettingsError` if nothing was learned, or if the topic lacks a learned partition.
     """
-    id_by_partition = {}  # the topic's id in the newest checkpoint
-    for checkpoint in read_newest_checkpoints(checkpoints):
-        if not is_backfill(checkpoint.partition):
-            id_by_partition[checkpoint.partition] = checkpoint.topic_id
-    if not id_by_partition or max(id_by_partition) not in adopted.positions:
+    id_by_partition = {  # the topic's id in the newest checkpoint
+        checkpoint.partition: checkpoint.topic_id
+        for checkpoint in read_newest_checkpoints(checkpoints)
+        if not is_backfill(checkpoint.partition)
+    }
+    last_learned = max(id_by_partition, default=None)
+    if last_learned not in adopted.positions:
         raise SettingsError(
             f"{adopted.name} has {len(adopted.positions)} partitions here, but the store holds checkpoints of "
-            f"{len(id_by_partition)}, the last {max(id_by_partition, default='none')}: correct store or topic, or add "
-            "partitions to the topic"
+            f"{len(id_by_partition)}, the last {'none' if last_learned is None else last_learned}: correct store or "
+            "topic, or add partitions to the topic"
         )
-    partitions = [partition for partition in sorted(adopted.positions) if id_by_partition.get(partition) != adopted.id]
-    for partition in partitions:
-        console().print(f"worker, partition {partition}: the topic's id was {id_by_partition.get(partition) or 'none'}")
-    return partitions
+    partitions_to_adopt = []
+    for partition in sorted(adopted.positions):
+        id_before = id_by_partition.get(partition)
+        if id_before != adopted.id:
+            console().print(f"worker, partition {partition}: the topic's id was {id_before or 'none'}")
+            partitions_to_adopt.append(partition)
+    return partitions_to_adopt
 
 
 def _make_transform_offsets(
-    committed: Mapping[TopicPartition, OffsetAndMetadata], adopted: AdoptedTopic
+    admin: KafkaPythonAdmin, group_id: str, adopted: AdoptedTopic
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets that transform's group must commit to continue in the adopted topic.
 
-    A partition is left out if its offset has the topic's id already.
+    A partition is left out if its offset has the topic's id already. Raises `SourceError` if the group has members.
     """
+    refuse_members(admin, group_id)
+    committed = find_committed_offsets(admin, adopted.name, group_id)
     offsets = {}
     for partition, position in adopted.positions.items():
         tp = TopicPartition(adopted.name, partition)

@@ -71,18 +71,16 @@ class TransformStart(MemberStart):
         self._models = Models(store, settings.topic)
         self._pins = Pins(store, settings.topic)
         self.model_cache = ModelCache(self._models)
-        has_p_limit = settings.only_p_below is not None
         self.output_fields = OutputFields(
             emitted=settings.emitted,
             basis=settings.basis,
-            with_p=has_p_limit,
+            with_p=settings.only_p_below is not None,
             with_label=settings.label != "",
         )
         """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
         p_below = settings.only_p_below
-        # With a limit, `CurrentModel` waits for a model with past scores.
-        if self.output_fields.needs_past_scores and p_below is None:
-            p_below = 1.0  # every p-value is at most 1
+        if p_below is None and self.output_fields.needs_past_scores:
+            p_below = 1.0  # every p-value is at most 1, but with any limit, `CurrentModel` waits for past scores
         self.model = CurrentModel(
             self.model_cache,
             settings.model_version,
@@ -106,7 +104,7 @@ class TransformStart(MemberStart):
                 self._create_packer,
                 after=["format"],
                 waits_for="the schema registry",
-                check=self._check_output_format,
+                check=partial(self._create_packer, registers=False),
             ),
             *self._list_steps_at_brokers(),  # "broker", "topic" and "dead-letter topic"
             Step(
@@ -156,9 +154,6 @@ class TransformStart(MemberStart):
         self.output_fields = replace(self.output_fields, with_names=published.names is not None)
         codec = create_codec(self.settings, published)
         return self._use_codec(codec)
-
-    def _check_output_format(self) -> str:
-        return self._create_packer(registers=False)
 
     def _create_packer(self, *, registers: bool = True) -> str:
         """Create the packer, which encodes outputs. Returns a sentence on the format of outputs.
@@ -238,9 +233,9 @@ class TransformStart(MemberStart):
         # Partitions that the output topic lacks wait.
         partitions = [partition for partition in self.source.partitions() if partition < self.output_partitions]
         starts = self.start_finder.find(partitions)
-        self.positions = {}
-        for partition, start in starts.positions(partitions).items():
-            next_offset = start.position
-            if next_offset >= 0:  # -1: nobody has read the partition yet
-                self.positions[partition] = next_offset
+        self.positions = {
+            partition: start.position
+            for partition, start in starts.positions(partitions).items()
+            if start.position >= 0  # -1: nobody has read the partition yet
+        }
         return finding

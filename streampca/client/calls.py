@@ -193,26 +193,24 @@ async def _send_in_pieces(
 
     All pieces are answered by one version of the model.
     """
-    encode: Callable[[Any], dict[str, Any]] = _encode_records
-    if isinstance(rows, np.ndarray):
-        encode = _encode_array
-        if rows.ndim != 2:
-            raise ValueError(f"rows must be an array of shape (n, d), not {rows.shape}")
+    is_array = isinstance(rows, np.ndarray)
+    if is_array and rows.ndim != 2:
+        raise ValueError(f"rows must be an array of shape (n, d), not {rows.shape}")
     answers: list[dict[str, Any]] = []
     pieces = _split(rows)
     while pieces:
         start, stop = pieces.pop(0)
-        headers_and_body = encode(rows[start:stop])
+        piece = rows[start:stop]
+        headers_and_body = _encode_array(piece) if is_array else _encode_records(piece)
         query = _drop_unset(**params, version=version)
         response = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=query, **headers_and_body)
-        if response.status_code == _TOO_LARGE and stop - start > 1:
+        if response.status_code == _TOO_LARGE and len(piece) > 1:
             # The sidecar has lower limits, or its answer would be too large.
             middle = (start + stop) // 2
             pieces = [(start, middle), (middle, stop), *pieces]
             continue
-        has_all_rows = stop - start == len(rows)
-        error_prefix = "" if has_all_rows else f"in rows[{start}:{stop}], "
-        with np.load(io.BytesIO(_read_content(response, error_prefix)), allow_pickle=False) as arrays:
+        content = _read_content(response, error_prefix="" if len(piece) == len(rows) else f"in rows[{start}:{stop}], ")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
         version = int(answers[0]["version"])  # the first answer decides which version answers the next pieces
     return _join(answers, answer_type)

@@ -61,10 +61,8 @@ class ModelNames(NamedTuple):
         wanted_columns: Sequence[Any] = self.names if self.names and columns_are_named else columns
         counts = Counter(columns)
         present_columns = [column for column in wanted_columns if counts[column]]
-        is_complete = len(present_columns) == len(wanted_columns)
-        can_impute = self.impute and len(present_columns) > 0
-        fits_model = len(wanted_columns) == self.dimensions and (is_complete or can_impute)
-        if not fits_model:
+        needed_count = 1 if self.impute else len(wanted_columns)
+        if len(wanted_columns) != self.dimensions or len(present_columns) < needed_count:
             about_model = f": {list_names(self.names)}" if self.names else " without names"
             raise ValueError(
                 f"the table has the columns {list_names(list(map(str, columns)))}, "

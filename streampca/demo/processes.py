@@ -90,11 +90,16 @@ def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str | Non
         while message is None or message.error():  # no record yet
             yield None
             message = consumer.poll(0)
-        headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
-        value = message.value().decode()
-        if len(value) > _MAX_PRINTED_CHARACTERS:
-            value = f"{value[:_MAX_PRINTED_CHARACTERS]} …"
-        yield f"  {headers}\n  {value}\n"
+        yield _describe_record(message)
+
+
+def _describe_record(message: Any) -> str:
+    """Return the headers of a record and the beginning of its value, in two lines."""
+    headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
+    value = message.value().decode()
+    if len(value) > _MAX_PRINTED_CHARACTERS:
+        value = f"{value[:_MAX_PRINTED_CHARACTERS]} …"
+    return f"  {headers}\n  {value}\n"
 
 
 class ChildProcess(subprocess.Popen[bytes]):
@@ -137,6 +142,38 @@ class ChildProcess(subprocess.Popen[bytes]):
         raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
 
 
+class Children:
+    """The processes that the demo has started."""
+
+    def __init__(self, settings_by_command: Mapping[str, Mapping[str, object]], folder: Path) -> None:
+        """Each command writes its log into the folder."""
+        self._settings_by_command = settings_by_command
+        self._folder = folder
+        self.started: dict[str, ChildProcess] = {}  # by command
+
+    def start(self, command: str, *arguments: str) -> None:
+        """Start a `streampca` command with its settings."""
+        self.started[command] = ChildProcess(
+            [command, *arguments], self._settings_by_command[command], log=self._folder / f"{command}.log"
+        )
+
+    def read_log(self, command: str) -> str:
+        """Return what a command has logged so far."""
+        return self.started[command].log.read_text(encoding="utf-8")
+
+    def stop(self) -> None:
+        """Terminate all processes, and kill those that have not ended after ten seconds."""
+        for process in self.started.values():
+            process.terminate()
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        for process in self.started.values():
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
 def free_port(preferred: int) -> int:
     """Return the preferred port if it is free, otherwise a random free port. With 0, no port is preferred."""
     ports_to_try = random.sample(_PORTS, 20)
@@ -147,16 +184,3 @@ def free_port(preferred: int) -> int:
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:
             return int(server.getsockname()[1])
     raise StreampcaError("no free port on 127.0.0.1")
-
-
-def stop(children: list[ChildProcess]) -> None:
-    """Terminate all children, and kill those that have not ended after ten seconds."""
-    for child in children:
-        child.terminate()
-    deadline = time.monotonic() + _STOP_TIMEOUT_S
-    for child in children:
-        try:
-            child.wait(max(deadline - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()

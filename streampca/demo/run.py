@@ -2,18 +2,19 @@
 
 import contextlib
 import json
+import math
 import tempfile
 import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.demo.processes import ChildProcess, EmbeddedBroker, free_port, poll_first_record, stop
+from streampca.demo.processes import Children, EmbeddedBroker, free_port, poll_first_record
 from streampca.errors import InputError, SettingsError, StreampcaError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
@@ -126,26 +127,14 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         first_output = poll_first_record(broker, PROJECTED)
         stack.enter_context(contextlib.closing(first_output))
         addresses = _Addresses(broker=broker.address, store=location, port=free_port(port), metrics_port=free_port(0))
-        settings_by_command = _list_settings(stream, addresses)
-        children: list[ChildProcess] = []
-        stack.callback(stop, children)  # also children that are started later
+        children = Children(_list_settings(stream, addresses), folder)
+        stack.callback(children.stop)
         for command in ("worker", "serve", "transform"):
-            children.append(_start_child(command, settings_by_command, folder))
-
-        def start_producer() -> None:
-            arguments = [*stream.produce_arguments, "--rate", str(rate)]
-            children.append(_start_child("produce", settings_by_command, folder, arguments))
-
+            children.start(command)
         _print(_describe_addresses(addresses, folder))
         if stream.rows.notes:
             _print(f"{stream.rows.path}: {stream.rows.notes}")
-        demo = _Demo(
-            children=children,
-            start_producer=start_producer,
-            models=models,
-            first_output=first_output,
-            stream=stream,
-        )
+        demo = _Demo(children, models, first_output, stream, rate)
         demo.run(
             url=f"http://127.0.0.1:{addresses.port}/v1/project",
             request_file=folder / "request.json",
@@ -153,13 +142,6 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
             ended=ended,
         )
         _print("stopping: the worker saves and leaves its group")
-
-
-def _start_child(
-    command: str, settings_by_command: Mapping[str, Mapping[str, object]], folder: Path, arguments: Sequence[str] = ()
-) -> ChildProcess:
-    """Start a `streampca` command with its settings. Its log is in the folder."""
-    return ChildProcess([command, *arguments], settings_by_command[command], log=folder / f"{command}.log")
 
 
 def _list_settings(stream: Stream, addresses: _Addresses) -> dict[str, dict[str, object]]:
@@ -221,20 +203,14 @@ class _Demo:
     """Twice a second, checks all processes, projects some vectors and prints the progress."""
 
     def __init__(
-        self,
-        *,
-        children: list[ChildProcess],
-        start_producer: Callable[[], None],
-        models: Models,
-        first_output: Iterator[str | None],
-        stream: Stream,
+        self, children: Children, models: Models, first_output: Iterator[str | None], stream: Stream, rate: float
     ) -> None:
-        self._children = children  # the worker is the first
-        self._start_producer = start_producer
-        self._has_producer = False
+        """`first_output` yields None until transform has written a record."""
+        self._children = children
         self._models = models
-        self._first_output = first_output  # yields None until transform has written a record
+        self._first_output = first_output
         self._stream = stream
+        self._rate = rate  # messages per second
         self._learned_at: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)  # elapsed seconds, messages
         self._next_line_s = 0.0  # when the next line of figures is printed
         self._newest_model = models.newest()
@@ -247,32 +223,32 @@ class _Demo:
         vector is projected in time.
         """
         started = time.monotonic()
-        first_projection_s = None  # from the start
+        has_projected = False
+        end_s = _FIRST_PROJECTION_TIMEOUT_S
         for body in _create_request_bodies(self._stream.rows):  # endlessly
             if ended.wait(_UPDATE_EVERY_S):
                 return
             elapsed_s = time.monotonic() - started
             self._update(elapsed_s)
             answer = _project(url, body)
-            if first_projection_s is not None:
-                is_time_over = seconds is not None and elapsed_s >= first_projection_s + seconds
-                if is_time_over:
-                    return
-            elif answer is not None:
-                first_projection_s = elapsed_s
+            if answer is not None and not has_projected:
+                has_projected = True
+                end_s = math.inf if seconds is None else elapsed_s + seconds
                 request_file.write_text(body, encoding="utf-8")
                 _print(_describe_projection(url, answer, request_file, elapsed_s))
-            elif elapsed_s > _FIRST_PROJECTION_TIMEOUT_S:
-                raise StreampcaError(f"no projection within {_FIRST_PROJECTION_TIMEOUT_S:.0f} s")
+            elif elapsed_s >= end_s:
+                break
+        if not has_projected:
+            raise StreampcaError(f"no projection within {_FIRST_PROJECTION_TIMEOUT_S:.0f} s")
 
     def _update(self, elapsed_s: float) -> None:
         """Check all processes, and print what is new. Raises `StreampcaError` if a process has exited."""
-        for child in self._children:
-            child.verify()
+        children = self._children
+        for process in children.started.values():
+            process.verify()
         # The broker in memory would soon drop records that are sent before the worker reads.
-        if not self._has_producer and "partitions assigned" in self._read_worker_log():
-            self._start_producer()
-            self._has_producer = True
+        if "produce" not in children.started and "partitions assigned" in children.read_log("worker"):
+            children.start("produce", *self._stream.produce_arguments, "--rate", str(self._rate))
         self._newest_model = self._models.newest()
         self._warn_of_dominant_dimension()
         # A version is the number of learned messages.
@@ -294,9 +270,6 @@ class _Demo:
             self._has_warned = True
             _print(f"warning: {warning}")
 
-    def _read_worker_log(self) -> str:
-        return self._children[0].log.read_text(encoding="utf-8")
-
     def _compute_messages_per_second(self) -> float:
         first_s, first_count = self._learned_at[0]
         last_s, last_count = self._learned_at[-1]
@@ -306,9 +279,7 @@ class _Demo:
     def _describe_progress(self) -> str:
         """Return the figures of the newest model; without a model, what the worker does."""
         if self._newest_model is None:
-            log = self._read_worker_log()
-            is_compiling = "compiling kernels" in log and "worker started" not in log
-            return "compiling, once on this machine …" if is_compiling else "starting …"
+            return self._describe_start()
         model = self._newest_model.model
         loss_ratio = self._newest_model.stats.loss_ewma  # None: no message was scored yet
         loss_text = "–" if loss_ratio is None else f"{loss_ratio:.4f}"
@@ -325,6 +296,11 @@ class _Demo:
             angle = truth.largest_angle(model.components)  # in degrees
             figures["subspace found"] = f"{share_found:.3%} (largest angle {angle:.2f}°)"
         return "  ".join(f"{name}: {value}" for name, value in figures.items())
+
+    def _describe_start(self) -> str:
+        log = self._children.read_log("worker")
+        is_compiling = "compiling kernels" in log and "worker started" not in log
+        return "compiling, once on this machine …" if is_compiling else "starting …"
 
 
 def _create_request_bodies(rows: Rows) -> Iterator[str]:

@@ -60,17 +60,16 @@ class OnlineFit:
         if self.model_without_fold:
             return self.model_without_fold.model
         state = self.state
-        row_count = state.count
+        k = choose_number_of_components(state, self.past_scores.components_or_share)
         n_components = self.parameters["n_components"]
-        components_or_share = self.past_scores.components_or_share
-        k = choose_number_of_components(state, components_or_share)
         if n_components in (None, "mle"):
-            k = min(k, row_count)  # as in scikit-learn
-        if n_components == "mle":  # Minka's rule
-            from sklearn.decomposition._pca import _infer_dimension  # importing it takes a second
+            k = min(k, state.count)  # as in scikit-learn
+        model = make_model(state, k)
+        if n_components != "mle":
+            return model
+        from sklearn.decomposition._pca import _infer_dimension  # Minka's rule; importing it takes a second
 
-            explained_variance = make_model(state, k).explained_variance
-            k = max(int(_infer_dimension(explained_variance, row_count)), 1)
+        k = max(int(_infer_dimension(model.explained_variance, state.count)), 1)
         return make_model(state, k)
 
     @cached_property

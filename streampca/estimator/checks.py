@@ -142,11 +142,8 @@ def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> 
     return with_gaps
 
 
-def refuse_bad(V: NDArray[Any], config: LearningConfig, *, are_first: bool) -> None:
-    """Raise `ValueError` if a vector of V (n, d) cannot be learned.
-
-    If they are the first vectors, one entry must be so large that its square does not underflow.
-    """
+def refuse_bad(V: NDArray[Any], config: LearningConfig) -> None:
+    """Raise `ValueError` if a vector of V (n, d) cannot be learned."""
     judge = Judge.of(config)
     if config.impute and config.components == config.dimensions:
         # The judge would refuse every row with a missing entry, but scikit-learn's tests fit such rows.
@@ -155,11 +152,12 @@ def refuse_bad(V: NDArray[Any], config: LearningConfig, *, are_first: bool) -> N
     if bad:
         remedy = "; scale the data down" if bad.reason == "too_large" else ""
         raise ValueError(f"row {bad.row}: {bad.message}{remedy}")
-    if not are_first:
-        return
+
+
+def refuse_underflow(V: NDArray[Any], config: LearningConfig) -> None:
+    """Raise `ValueError` if all entries of the first vectors V (n, d) are so small that their squares underflow."""
     largest = float(np.fmax.reduce(np.abs(V), axis=None))
-    does_underflow = 0 < largest < config.smallest_value
-    if does_underflow:
+    if 0 < largest < config.smallest_value:
         raise ValueError(
             f"no entry is beyond {largest:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "
             "scale the data up"

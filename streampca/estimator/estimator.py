@@ -112,19 +112,22 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         Raises `ValueError` and learns no row if a row cannot be learned, if parameters have changed, or if the
         estimator was loaded from a worker's model.
         """
-        online: OnlineFit | None = getattr(self, "online_", None)
-        if online:
-            online.refuse_without_fold()
-            checks.refuse_changed(self, online.parameters)
+        fit: OnlineFit | None = getattr(self, "online_", None)
+        if fit:
+            fit.refuse_without_fold()
+            checks.refuse_changed(self, fit.parameters)
         for slab in checks.split_into_slabs(X, self.batch_size):
-            is_first = online is None
+            is_first = fit is None
             V = checks.check_rows(self, slab, reset=is_first)
-            if online is None:
-                online = self._start_fit(V)
-            V = checks.replace_missing(self, V, online.config.learning)
-            checks.refuse_bad(V, online.config.learning, are_first=is_first)
-            online = online.learn(V)  # if a later slab is refused, `online_` is unchanged
-        self.online_ = online  # type: ignore[assignment]  # there is at least one slab
+            if fit is None:
+                fit = self._start_fit(V)
+            learning = fit.config.learning
+            V = checks.replace_missing(self, V, learning)
+            checks.refuse_bad(V, learning)
+            if is_first:
+                checks.refuse_underflow(V, learning)
+            fit = fit.learn(V)  # if a later slab is refused, `online_` is unchanged
+        self.online_ = fit  # type: ignore[assignment]  # there is at least one slab
         return self
 
     @one_thread
@@ -156,17 +159,11 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def _restore_fit(self, published: PublishedModel) -> OnlineFit:
         """Return the fit that has learned what the model of a file has learned."""
         fit = self._create_fit(saved.find_config(published))
-        past_scores = fit.past_scores
         if published.past_scores:
-            past_scores = replace(past_scores, histograms=published.past_scores)
-        has_fold = published.checkpoint is not None
-        return replace(
-            fit,
-            fold=restore_fold(published, fit.config),
-            past_scores=past_scores,
-            # A fold that is only estimated would give other projections than the model.
-            model_without_fold=None if has_fold else published,
-        )
+            fit.past_scores.histograms = published.past_scores
+        # A fold that is only estimated would give other projections than the model.
+        model_without_fold = published if published.checkpoint is None else None
+        return replace(fit, fold=restore_fold(published, fit.config), model_without_fold=model_without_fold)
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the coordinates (n_samples, n_components) of X (n_samples, n_features), with the dtype of X.
@@ -274,14 +271,8 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     if not parts:
         raise ValueError("nothing to merge")
     fits = [part._fitted for part in parts]
+    _refuse_different(fits)
     first = fits[0]
-    for fit in fits:
-        fit.refuse_without_fold()
-        has_same_config = fit.config == first.config
-        # An `n_components` that is a share of the variance is not in `config`.
-        has_same_components = fit.past_scores.components_or_share == first.past_scores.components_or_share
-        if not has_same_config or not has_same_components:
-            raise ValueError("only estimators with the same parameters and features can be merged")
     names_of_parts = [part.feature_names_in_ for part in parts if hasattr(part, "feature_names_in_")]
     have_same_names = all(np.array_equal(names, names_of_parts[0]) for names in names_of_parts)
     if not have_same_names:
@@ -298,3 +289,15 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
         merged.feature_names_in_ = names_of_parts[0]
     merged.online_ = replace(first, fold=fold, past_scores=past_scores, model_without_fold=None)
     return merged
+
+
+def _refuse_different(fits: Sequence[OnlineFit]) -> None:
+    """Raise `ValueError` if fits differ in their parameters, or if one of them holds too little to be merged."""
+    first = fits[0]
+    for fit in fits:
+        fit.refuse_without_fold()
+        has_same_config = fit.config == first.config
+        # An `n_components` that is a share of the variance is not in `config`.
+        has_same_components = fit.past_scores.components_or_share == first.past_scores.components_or_share
+        if not has_same_config or not has_same_components:
+            raise ValueError("only estimators with the same parameters and features can be merged")

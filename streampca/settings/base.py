@@ -119,9 +119,8 @@ class Settings(BaseModel):
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
             # An error without a location ("loc") is a broken rule. The rules are checked again below.
-            wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
-        for details in wrong_values:
-            mistakes.append(_describe_mistake(cls, given, details))
+            wrong_values: list[Mapping[str, Any]] = [details for details in error.errors() if details["loc"]]
+        mistakes += [_describe_mistake(cls, given, details) for details in wrong_values]
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
         # With a wrong value, pydantic has checked no rule: check those about valid values.
         valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
@@ -190,10 +189,9 @@ def _describe_setting(name: str, field: FieldInfo, effective: GivenValue | None)
 
     If it has no effective value, its default is shown; if it is required, that it is missing.
     """
-    if effective is None and field.is_required():
-        effective = GivenValue(value=None, origin=_MISSING)
-    elif effective is None:
-        effective = GivenValue(value=field.default, origin=_DEFAULT)
+    if effective is None:
+        is_missing = field.is_required()
+        effective = GivenValue(None, _MISSING) if is_missing else GivenValue(field.default, _DEFAULT)
     if effective.value is None:
         text = ""
     elif _is_secret(field):

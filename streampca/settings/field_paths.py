@@ -105,20 +105,28 @@ def _make_parts(match: re.Match[str]) -> Path:
     For example, `values[id=temp].` gives Part("values") and Choice("id", "temp").
     """
     plain_name = (match["plain_name"] or "").rstrip()
-    quoted_name = match["quoted_name"] or ""
-    looks_like_choice = "[" in plain_name and "=" in plain_name
-    if looks_like_choice:  # probably a misspelt values[id=temp]
+    if _looks_like_choice(plain_name):  # probably a misspelt values[id=temp]
         return ()
     parts: Path = ()
-    if plain_name or quoted_name:
-        parts = (Part(quoted_name or plain_name, quoted=bool(quoted_name)),)
-    if match["key"] is not None:
-        key = match["key"].rstrip()
-        if key.endswith("!"):  # [id!=temp] may choose several elements
-            return ()
-        word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
-        parts += (Choice(key, word),)
-    return parts
+    if match["quoted_name"]:
+        parts = (Part(match["quoted_name"], quoted=True),)
+    elif plain_name:
+        parts = (Part(plain_name),)
+    if match["key"] is None:
+        return parts
+    key = match["key"].rstrip()
+    if key.endswith("!"):  # [id!=temp] may choose several elements
+        return ()
+    return (*parts, Choice(key, _read_word(match)))
+
+
+def _looks_like_choice(name: str) -> bool:
+    return "[" in name and "=" in name
+
+
+def _read_word(match: re.Match[str]) -> str:
+    """Return the word in a match, from its backticks or without the spaces at its end."""
+    return match["quoted_word"] or (match["plain_word"] or "").rstrip()
 
 
 def parse_conditions(where: str) -> tuple[Condition, ...]:
@@ -130,8 +138,7 @@ def parse_conditions(where: str) -> tuple[Condition, ...]:
     # A comma ends each condition, also the last one.
     for match in _split_into_matches(_CONDITION, f"{where},", error):
         [path] = parse_paths(match["path"])
-        word = match["quoted_word"] or (match["plain_word"] or "").rstrip()
-        conditions.append(Condition(get_steps(path), is_equal=match["sign"] == "=", word=word))
+        conditions.append(Condition(get_steps(path), is_equal=match["sign"] == "=", word=_read_word(match)))
     return tuple(conditions)
 
 
@@ -170,16 +177,20 @@ def _list_possible_names(steps: Sequence[Step]) -> list[str]:
         left.temp, left.temp.value
         wheels[side=left].sensors[id=temp].value
     """
-    choice_indices = [index for index, step in enumerate(steps) if isinstance(step, Choice)]
-    if not choice_indices:
-        return [".".join(map(str, steps[-length:])) for length in range(1, len(steps) + 1)]
-    words = [step.word for step in steps if isinstance(step, Choice)]
-    steps_after_choices = [str(step) for step in steps[choice_indices[-1] + 1 :]]
+    words: list[str] = []  # of the choices
+    names_after_choices: list[str] = []
+    for step in steps:
+        if isinstance(step, Choice):
+            words.append(step.word)
+            names_after_choices = []
+        else:
+            names_after_choices.append(step)
+    if not words:
+        return [".".join(names_after_choices[start:]) for start in reversed(range(len(steps)))]
     names = []
-    for word_count in range(1, len(words) + 1):
-        last_words = words[-word_count:]
-        names.append(".".join(last_words))
-        names.append(".".join(last_words + steps_after_choices))
+    for start in reversed(range(len(words))):
+        names.append(".".join(words[start:]))
+        names.append(".".join(words[start:] + names_after_choices))
     distinct_names = dict.fromkeys(names)
     return [*distinct_names, spell_path(steps)]
 
@@ -204,8 +215,7 @@ def spell_path(steps: Sequence[Step]) -> str:
             word = step.word if _PLAIN_WORD.fullmatch(step.word) else f"`{step.word}`"
             text += f"[{step.key}={word}]"
             continue
-        looks_like_choice = "[" in step and "=" in step
-        is_plain = _PLAIN_NAME.fullmatch(step) and not looks_like_choice
+        is_plain = _PLAIN_NAME.fullmatch(step) and not _looks_like_choice(step)
         if text:
             text += "."
         text += step if is_plain else f"`{step}`"

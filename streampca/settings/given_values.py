@@ -37,11 +37,11 @@ def find_given_values(
     An option takes precedence over the environment, and the environment over the file. `known_names` has the settings
     of all commands.
     """
-    mistakes = []
-    for variable, nearest in find_unknown_variables(known_names).items():
-        # The name is probably misspelt.
-        if nearest is not None:
-            mistakes.append(f"{variable} is not a setting: did you mean {PREFIX}{nearest.upper()}?")
+    mistakes = [
+        f"{variable} is not a setting: did you mean {PREFIX}{nearest.upper()}?"
+        for variable, nearest in find_unknown_variables(known_names).items()
+        if nearest is not None
+    ]
     table: dict[str, Any] = {}
     if config_file:
         table, mistakes_in_file = _read_file(config_file, known_names)
@@ -65,12 +65,18 @@ def find_unknown_variables(known_names: Collection[str]) -> dict[str, str | None
     """
     unknown: dict[str, str | None] = {}
     for variable, value in sorted(os.environ.items()):
+        if not variable.startswith(PREFIX) or variable in _NOT_SETTINGS:
+            continue
         name = variable.removeprefix(PREFIX).lower()
-        is_known = name in known_names or variable in _NOT_SETTINGS
         is_of_service = SERVICE_LINK.match(value) or _SERVICE_VARIABLE.fullmatch(variable)
-        if variable.startswith(PREFIX) and not is_known and not is_of_service:
+        if name not in known_names and not is_of_service:
             unknown[variable] = _find_nearest(name, known_names)
     return unknown
+
+
+def list_foreign_variables(known_names: Collection[str]) -> list[str]:
+    """Return the variables STREAMPCA_… that neither are settings nor resemble one."""
+    return [variable for variable, nearest in find_unknown_variables(known_names).items() if nearest is None]
 
 
 def _read_file(path: Path, known_names: Collection[str]) -> tuple[dict[str, Any], list[str]]:

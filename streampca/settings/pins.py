@@ -15,14 +15,12 @@ def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
     """
     if value is None or value == "latest":
         return None
-    is_text = isinstance(value, str)
-    if is_text and re.fullmatch(PIN_NAME, value):
-        return str(value)
-    number = value
-    is_json = info.context is not None
-    if is_text and not is_json and re.fullmatch("[0-9]{1,19}", value):
-        number = int(value)
-    is_integer = type(number) is int  # a bool is not a version
-    if not is_integer or not 0 <= number < 2**63:
-        raise ValueError("must be the number of a version, the name of a pin, or latest")
-    return int(number)
+    if isinstance(value, str):
+        if re.fullmatch(PIN_NAME, value):
+            return value
+        is_json = info.context is not None
+        if not is_json and re.fullmatch("[0-9]{1,19}", value):
+            value = int(value)
+    if type(value) is int and 0 <= value < 2**63:  # a bool is not a version
+        return value
+    raise ValueError("must be the number of a version, the name of a pin, or latest")

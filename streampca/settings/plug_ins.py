@@ -4,6 +4,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
+from streampca.errors import on_one_line
+
 BUILT_IN_FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
 
 Kind = Literal["format", "store"]
@@ -26,10 +28,8 @@ def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
     try:
         return plug_in.load()
     except Exception as error:
-        cause = " ".join(str(error).split())
-        raise ValueError(
-            f"the {kind} {name} of {packages} cannot be imported from {plug_in.value}: {type(error).__name__}: {cause}"
-        ) from None
+        cause = f"{type(error).__name__}: {on_one_line(error)}"
+        raise ValueError(f"the {kind} {name} of {packages} cannot be imported from {plug_in.value}: {cause}") from None
 
 
 def load_format(name: str, *, is_built_in: bool = False) -> Any:

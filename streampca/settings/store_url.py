@@ -44,6 +44,11 @@ def validate_location(location: str) -> str:
         raise ValueError(
             "use a folder, or a URL that begins with s3://, gs:// or az://, or with the scheme of an installed plug-in"
         )
+    return _validate_bucket(location, scheme)
+
+
+def _validate_bucket(location: str, scheme: str) -> str:
+    """Return the URL of a bucket without its last slash. Raises `ValueError`."""
     without_scheme = location[len(f"{scheme}://") :]
     bucket, _, prefix = without_scheme.partition("/")
     if "@" in location:

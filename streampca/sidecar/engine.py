@@ -5,7 +5,7 @@ An answer is JSON, or a NumPy file if the client accepts it. Large answers are s
 
 import asyncio
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -90,16 +90,12 @@ class Engine:
         current = self.models.cache.current
         return current.version if current else None
 
-    def explain_not_ready(self) -> dict[str, str]:
-        """Return the reasons why requests should not be sent here, by the kind of failure; {} if it is ready."""
-        return self.models.explain_not_ready()
-
     def check_ready(self, request: Request) -> None:
         """Raise `RequestError` with the reasons if requests should not be sent here.
 
         A client without the required token learns only the kinds of failure.
         """
-        reason_by_kind = self.explain_not_ready()
+        reason_by_kind = self.models.explain_not_ready()
         if not reason_by_kind:
             return
         is_anonymous = getattr(request.state, ANONYMOUS, False)  # the middleware sets it
@@ -175,19 +171,13 @@ class Endpoints:
 
 
 class ChunkedResponse(StreamingResponse):
-    """A long answer. Other requests get their turn between two chunks."""
+    """A long answer, which no task accompanies that waits for the client to disconnect.
 
-    def __init__(self, chunks: Iterable[bytes], media_type: str, headers: Mapping[str, str]) -> None:
-        super().__init__((), headers=headers, media_type=media_type)  # without chunks: `__call__` sends them
-        self._chunks = chunks
+    The traceback of an error in such a task would keep a refused answer in memory until a garbage collection.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        # As an optimisation, no task waits for the client to disconnect, as it would in `StreamingResponse`.
-        for chunk in self._chunks:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": b""})
+        await self.stream_response(send)
 
 
 def json_response(content: Any, headers: dict[str, str] | None = None) -> Response:
@@ -215,14 +205,15 @@ def bytes_response(parts: Sequence[bytes | memoryview], media_type: str, headers
     if size <= _CHUNK_BYTES:
         return Response(b"".join(parts), headers=headers, media_type=media_type)
     headers = headers | {"Content-Length": str(size)}
-    return ChunkedResponse(_split_into_chunks(parts), media_type, headers)
+    return ChunkedResponse(_split_into_chunks(parts), headers=headers, media_type=media_type)
 
 
-def _split_into_chunks(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield the parts as chunks of at most 128 KiB."""
+async def _split_into_chunks(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:
+    """Yield the parts as chunks of at most 128 KiB. Other requests get their turn between two chunks."""
     for part in parts:
         for start in range(0, len(part), _CHUNK_BYTES):
             yield bytes(part[start : start + _CHUNK_BYTES])
+            await asyncio.sleep(0)
 
 
 def version_header(version: int | None) -> dict[str, str]:

@@ -116,11 +116,8 @@ class SidecarMetrics(Collector):
         outdated = GaugeMetricFamily(
             "streampca_drift_outdated", "1 if the pinned model no longer fits the stream, else 0.", labels=["pin"]
         )
-        is_outdated_by_pin: dict[str, float] = {}
-        for pin, drift in self._models.drifts.items():
-            reasons = drift["outdated"]
-            is_outdated_by_pin[pin] = 1.0 if reasons else 0.0
-        yield _add_samples(outdated, is_outdated_by_pin)
+        reasons_by_pin = {pin: drift["outdated"] for pin, drift in self._models.drifts.items()}
+        yield _add_samples(outdated, {pin: 1.0 if reasons else 0.0 for pin, reasons in reasons_by_pin.items()})
 
 
 def _create_component_gauge(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:

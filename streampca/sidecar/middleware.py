@@ -83,18 +83,14 @@ class OuterMiddleware:
             return await self._app(scope, receive, send)
         if not scope["path"].startswith("/"):
             scope = _with_path_of_url(scope)
+        if scope["method"] == "HEAD":
+            scope = dict(scope, method="GET")  # the server leaves out the body of the answer
         started_at = time.perf_counter()
         headers = dict(scope["headers"])
         answer = _Answer(send, headers.get(b"x-request-id", b""), self._slots)
         structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
-        if scope["method"] == "HEAD":
-            scope = dict(scope, method="GET")  # the server leaves out the body of the answer
         try:
-            if self._tokens:
-                _check_token(self._tokens, scope, headers)
-            _refuse_cross_site(scope["path"], headers)
-            if has_large_body(headers):
-                await answer.take_slot(SLOT_TIMEOUT_S)
+            await self._check_request(scope, headers, answer)
             await self._app(scope, receive, answer.send)
         except _UnreadAnswerError:  # the server closes the connection
             self._metrics.limits["read_time"].inc()
@@ -102,25 +98,32 @@ class OuterMiddleware:
             has_begun_to_answer = answer.status is not None
             if has_begun_to_answer:
                 raise
-            is_bug = await self._send_error(error, scope, receive, answer)
-            if is_bug:
-                raise  # the server logs its traceback
+            problem = await self._send_error(error, scope, receive, answer)
+            if problem is Problem.INTERNAL:
+                raise  # a bug: the server logs its traceback
         finally:
             answer.release_slot()
             duration_s = time.perf_counter() - started_at
             status = answer.status or 500  # without an answer, the server sends 500
             self._metrics.durations(_name_route(scope), status).observe(duration_s)
 
-    async def _send_error(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> bool:
-        """Answer a request with the error that it has raised. Return whether the error is a bug."""
+    async def _check_request(self, scope: Scope, headers: Mapping[bytes, bytes], answer: "_Answer") -> None:
+        """Raise an error if a request is not allowed, or if it is large and too many large ones are running."""
+        if self._tokens:
+            _check_token(self._tokens, scope, headers)
+        _refuse_cross_site(scope["path"], headers)
+        if has_large_body(headers):
+            await answer.take_slot(SLOT_TIMEOUT_S)
+
+    async def _send_error(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> Problem:
+        """Answer a request with the error that it has raised. Return the type of the error."""
         request_error = to_request_error(error, scope)
-        is_bug = request_error.problem is Problem.INTERNAL
-        if not is_bug:
-            # Otherwise, the traceback would keep the request in memory until a garbage collection.
+        if request_error.problem is not Problem.INTERNAL:
+            # The traceback would keep the request in memory until a garbage collection.
             error.__traceback__ = None
         response = error_response(request_error, scope, self._metrics)
         await response(scope, receive, answer.send)
-        return is_bug
+        return request_error.problem
 
 
 class _Answer:
@@ -158,10 +161,10 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         """Send the start or a part of the answer. Raises `_UnreadAnswerError` if the client does not read in time."""
-        is_whole_body = message.get("body") and not message.get("more_body")
         if message["type"] == "http.response.start":
             await self._prepare_start(message)
-        elif is_whole_body:  # it is short: the server buffers it without waiting for the client
+        is_whole_body = message.get("body") and not message.get("more_body")
+        if is_whole_body:  # it is short: the server buffers it without waiting for the client
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):

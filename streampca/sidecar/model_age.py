@@ -57,42 +57,34 @@ class ModelAge:
         """
         # Members of transform learn no records.
         reports = [report for report in self._statuses.all() if report.transform is None and report.state != "stopped"]
-        earlier_time_by_worker = self._report_time_by_worker
+        earlier_times = self._report_time_by_worker
         self._report_time_by_worker = {report.name: report.updated_at for report in reports}
-        running = []
-        for report in reports:
-            earlier_time = earlier_time_by_worker.get(report.name)
-            if earlier_time is not None and report.updated_at != earlier_time:
-                running.append(report)
-        return running
+        known = [report for report in reports if report.name in earlier_times]
+        return [report for report in known if report.updated_at != earlier_times[report.name]]
 
 
 def _has_every_record(model: PublishedModel, workers: Sequence[ProcessStatus]) -> bool:
     """Return whether a model has learned every record of the topic, by the reports of workers."""
-    if not all(_has_read_every_record(worker) for worker in workers):
-        return False
-    read_up_to = {
-        int(name): partition.position  # of the worker
-        for worker in workers
-        for name, partition in worker.partitions.items()
-        if partition.position > 0
-    }
+    read_up_to: dict[int, int] = {}  # positions of the workers by partition
+    for worker in workers:
+        if not _has_read_every_record(worker):
+            return False
+        for name, partition in worker.partitions.items():
+            if partition.position > 0:
+                read_up_to[int(name)] = partition.position
     learned_up_to = {
         partition: position
         for partition, position in model.positions.items()
         if position > 0 and not is_backfill(partition)  # no worker reads the partition of a backfill
     }
-    is_known = len(read_up_to) > 0  # without running workers, it is not
-    return is_known and read_up_to == learned_up_to
+    # Without running workers, it is unknown.
+    return len(read_up_to) > 0 and read_up_to == learned_up_to
 
 
 def _has_read_every_record(worker: ProcessStatus) -> bool:
     """Return whether a worker has reported that it is at the end of each of its partitions."""
     if worker.trouble:  # the worker may not know of newer records
         return False
-    for partition in worker.partitions.values():
-        has_found_no_record = partition.lag is None and worker.state == "waiting"
-        is_at_end = partition.lag == 0 or has_found_no_record
-        if not is_at_end:
-            return False
-    return True
+    # A worker that waits for its first record reports no lag.
+    lags_at_end = (0, None) if worker.state == "waiting" else (0,)
+    return all(partition.lag in lags_at_end for partition in worker.partitions.values())

@@ -122,13 +122,13 @@ def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> No
             raise invalid(f"unknown {kind} {name[:80]!r}; known: {', '.join(allowed)}")
 
 
-def refuse_query(names: Iterable[str], instead: str) -> None:
-    """Raise `RequestError` for the first of these query parameters, which a protocol does not read.
+def refuse_query(names: Sequence[str], instead: str) -> None:
+    """Raise `RequestError` if a request has query parameters that a protocol does not read.
 
     The error asks to do `instead`.
     """
-    for name in names:
-        raise invalid(f"{name[:80]} is not read from the query: {instead}")
+    if names:
+        raise invalid(f"{names[0][:80]} is not read from the query: {instead}")
 
 
 def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False) -> Schema:
@@ -137,10 +137,9 @@ def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool =
     With `strict`, as for JSON, texts are not numbers.
     """
     context = {"is_json": True} if strict else None
-    # False would let even strict fields of a schema accept texts.
-    strict_or_as_declared = True if strict else None
     try:
-        return schema.model_validate(content, strict=strict_or_as_declared, context=context)
+        # None: each field is as strict as the schema declares it.
+        return schema.model_validate(content, strict=strict or None, context=context)
     except ValidationError as error:
         raise invalid(describe_mistakes(error.errors(include_url=False, include_input=False))) from None
 
@@ -159,15 +158,10 @@ def pack_rows(value: Any, name: str) -> Array:
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
-    rows = []
-    for i, row in enumerate(value):
-        if isinstance(row, str):
-            row = _decode_row(row, f"{name}[{i}]")
-        rows.append(row)
-    first = rows[0] if rows else None
-    if isinstance(first, bytes):  # from base64; `_join_bytes` refuses other rows
+    rows = [_decode_row(row, f"{name}[{i}]") if isinstance(row, str) else row for i, row in enumerate(value)]
+    if rows and isinstance(rows[0], bytes):  # from base64; `_join_bytes` refuses other rows
         return _join_bytes(rows, name)
-    width = len(first) if isinstance(first, list) else 0
+    width = len(rows[0]) if rows and isinstance(rows[0], list) else 0
     packer = NumberPacker(width, null_as_nan=True)
     packed = [_pack_row(packer, row, f"{name}[{i}]") for i, row in enumerate(rows)]
     return np.frombuffer(b"".join(packed)).reshape(len(rows), width)
@@ -317,20 +311,16 @@ def _refuse_wrong_rows(
 
     Missing entries are NaN in `with_nan`, and as the client sent them in `as_given`.
     """
-    is_missing = np.isnan(with_nan)
     wrong_entry = first_not_finite(with_nan, impute=impute)
     if wrong_entry is not None:
         i, j = wrong_entry
-        entry = as_given[i, j]
-        if not is_missing[i, j]:
-            found = str(entry)
-        elif np.isnan(entry):
-            found = "null or NaN (this model was learned with missing=refuse)"
-        else:
-            found = f"{entry}, one of missing_values (this model was learned with missing=refuse)"
+        found = str(as_given[i, j])
+        if np.isnan(with_nan[i, j]):
+            kind = "null or NaN" if np.isnan(as_given[i, j]) else f"{found}, one of missing_values"
+            found = f"{kind} (this model was learned with missing=refuse)"
         column = j if names is None else repr(names[j])
         raise invalid(f"{name}[{i}][{column}] must be a finite number, not {found}")
-    is_empty = is_missing.all(axis=1)
+    is_empty = np.isnan(with_nan).all(axis=1)
     if is_empty.any():
         first_empty = int(is_empty.argmax())
         raise invalid(f"{name}[{first_empty}] has no number")

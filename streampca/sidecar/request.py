@@ -6,8 +6,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from starlette.datastructures import QueryParams
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from streampca.sidecar.errors import Problem, RequestError, too_large
 
@@ -118,8 +117,7 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
             limit="body_time",
             headers={"Connection": "close"},
         ) from None
-    # As an optimisation, an empty query is not parsed.
-    parameters = request.query_params if request.scope["query_string"] else QueryParams()
+    parameters = request.query_params
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
     return RawRequest(body, media_type=_parse_media_type(headers), query=query, headers=headers)
 
@@ -146,23 +144,14 @@ def _parse_content_length(headers: Mapping[bytes, bytes]) -> int:
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the body. Raises `RequestError` as soon as it exceeds `max_bytes`.
-
-    As an optimisation, it does not use the generator `Request.stream`.
-    """
+    """Return the body. Raises `RequestError` as soon as it exceeds `max_bytes`."""
     chunks = []
     length = 0
-    has_more = True
-    while has_more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk = message.get("body", b"")
+    async for chunk in request.stream():
         chunks.append(chunk)
         length += len(chunk)
         if length > max_bytes:
             raise _too_long(max_bytes)
-        has_more = message.get("more_body", False)
     return b"".join(chunks)
 
 

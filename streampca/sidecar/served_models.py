@@ -88,38 +88,24 @@ class ServedModels:
             self._age.refresh(newest, age_s=self._clock() - self.cache.current_since)
 
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
-        """Read the pins, and compute the drifts, if they may have changed."""
+        """Read the pins if they may have changed, and compute the drifts if the pins or the newest model have."""
         pins = Pins(models.store, models.topic)
         names = pins.names()  # without reading files
-        if not self._must_read_pins(names, newest):
+        is_compared = newest is self.compared_model
+        # A pin may move without a change of the names.
+        are_pins_current = names == self._pin_names and self._clock() < self._next_read_of_pins_at
+        if is_compared and are_pins_current:
             return
         earlier_pins = self.pins
         self.pins = pins.all() if names else {}  # reads a file for each pin
         self.cache.pinned = frozenset(self.pins.values())
-        if self._must_compute_drifts(earlier_pins, newest):
+        lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model may have become readable
+        if not is_compared or self.pins != earlier_pins or lacks_drift:
             self.compared_model = None  # after an error, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
             self.compared_model = newest
         self._pin_names = names
-        # A pin may move without a change of the listing.
         self._next_read_of_pins_at = self._clock() + _READ_PINS_EVERY_S
-
-    def _must_read_pins(self, names: list[str], newest: PublishedModel) -> bool:
-        """Return whether the pins must be read again.
-
-        The listing shows no versions of pins, so they are also read every few seconds.
-        """
-        if names != self._pin_names:
-            return True
-        # `compared_model` is None after an error of the store.
-        is_newer_model = newest is not self.compared_model
-        return len(names) > 0 and (is_newer_model or self._clock() >= self._next_read_of_pins_at)
-
-    def _must_compute_drifts(self, earlier_pins: dict[str, int], newest: PublishedModel) -> bool:
-        """Return whether the drifts must be computed again, after the pins were read."""
-        is_newer_model = newest is not self.compared_model
-        lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model may have become readable
-        return is_newer_model or self.pins != earlier_pins or lacks_drift
 
     def _compute_drifts(self, newest: PublishedModel) -> dict[str, dict[str, Any]]:
         """Return how far the newest model has moved from each pinned model, by the pin's name.
@@ -130,10 +116,11 @@ class ServedModels:
         gone_pins: dict[str, int] = {}
         for name, version in self.pins.items():
             pinned = self.cache.get_if_readable(version)
-            was_deleted = pinned is None and version not in self.cache.loader.unreadable
-            if was_deleted:
-                gone_pins[name] = version
-            if pinned is not None and pinned.model.dimensions == newest.model.dimensions:
+            if pinned is None:
+                if version not in self.cache.loader.unreadable:  # its file was deleted
+                    gone_pins[name] = version
+                continue
+            if pinned.model.dimensions == newest.model.dimensions:
                 drift = measure_drift(pinned.model, newest.model)
                 drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.causes}
         if gone_pins and gone_pins != self.gone_pins:

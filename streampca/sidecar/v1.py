@@ -1,5 +1,6 @@
 """This project's own protocol, `/v1`, with probes and metrics."""
 
+from collections.abc import Mapping
 from enum import Enum
 from functools import partial
 from typing import Annotated, Any
@@ -130,9 +131,7 @@ class V1Endpoints(Endpoints):
         models = self._engine.models
         is_compared = published is models.compared_model  # only the newest model is compared with pinned ones
         drift_by_pin = models.drifts if is_compared else {}
-        # The answer changes when a pin is added, moved or removed.
-        pins = "".join(f"-{name}-{drift['version']}" for name, drift in drift_by_pin.items())
-        etag = f'"{published.version}-{published.published_at:.3f}{pins}"'
+        etag = _make_etag(published, drift_by_pin)
         if etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": etag})
         response = answer_response(compute.describe_model(published, drift_by_pin))
@@ -179,6 +178,12 @@ class V1Endpoints(Endpoints):
         names = request.query_params.getlist("name[]")
         text, content_type = self._engine.metrics.text(request.headers.get("accept", ""), names)
         return Response(text, headers={"Content-Type": content_type})
+
+
+def _make_etag(published: PublishedModel, drift_by_pin: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the ETag of a model's metadata, which change with the model, and when a pin is set, moved or removed."""
+    pins = "".join(f"-{name}-{drift['version']}" for name, drift in drift_by_pin.items())
+    return f'"{published.version}-{published.published_at:.3f}{pins}"'
 
 
 def respond(_: Any, answer: compute.Answer, raw: RawRequest) -> Response:

@@ -158,7 +158,7 @@ def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inferen
     """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
     if raw.media_type != OCTET_STREAM:  # clients send JSON with bytes behind it as this type
         raw.require_json(also_supported=[OCTET_STREAM])
-    refuse_query(raw.query, instead="write a version into the path, and everything else into the body")
+    refuse_query(list(raw.query), instead="write a version into the path, and everything else into the body")
     json_text = raw.body[: raw.json_length]
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])

@@ -3,7 +3,6 @@
 import heapq
 import threading
 import time
-from collections.abc import Iterable
 from functools import lru_cache, partial
 from os import PathLike, stat_result
 from pathlib import Path
@@ -95,7 +94,10 @@ class HistoryReader:
         versions = self._models.versions()
         for deleted in set(self._metrics).difference(versions):
             del self._metrics[deleted]
-        self._read_missing([version for version in versions if version > after])
+        for version in versions:
+            is_missing = version > after and version not in self._metrics
+            if is_missing and not self.closed_event.is_set():  # at shutdown, missing versions are left out
+                self._read(version)
         history: list[Metrics] = []
         settings_before = None
         for version in versions:
@@ -107,12 +109,6 @@ class HistoryReader:
                 history.append({**metrics, "settings": None} if is_repeated else metrics)
             settings_before = metrics["settings"]
         return history
-
-    def _read_missing(self, versions: Iterable[int]) -> None:
-        """Read the versions that are not in the cache. At shutdown, leave them out."""
-        for version in versions:
-            if version not in self._metrics and not self.closed_event.is_set():
-                self._read(version)
 
     def _read(self, version: int) -> None:
         """Read a version and cache its metrics, or None if its file cannot be read."""
@@ -168,7 +164,7 @@ class PageEndpoints:
         content = {
             "now": time.time(),
             "version": version,
-            "not_ready": list(self._engine.explain_not_ready().values()),
+            "not_ready": list(self._engine.models.explain_not_ready().values()),
             "unreadable": self._engine.models.list_unreadable(),
             "models": metrics,
             "pins": self._engine.models.pins if is_served else {},
