@@ -48,7 +48,7 @@ def execute(
             checkpoint = backfill.read_checkpoint()
     if checkpoint is None:
         raise StoreError(f"parts of {backfill.folder} were deleted while they were merged: run it again")
-    rejects = backfill.read_rejects()
+    rejects = backfill.read_table("rejects.parquet")
     backfill.delete_parts()
     return checkpoint, rejects
 
@@ -143,7 +143,7 @@ class _StoredBackfill:
         # A generator keeps one part in memory at a time.
         parts = (Part(self._store.read(f"{self._parts_folder}/{key}.npz"), rejects_bytes=b"") for key in keys)
         checkpoint = merge(parts, self._plan)
-        rejects = _join_rejects([self._read_table(f"{self._parts_folder}/{key}.parquet") for key in keys])
+        rejects = _join_rejects([self.read_table(f"parts/{key}.parquet") for key in keys])
         if not checkpoint.fold.stats.learned:
             raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
         self.refuse_other_settings()  # again, since folding may have taken hours
@@ -156,20 +156,17 @@ class _StoredBackfill:
         self._checkpoints.save(checkpoint)  # last: a checkpoint marks the backfill as done
         return checkpoint
 
-    def read_rejects(self) -> Any:
-        """Return the table of rejected rows of the saved backfill."""
-        return self._read_table(f"{self.folder}/rejects.parquet")
-
     def delete_parts(self) -> None:
         """Delete the parts of these chunks. Another process may be folding other files, whose parts stay."""
         for key in self._chunk_by_key:
             for suffix in ("npz", "parquet"):
                 self._store.delete(f"{self._parts_folder}/{key}.{suffix}")
 
-    def _read_table(self, name: str) -> Any:
-        """Read a Parquet file of the store as an Arrow table."""
+    def read_table(self, name: str) -> Any:
+        """Read a Parquet file in the folder of the backfill as an Arrow table."""
+        data = self._store.read(f"{self.folder}/{name}")
         # Threads of Arrow may abort the process at its exit.
-        return parquet.ParquetFile(pa.BufferReader(self._store.read(name))).read(use_threads=False)
+        return parquet.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
 def _join_rejects(tables: Sequence[Any]) -> Any:

@@ -106,6 +106,10 @@ class Checkpoints:
         """
         return ParallelRequests(self.threads, function, sizes)
 
+    def load_newest(self, offsets: Mapping[int, int]) -> ParallelRequests[Checkpoint | None]:
+        """Load the newest checkpoints of partitions in parallel. `offsets` are what `newest_offsets` has returned."""
+        return self.for_each(self.sizes(offsets), self.newest)
+
     def newest(self, partition: int) -> Checkpoint | None:
         """Load the newest undamaged checkpoint; None if there are no files.
 

@@ -5,6 +5,7 @@ model. The fields follow, in the order of `emit`.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -103,9 +104,10 @@ def _make_headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) 
 
     It is not a column of maps: some readers of a map drop one of two headers with the same name.
     """
-    names = [name for headers_of_record in headers for name, _ in headers_of_record]
-    values = [value for headers_of_record in headers for _, value in headers_of_record]
-    pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], ["key", "value"])
+    all_headers = list(chain.from_iterable(headers))
+    names = pa.array([name for name, _ in all_headers], pa.string())
+    values = pa.array([value for _, value in all_headers], pa.binary())
+    pairs = pa.StructArray.from_arrays([names, values], ["key", "value"])
     counts = [len(headers_of_record) for headers_of_record in headers]
     first_pairs = np.cumsum([0, *counts])  # the last item is the number of pairs
     return pa.ListArray.from_arrays(pa.array(first_pairs, pa.int32()), pairs)

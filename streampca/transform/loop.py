@@ -311,13 +311,17 @@ class Transformer(MemberLoop):
         if has_earlier_member:  # its settings were right, so rejected records do not stop this one
             self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
-        for partition, start in starts.uncommitted.items():
-            if start.position >= 0:  # -1, the earliest record, cannot be committed
-                self._uncommitted[partition] = start  # so that a later member need not find it again
-        transform_start = self._start_finder.transform_start
-        if starts.uncommitted and transform_start is not None:
-            log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts.uncommitted))
+        self._commit_later(starts.uncommitted)
         return starts.positions(partitions)
+
+    def _commit_later(self, begun: Mapping[int, Position]) -> None:
+        """Commit with the open transaction where partitions begin, so that a later member need not find it again."""
+        for partition, start in begun.items():
+            if start.position >= 0:  # -1, the earliest record, cannot be committed
+                self._uncommitted[partition] = start
+        transform_start = self._start_finder.transform_start
+        if begun and transform_start is not None:
+            log.info("partitions begun", transform_start=transform_start, partitions=sorted(begun))
 
     def _find_writable(self, partitions: Collection[int]) -> list[int]:
         """Return the partitions that the output topic has, too. Raises `TimeoutError` if there are none."""

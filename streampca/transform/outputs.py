@@ -77,7 +77,7 @@ class Outputs:
         """Return the records of a batch that get outputs, with their fields; None if there are none."""
         if len(batch.decoded.indices) == 0:
             return None
-        offsets = _offsets_of_vectors(batch)
+        offsets = offsets_of(batch.records)[batch.decoded.indices]
         counts = batch.decoded.counts
         have_own_tiles = (counts > 1) | self.codec.is_batch
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
@@ -97,7 +97,7 @@ class Outputs:
             counts=batch.decoded.counts,
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
-            offsets=_offsets_of_vectors(batch),
+            offsets=offsets_of(batch.records)[indices],
             timestamps=batch.timestamps,
         )
 
@@ -133,11 +133,6 @@ def _without_content(batch: Vectors) -> Vectors:
     """Return a batch without its vectors and records, so that their memory can be used again."""
     without_vectors = batch.decoded._replace(vectors=np.zeros((0, 0)))
     return replace(batch, decoded=without_vectors, records=())
-
-
-def _offsets_of_vectors(batch: Vectors) -> NDArray[np.int64]:
-    """Return the offsets (m,) of the records that hold vectors."""
-    return offsets_of(batch.records)[batch.decoded.indices]
 
 
 def _select_records(is_chosen: NDArray[np.bool_], fields: Fields, batch: Vectors) -> tuple[Fields, Vectors]:

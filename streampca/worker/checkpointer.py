@@ -89,8 +89,7 @@ def _prepare_loads(stored: Checkpoints, *, every: bool) -> Iterable[Answer[Check
     With `every`, threads load the checkpoints side by side.
     """
     if every:
-        sizes = stored.sizes(stored.newest_offsets())  # they limit how many are loaded at once
-        return stored.for_each(sizes, stored.newest).take_in_order()
+        return stored.load_newest(stored.newest_offsets()).take_in_order()
     return [Answer(partition, partial(stored.newest, partition)) for partition in stored.partitions()]
 
 
@@ -109,10 +108,10 @@ class Checkpointer:
         self._dead_letters = dead_letters
         self._writer = writer
         self._notify = notify
-        self._topic = LearnedTopic(source, config.topic, config.fold)
+        self.topic = LearnedTopic(source, config.topic, config.fold)
         self._group_store = GroupStore(source, writer.checkpoints)
         self._assigned = AssignedFolds()
-        self._restorer = Restorer(self._topic, config.start, source, writer, self._group_store, self._assigned)
+        self._restorer = Restorer(self.topic, config.start, source, writer, self._group_store, self._assigned)
         self._is_restoring = False
         self._running_save: Future[SaveResult] | None = None
         self._publish_schedule = PublishSchedule()
@@ -178,9 +177,9 @@ class Checkpointer:
         saved_before = {p: fold for p, fold in self._assigned.saved.items() if p not in to_write}
         if to_write or publish or rewrite:
             self._running_save = self._writer.start(
-                self._topic.make_checkpoints(to_write),
+                self.topic.make_checkpoints(to_write),
                 publish=publish,
-                saved_before=self._topic.make_checkpoints(saved_before),
+                saved_before=self.topic.make_checkpoints(saved_before),
                 rewrite=rewrite,
             )
 
@@ -201,7 +200,7 @@ class Checkpointer:
             self._notify(CheckpointPostponed(str(error), "dead letters"))
             return False
         try:
-            self._topic.check_id()
+            self.topic.check_id()
         except TimeoutError as error:
             self._notify(CheckpointPostponed(str(error), "topic"))
             return False
@@ -238,10 +237,6 @@ class Checkpointer:
         self._assigned.uncommitted -= saved.keys()
         # The position is -1 before anything was read.
         self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
-
-    def check_topic(self) -> None:
-        """Raise `TopicReplacedError` if another topic of the same name has replaced the one that is read."""
-        self._topic.check_id()
 
     def _report_missing(self) -> None:
         """Report which partitions are missing, unless the last report has named the same ones."""

@@ -160,11 +160,10 @@ class GroupStore:
 
     def note_assignment(self, examined: Examined, partitions: Collection[int]) -> None:
         """Note the store's identity, and warn of offsets of these partitions that other tools have set."""
-        offset_by_partition = examined.compared.set_by_other_tools
-        set_by_other_tools = {p: offset for p, offset in offset_by_partition.items() if p in partitions}
-        if set_by_other_tools:
+        ignored = {p: offset for p, offset in examined.compared.set_by_other_tools.items() if p in partitions}
+        if ignored:
             cause = "set by another tool: reading goes on from the checkpoints; use `streampca reset --to` to move it"
-            log.warning("committed offsets ignored", offsets=set_by_other_tools, cause=cause)
+            log.warning("committed offsets ignored", offsets=ignored, cause=cause)
         self._ours = examined.identity
         self._is_newly_assigned = True
 

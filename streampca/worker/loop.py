@@ -194,7 +194,7 @@ class Worker(MemberLoop):
     def _skip_lost_records(self, event: OutOfRange) -> None:
         """Continue behind records that the log has lost. Raises `TopicReplacedError` if the topic was replaced."""
         try:
-            self._checkpointer.check_topic()
+            self._checkpointer.topic.check_id()
         except TimeoutError:  # the source will report the lost records again
             self._assignment.resume([event.partition])
         else:

@@ -89,8 +89,7 @@ class NewestCheckpoints:
         self.unreadable = {}
         known = self._find_known(listed)
         to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in known}
-        sizes = listed.stored.sizes(to_read)  # they limit how many are read at once
-        answers = listed.stored.for_each(sizes, listed.stored.newest).take_in_order()
+        answers = listed.stored.load_newest(to_read).take_in_order()
         # The answers come in the order of the offsets.
         for partition in listed.offsets:
             if partition in known:
@@ -168,11 +167,11 @@ class Publisher:
         self._update_newest_model(models)
         if self._is_published(listed):
             return None
-        if self._find_missing(listed, listed.offsets):
+        if find_missing(self._newest_model, listed.offsets, listed.topic_id):
             # Another worker may have saved since the listing.
             stored = stored.snapshot()
             listed = Listed(stored, stored.newest_offsets(), in_memory)
-            _raise_if_missing(self._find_missing(listed, listed.offsets))
+            _raise_if_missing(find_missing(self._newest_model, listed.offsets, listed.topic_id))
         publication = self._merge_newest(listed)
         if publication is None:
             return None
@@ -195,12 +194,9 @@ class Publisher:
         publication = self._merge(reader.read(listed), scored_by)
         # If a newest checkpoint is damaged, an older one was merged.
         merged_positions = publication.model.positions if publication else {}
-        _raise_if_missing(self._find_missing(listed, merged_positions) | reader.unreadable)
+        missing = find_missing(self._newest_model, merged_positions, listed.topic_id)
+        _raise_if_missing(missing | reader.unreadable)
         return publication
-
-    def _find_missing(self, listed: Listed, positions: Mapping[int, int]) -> dict[int, str]:
-        """Return what the newest known model has learned beyond these positions, with a message for each partition."""
-        return find_missing(self._newest_model, positions, listed.topic_id)
 
     def _update_newest_model(self, models: Models) -> None:
         """Read the newest model from the store, unless this worker knows it already."""

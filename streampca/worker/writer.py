@@ -6,7 +6,7 @@ Folds are immutable, so a save writes the folds as they were when it started, wh
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -19,11 +19,12 @@ from streampca.worker.publisher import Publisher
 log = structlog.get_logger()
 
 
-class SaveResult(NamedTuple):
-    """The events of a save in their order, and the error that ended it, if a retry cannot help."""
+@dataclass
+class SaveResult:
+    """What a save has done; the writer's thread fills it."""
 
-    events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
-    error: StreampcaError | None = None
+    events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed] = field(default_factory=list)
+    error: StreampcaError | None = None  # that ended the save, if a retry cannot help
     # Why models wait for partitions, by partition; None: unknown, no model was merged.
     models_wait_for: Mapping[int, str] | None = None
 
@@ -63,22 +64,21 @@ class CheckpointWriter:
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite: bool
     ) -> SaveResult:
         """Do a save in the thread of the writer. Raises no `StreampcaError`: the result tells what has failed."""
-        result = SaveResult(events=[])
+        result = SaveResult()
         try:
             stored = self.checkpoints.snapshot()
             if rewrite or publish:
                 checkpoints = [*checkpoints, *_find_gone(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
-                models_wait_for = self._publish(stored, [*saved_before, *saved], result)
-                result = result._replace(models_wait_for=models_wait_for)
+                self._publish(stored, [*saved_before, *saved], result)
         except StoreError as error:  # nothing was written
             if checkpoints:
                 result.events.append(CheckpointPostponed(str(error)))
             if publish:
                 result.events.append(PublishFailed(str(error)))
         except StreampcaError as error:
-            return result._replace(error=error)
+            result.error = error
         return result
 
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> list[Checkpoint]:
@@ -103,36 +103,32 @@ class CheckpointWriter:
             checkpoint = by_partition[partition]
             try:
                 seconds = get_seconds()
-                result.events.append(CheckpointSaved(partition, checkpoint.fold, seconds))
             except StreampcaError as error:
                 failures.append(error)
                 continue
             saved.append(checkpoint)
+            result.events.append(CheckpointSaved(partition, checkpoint.fold, seconds))
         for failure in failures:
             if not isinstance(failure, StoreError):
                 raise failure
             result.events.append(CheckpointPostponed(str(failure)))
         return saved
 
-    def _publish(
-        self, stored: Checkpoints, in_memory: Sequence[Checkpoint], result: SaveResult
-    ) -> Mapping[int, str] | None:
-        """Publish a model, add the event to `result`, and return why models wait for partitions, by partition.
-
-        Returns None if the store failed.
-        """
+    def _publish(self, stored: Checkpoints, in_memory: Sequence[Checkpoint], result: SaveResult) -> None:
+        """Publish a model, and add what has happened to `result`."""
         started = self._clock()
         try:
             published = self._publisher.publish(stored, in_memory)
         except PartitionsMissingError as error:
-            return error.causes
+            result.models_wait_for = error.causes
+            return
         except (StoreError, DamagedFileError) as error:
             result.events.append(PublishFailed(str(error)))
-            return None
+            return
+        result.models_wait_for = {}
         if published is not None:  # None: nothing new to publish
             seconds = self._clock() - started
             result.events.append(ModelPublished(published.model, seconds, published.p_values, published.event_time_ms))
-        return {}
 
 
 def _find_gone(stored: Checkpoints, saved_before: Sequence[Checkpoint]) -> list[Checkpoint]:
