@@ -4,7 +4,7 @@ The parts of finished chunks are kept until all are merged, so that an interrupt
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,29 +36,20 @@ def execute(
     `on_done` is called with the number of finished chunks. Raises `InputError` if no row can be learned, and
     `SettingsError` if the store holds another backfill with this number, or other settings.
     """
-    checkpoints = Checkpoints(store, plan.topic)
-    partition = backfill_partition(plan.number)
-    folder = name_folder(plan.topic, partition)
-    _refuse_other_settings(checkpoints, plan)
-    chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
-    all_keys = "".join(chunk_by_key)
-    # If a saved backfill has another digest, it has learned other files.
-    sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
-    _refuse_other_sources(store, folder, plan, sources_digest)
-    checkpoint = checkpoints.newest(partition)
+    backfill = _StoredBackfill(store, plan, chunks)
+    backfill.refuse_other_settings()
+    backfill.refuse_other_sources()
+    checkpoint = backfill.read_checkpoint()
     if checkpoint is None:
-        _fold_missing_chunks(store, f"{folder}/parts", chunk_by_key, plan, engine, on_done)
+        backfill.fold_missing_chunks(engine, on_done)
         try:
-            checkpoint = _merge_and_save(store, folder, list(chunk_by_key), plan, sources_digest)
+            checkpoint = backfill.merge_and_save()
         except FileNotFoundError:  # another process has saved the same backfill
-            checkpoint = checkpoints.newest(partition)
+            checkpoint = backfill.read_checkpoint()
     if checkpoint is None:
-        raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
-    rejects = _read_table(store, f"{folder}/rejects.parquet")
-    # Only the parts of these chunks are deleted: another process may be folding other files.
-    for key in chunk_by_key:
-        for suffix in ("npz", "parquet"):
-            store.delete(f"{folder}/parts/{key}.{suffix}")
+        raise StoreError(f"parts of {backfill.folder} were deleted while they were merged: run it again")
+    rejects = backfill.read_rejects()
+    backfill.delete_parts()
     return checkpoint, rejects
 
 
@@ -83,48 +74,102 @@ def _find_names_in_checkpoints(checkpoints: Checkpoints) -> list[str] | None:
     return None
 
 
-def _fold_missing_chunks(
-    store: Store, folder: str, chunk_by_key: Mapping[str, Chunk], plan: BackfillPlan, engine: Engine,
-    on_done: Callable[[int], object],
-) -> None:  # fmt: skip
-    """Fold the chunks that have no part in the folder yet, and save their parts."""
-    paths = [path for path in store.names(folder) if path.endswith(".npz")]
-    saved_keys = {path.rsplit("/", 1)[-1].removesuffix(".npz") for path in paths}
-    missing_chunks = {key: chunk for key, chunk in chunk_by_key.items() if key not in saved_keys}
-    done_count = len(chunk_by_key) - len(missing_chunks)
-    on_done(done_count)
-    if not missing_chunks:
-        return  # an engine would start its processes for nothing
-    for key, part in engine(missing_chunks, plan):
-        store.write(f"{folder}/{key}.parquet", part.rejects_bytes)
-        store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: it marks the part as saved
-        done_count += 1
+class _StoredBackfill:
+    """A backfill in the store: the parts of its chunks, and when they are merged, a checkpoint and rejected rows."""
+
+    def __init__(self, store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> None:
+        self._store = store
+        self._plan = plan
+        self._checkpoints = Checkpoints(store, plan.topic)
+        self._partition = backfill_partition(plan.number)
+        self.folder = name_folder(plan.topic, self._partition)
+        self._parts_folder = f"{self.folder}/parts"
+        self._chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
+        all_keys = "".join(self._chunk_by_key)
+        # If a saved backfill has another digest, it has learned other files.
+        self._sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
+
+    def refuse_other_settings(self) -> None:
+        """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
+        for partition in self._checkpoints.partitions():
+            newest = self._checkpoints.newest(partition)
+            if newest and newest.fold.stats.learned:
+                # In files, `field` and `where` mean something else than in records, so they may differ.
+                where = str(newest.settings.get("where", ""))
+                config = replace(self._plan.fold_config, field=newest.settings["field"], where=where)
+                newest.refuse_other_settings(config)
+
+    def refuse_other_sources(self) -> None:
+        """Raise `SettingsError` if the store holds a backfill of other files or columns with this number."""
+        saved_files = set(self._store.names(self.folder)) - {self._parts_folder}
+        if not saved_files:  # with parts alone, the backfill is not saved yet
+            return
+        sources_file = f"{self.folder}/sources"
+        if sources_file in saved_files and self._store.read(sources_file).decode() == self._sources_digest:
+            return
+        raise SettingsError(
+            f"{partition_name(self._partition)} of {self._plan.topic} exists, of other files or "
+            f"columns: give another --number, or `streampca backfill --remove {self._plan.number}` first; no row may "
+            "be learned twice"
+        )
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint of the backfill; None if it is not saved yet."""
+        return self._checkpoints.newest(self._partition)
+
+    def fold_missing_chunks(self, engine: Engine, on_done: Callable[[int], object]) -> None:
+        """Fold the chunks that have no part yet, and save their parts."""
+        paths = [path for path in self._store.names(self._parts_folder) if path.endswith(".npz")]
+        saved_keys = {path.rsplit("/", 1)[-1].removesuffix(".npz") for path in paths}
+        missing_chunks = {key: chunk for key, chunk in self._chunk_by_key.items() if key not in saved_keys}
+        done_count = len(self._chunk_by_key) - len(missing_chunks)
         on_done(done_count)
+        if not missing_chunks:
+            return  # an engine would start its processes for nothing
+        for key, part in engine(missing_chunks, self._plan):
+            self._store.write(f"{self._parts_folder}/{key}.parquet", part.rejects_bytes)
+            self._store.write(
+                f"{self._parts_folder}/{key}.npz", part.checkpoint_bytes
+            )  # last: it marks the part as saved
+            done_count += 1
+            on_done(done_count)
 
+    def merge_and_save(self) -> Checkpoint:
+        """Merge the parts, and save the checkpoint and the table of rejected rows.
 
-def _merge_and_save(
-    store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, sources_digest: str
-) -> Checkpoint:
-    """Merge the parts with these keys, and save the checkpoint and the table of rejected rows.
+        Raises `FileNotFoundError` if a part was deleted, and `InputError` if no row was learned.
+        """
+        keys = list(self._chunk_by_key)
+        # A generator keeps one part in memory at a time.
+        parts = (Part(self._store.read(f"{self._parts_folder}/{key}.npz"), rejects_bytes=b"") for key in keys)
+        checkpoint = merge(parts, self._plan)
+        rejects = _join_rejects([self._read_table(f"{self._parts_folder}/{key}.parquet") for key in keys])
+        if not checkpoint.fold.stats.learned:
+            raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
+        self.refuse_other_settings()  # again, since folding may have taken hours
+        # If a different backfill has created this file, the next line raises.
+        self._store.create(f"{self.folder}/sources", self._sources_digest.encode())
+        self.refuse_other_sources()
+        out = pa.BufferOutputStream()
+        parquet.write_table(rejects, out)
+        self._store.write(f"{self.folder}/rejects.parquet", out.getvalue().to_pybytes())
+        self._checkpoints.save(checkpoint)  # last: a checkpoint marks the backfill as done
+        return checkpoint
 
-    Raises `FileNotFoundError` if a part was deleted, and `InputError` if no row was learned.
-    """
-    # A generator keeps one part in memory at a time.
-    parts = (Part(store.read(f"{folder}/parts/{key}.npz"), rejects_bytes=b"") for key in keys)
-    checkpoint = merge(parts, plan)
-    rejects = _join_rejects([_read_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
-    if not checkpoint.fold.stats.learned:
-        raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
-    checkpoints = Checkpoints(store, plan.topic)
-    _refuse_other_settings(checkpoints, plan)  # again, since folding may have taken hours
-    # If a different backfill has created this file, the next line raises.
-    store.create(f"{folder}/sources", sources_digest.encode())
-    _refuse_other_sources(store, folder, plan, sources_digest)
-    out = pa.BufferOutputStream()
-    parquet.write_table(rejects, out)
-    store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
-    checkpoints.save(checkpoint)  # last: a checkpoint marks the backfill as done
-    return checkpoint
+    def read_rejects(self) -> Any:
+        """Return the table of rejected rows of the saved backfill."""
+        return self._read_table(f"{self.folder}/rejects.parquet")
+
+    def delete_parts(self) -> None:
+        """Delete the parts of these chunks. Another process may be folding other files, whose parts stay."""
+        for key in self._chunk_by_key:
+            for suffix in ("npz", "parquet"):
+                self._store.delete(f"{self._parts_folder}/{key}.{suffix}")
+
+    def _read_table(self, name: str) -> Any:
+        """Read a Parquet file of the store as an Arrow table."""
+        # Threads of Arrow may abort the process at its exit.
+        return parquet.ParquetFile(pa.BufferReader(self._store.read(name))).read(use_threads=False)
 
 
 def _join_rejects(tables: Sequence[Any]) -> Any:
@@ -145,38 +190,6 @@ def _explain_nothing_learned(row_count: int, rejects: Any) -> str:
         f"of {row_count:,} rows {skipped_count:,} are not before --until or hold no vector, "
         f"{len(rejects):,} were rejected{first_reject}"
     )
-
-
-def _read_table(store: Store, name: str) -> Any:
-    """Read a Parquet file of the store as an Arrow table."""
-    # Threads of Arrow may abort the process at its exit.
-    return parquet.ParquetFile(pa.BufferReader(store.read(name))).read(use_threads=False)
-
-
-def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None:
-    """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
-    for partition in checkpoints.partitions():
-        newest = checkpoints.newest(partition)
-        if newest and newest.fold.stats.learned:
-            # In files, `field` and `where` mean something else than in records, so they may differ.
-            where = str(newest.settings.get("where", ""))
-            config = replace(plan.fold_config, field=newest.settings["field"], where=where)
-            newest.refuse_other_settings(config)
-
-
-def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources_digest: str) -> None:
-    """Raise `SettingsError` if the store holds a backfill of other files or columns with this number."""
-    saved_files = set(store.names(folder)) - {f"{folder}/parts"}
-    if not saved_files:  # with parts alone, the backfill is not saved yet
-        return
-    sources_file = f"{folder}/sources"
-    has_same_sources = sources_file in saved_files and store.read(sources_file).decode() == sources_digest
-    if not has_same_sources:
-        raise SettingsError(
-            f"{partition_name(backfill_partition(plan.number))} of {plan.topic} exists, of other files or "
-            f"columns: give another --number, or `streampca backfill --remove {plan.number}` first; no row may be "
-            "learned twice"
-        )
 
 
 def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:

@@ -120,7 +120,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
         for file_batch in batches:
             batch = _select_rows_before_end(file_batch, plan, judge, rows_before)
             fold, _ = fold.take(batch, plan.fold_config)
-            for reject in sorted(batch.decoded.rejects):
+            for reject in batch.decoded.rejects:
                 row = rows_before + reject.index
                 rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
             if file_batch.places is not None:
@@ -141,35 +141,24 @@ def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Ju
 
     Rows without the needed time or offset are rejected, and so are rows whose vectors must not be learned.
     """
-    vectors = file_batch.found.vectors
-    vectors_per_row = file_batch.found.counts
-    row_count = len(vectors_per_row)
+    found = file_batch.found
     columns = {name: _to_arrow(column) for name, column in file_batch.other_columns.items()}
+    times_ms = np.full(len(found.counts), _NO_TIME)
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
-    else:
-        times_ms = np.full(row_count, _NO_TIME)
-    is_before_end, has_no_position = _find_rows_before_end(columns, times_ms, plan)
+    is_before_end, has_position = _find_rows_before_end(columns, times_ms, plan)
+    vectors = found.vectors
     if not is_before_end.all():  # an optimisation: usually all are
-        is_vector_before_end = np.repeat(is_before_end, vectors_per_row)
+        is_vector_before_end = np.repeat(is_before_end, found.counts)
         vectors = vectors[is_vector_before_end]
-    rows_with_vectors = np.flatnonzero(is_before_end & (vectors_per_row > 0))
-    # The worker reads later rows from the topic. Rows without a position are rejected below.
-    rejects_of_unreadable_rows = [
-        Reject(row, error.reason, str(error)) for row, error in file_batch.found.errors if is_before_end[row]
-    ]
+    rows_with_vectors = np.flatnonzero(is_before_end & (found.counts > 0))
+    # The worker reads later rows from the topic.
+    rejects = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_before_end[row]]
+    rejects += [Reject(row, "no_position", _NO_POSITION) for row in np.flatnonzero(~has_position).tolist()]
     decoded = judge.reject_bad(
-        vectors,
-        indices=rows_with_vectors,
-        counts=vectors_per_row[rows_with_vectors],
-        rejects=rejects_of_unreadable_rows,
+        vectors, indices=rows_with_vectors, counts=found.counts[rows_with_vectors], rejects=rejects
     )
-    rejects_without_position = [
-        Reject(row, "no_position", _NO_POSITION) for row in np.flatnonzero(has_no_position).tolist()
-    ]
-    decoded = decoded._replace(rejects=[*decoded.rejects, *rejects_without_position])
-    times_of_good_rows = times_ms[decoded.indices]
-    return Batch(decoded, timestamps=times_of_good_rows, records=(), next=rows_before + row_count)
+    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=rows_before + len(found.counts))
 
 
 def _to_arrow(column: Any) -> Any:
@@ -218,21 +207,26 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
 def _find_rows_before_end(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two masks (n,): rows before the end of the backfill, and rows without the needed time or offset."""
+    """Return two masks (n,): rows before the end of the backfill, and rows whose time or offset is known if needed."""
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
-        return has_time & (times_ms < plan.until_ms), ~has_time
+        return has_time & (times_ms < plan.until_ms), has_time
     if plan.until_offsets:
-        partition_column = columns["partition"].cast(pa.int64())
-        offset_column = columns["offset"].cast(pa.int64())
-        has_position = pc.and_(partition_column.is_valid(), offset_column.is_valid()).to_numpy(zero_copy_only=False)
-        # NumPy has no null; `has_position` leaves these rows out.
-        partitions = pc.fill_null(partition_column, 0).to_numpy()
-        offsets = pc.fill_null(offset_column, 0).to_numpy()
-        end_offsets = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
-        return has_position & (offsets < end_offsets), ~has_position
-    # Without an end, all rows are learned.
-    return np.ones(len(times_ms), np.bool_), np.zeros(len(times_ms), np.bool_)
+        return _find_rows_before_offsets(columns["partition"], columns["offset"], plan.until_offsets)
+    all_rows = np.ones(len(times_ms), np.bool_)
+    return all_rows, all_rows
+
+
+def _find_rows_before_offsets(
+    partition_column: Any, offset_column: Any, end_offsets: Mapping[int, int]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return two masks (n,): rows before the end of their partition, and rows with a partition and an offset."""
+    partitions = partition_column.cast(pa.int64())
+    offsets = offset_column.cast(pa.int64())
+    has_position = pc.and_(partitions.is_valid(), offsets.is_valid()).to_numpy(zero_copy_only=False)
+    ends = np.array([end_offsets.get(partition, 0) for partition in partitions.to_pylist()], np.int64)
+    is_before_end = pc.fill_null(offsets, 0).to_numpy() < ends
+    return has_position & is_before_end, has_position
 
 
 def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
@@ -246,15 +240,18 @@ def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
         times = times.cast(pa.timestamp("ms"), safe=False)  # cuts off microseconds
     # A column without any value has the type null.
     elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
-        odd_timestamps = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
-        if len(odd_timestamps):
-            description = describe_odd_timestamp(odd_timestamps[0])
-            raise InputError(
-                f"column {name} holds {description}: convert the column to milliseconds or to a type of times"
-            )
+        _refuse_odd_timestamps(times, name)
     else:
         raise InputError(f"column {name} holds {column.type}, not times or milliseconds")
     return np.asarray(pc.fill_null(times.cast(pa.int64()), _NO_TIME).to_numpy(zero_copy_only=False))
+
+
+def _refuse_odd_timestamps(times: Any, name: str) -> None:
+    """Raise `InputError` if integers of a column are not milliseconds since 1970."""
+    odd_timestamps = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
+    if len(odd_timestamps):
+        description = describe_odd_timestamp(odd_timestamps[0])
+        raise InputError(f"column {name} holds {description}: convert the column to milliseconds or to a type of times")
 
 
 def _parse_times(texts: Any) -> Any:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
+from streampca.consumer_group.countdown import Countdown
 from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.policy import MemberPolicy
@@ -74,12 +75,11 @@ class Assignment(Generic[P]):
         self.progress: dict[int, P] = {}
         self._to_restore: set[int] = set()
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
+        self._retry_pause = Countdown(_FIRST_PAUSE_S)
+        self._foreign_store_grace = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
+        self._refuses_foreign_store = False  # whether `ForeignStoreError` ends the member
         self._undecoded: set[int] = set()
-        self._retry_pause_s = _FIRST_PAUSE_S
-        # None until the next `retry_when_due(now)`: no other method knows the time.
-        self._retry_at: float | None = None
-        self._refuse_foreign_store_at: float | None = None  # `ForeignStoreError` ends the member then
-        self._undecoded_pause_end: float | None = None
+        self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
 
     @property
     def is_restoring(self) -> bool:
@@ -90,7 +90,8 @@ class Assignment(Generic[P]):
         """Restore and read these partitions, each as soon as it is possible."""
         self._notify(events.RestoreBegun(len(partitions)))
         self._begin_restore(partitions)
-        self._continue_restore(self._restore(sorted(self._to_restore)), refuse_foreign_store=False)
+        self._restore_attempt = self._restore(sorted(self._to_restore))
+        self._continue_restore(self._restore_attempt)
 
     def release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Drop partitions that were revoked or lost."""
@@ -138,7 +139,7 @@ class Assignment(Generic[P]):
 
     def _stop_at(self, reject: Reject, batch: Vectors, handle: Callable[[Vectors], object]) -> NoReturn:
         """Handle all records of the partition before a rejected one, and raise `BadRecordError`."""
-        self._in_flight.drop_decodings([batch.partition])
+        self._in_flight.drop_decodings(batch.partition)
         self._in_flight.finish(batch.partition)  # earlier batches
         handle(batch.before(reject.index))  # may submit work
         self._in_flight.finish(batch.partition)
@@ -148,7 +149,7 @@ class Assignment(Generic[P]):
     def _pause_undecoded(self, event: Undecoded) -> None:
         """Pause a partition whose records cannot be decoded for now; `retry_when_due` resumes it."""
         partition = event.partition
-        self._in_flight.drop_decodings([partition])
+        self._in_flight.drop_decodings(partition)
         # Otherwise the retry would read earlier records again.
         self._in_flight.finish(partition)
         self._source.pause(frozenset({partition}))
@@ -163,25 +164,24 @@ class Assignment(Generic[P]):
             self.resume([partition])
             return
         progress = self.progress[partition]
-        our_position = progress.position
-        offset_by_policy = self._policy.choose_resume_offset(event)
+        lost_from = progress.position
+        if event.diverged is not None:  # a truncated log has lost records that we have handled
+            lost_from = event.diverged
         # No offset may be handled twice.
-        resume_at = max(offset_by_policy, our_position)
-        truncated_at = event.diverged  # None: the log was not truncated
-        is_truncated = truncated_at is not None
-        # A truncated log has lost records that we have handled.
-        lost_from = our_position if truncated_at is None else truncated_at
+        resume_at = max(self._policy.choose_resume_offset(event), progress.position)
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
+        is_truncated = event.diverged is not None
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
 
     def _needs_lost_records(self, event: OutOfRange) -> bool:
         """Return whether records that the log has lost leave a gap between handled records and those to come."""
         our_position = self.progress[event.partition].position
-        is_nothing_handled = our_position < 0 or self._first_records.holds_back(event.partition)
-        # The source may have asked for an earlier offset.
+        if our_position < 0 or self._first_records.holds_back(event.partition):  # no record was handled
+            return False
+        # The source may have asked for an earlier offset than ours.
         log_has_our_position = event.position < event.earliest <= our_position
-        return not is_nothing_handled and not log_has_our_position
+        return not log_has_our_position
 
     def retry_when_due(self, now: float) -> None:
         """Continue to restore partitions, and read paused partitions and held-back records again when it is time.
@@ -198,54 +198,43 @@ class Assignment(Generic[P]):
         """Note that partitions must be restored, and forget the failures of earlier attempts."""
         self._end_restore_attempt()
         self._to_restore |= set(partitions)
-        self._retry_pause_s = _FIRST_PAUSE_S
-        self._retry_at = None
-        self._refuse_foreign_store_at = None
+        self._retry_pause = Countdown(_FIRST_PAUSE_S)
+        self._tolerate_foreign_store()
+
+    def _tolerate_foreign_store(self) -> None:
+        """Refuse a foreign store only after a minute: a network folder may show old contents for so long."""
+        self._foreign_store_grace = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
+        self._refuses_foreign_store = False
 
     def _retry_restore(self, now: float) -> None:
         """Do the next step of the attempt to restore, or begin an attempt when it is time."""
-        attempt = self._restore_attempt
-        if attempt is None:
-            attempt = self._begin_attempt_when_due(now)
-        if attempt is not None:
-            # A network folder may show old contents for a minute: a foreign store is refused only later.
-            refuse_at = self._refuse_foreign_store_at
-            is_minute_over = refuse_at is not None and now >= refuse_at
-            self._continue_restore(attempt, refuse_foreign_store=is_minute_over)
+        if self._restore_attempt is None and self._to_restore:
+            self._begin_attempt_when_due(now)
+        if self._restore_attempt is not None:
+            self._continue_restore(self._restore_attempt)
 
-    def _begin_attempt_when_due(self, now: float) -> Generator[Mapping[int, P], None, None] | None:
-        """Return the next attempt to restore the remaining partitions; None if it is too early."""
-        if not self._to_restore:
-            return None
-        if self._refuse_foreign_store_at is None:
-            self._refuse_foreign_store_at = now + _REFUSE_FOREIGN_STORE_AFTER_S
-        if self._retry_at is None:  # the pause begins
-            self._retry_at = now + self._retry_pause_s
-        if now < self._retry_at:
-            return None
-        self._retry_pause_s = min(2 * self._retry_pause_s, _LONGEST_PAUSE_S)
-        self._retry_at = None
-        return self._restore(sorted(self._to_restore))
+    def _begin_attempt_when_due(self, now: float) -> None:
+        """Begin the next attempt to restore the remaining partitions if the pause after the last one is over."""
+        self._refuses_foreign_store = self._foreign_store_grace.is_over(now)
+        if self._retry_pause.is_over(now):
+            self._retry_pause = Countdown(min(2 * self._retry_pause.seconds, _LONGEST_PAUSE_S))
+            self._restore_attempt = self._restore(sorted(self._to_restore))
 
-    def _continue_restore(self, attempt: Generator[Mapping[int, P], None, None], *, refuse_foreign_store: bool) -> None:
-        """Do one step of an attempt, and begin to read the partitions that it has restored.
-
-        A failure is reported; with `refuse_foreign_store`, `ForeignStoreError` is raised.
-        """
-        self._restore_attempt = None
+    def _continue_restore(self, attempt: Generator[Mapping[int, P], None, None]) -> None:
+        """Do one step of an attempt, and begin to read the partitions that it has restored. Report a failure."""
         try:
-            restored = next(attempt, None)  # None: the attempt has ended
+            restored = next(attempt)
+        except StopIteration:
+            self._restore_attempt = None
+            return
         except (StoreError, ForeignStoreError, TimeoutError) as error:
-            if refuse_foreign_store and isinstance(error, ForeignStoreError):
+            if self._refuses_foreign_store and isinstance(error, ForeignStoreError):
                 raise
+            self._restore_attempt = None
             self._notify(events.RestoreFailed(str(error)))
             return
-        if restored is None:
-            return
-        self._restore_attempt = attempt
         if restored:
-            # A restored partition shows that the store is the group's own.
-            self._refuse_foreign_store_at = None
+            self._tolerate_foreign_store()  # a restored partition shows that the store is the group's own
             self._to_restore -= restored.keys()
             self._start_reading(restored)
 
@@ -258,26 +247,21 @@ class Assignment(Generic[P]):
     def _seek(self, partitions: Collection[int]) -> None:
         """Drop what is in flight of these partitions, and read them from their positions on."""
         self._in_flight.drop(partitions)
-        offsets: dict[int, int | None] = {}
+        offsets: dict[int, int | None] = {}  # None: the earliest record
         last_records: dict[int, LastRecord] = {}
         for partition in partitions:
             progress = self.progress[partition]
-            begins_at_earliest = progress.position < 0
-            offsets[partition] = None if begins_at_earliest else progress.position
+            offsets[partition] = progress.position if progress.position >= 0 else None
             if progress.last:  # the source notices by this record if the log is truncated
                 last_records[partition] = progress.last
         self._source.seek(offsets, last_records)
 
     def _resume_undecoded(self, now: float) -> None:
-        """Let partitions whose records could not be decoded pause, and resume them when the pause has ended."""
-        if not self._undecoded:
-            return
-        if self._undecoded_pause_end is None:
-            self._undecoded_pause_end = now + _UNDECODED_PAUSE_S
-        elif now >= self._undecoded_pause_end:
+        """Resume partitions whose records could not be decoded when their pause is over."""
+        if self._undecoded and self._undecoded_pause.is_over(now):
+            self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
             self.resume(self._undecoded)
             self._undecoded = set()
-            self._undecoded_pause_end = None
 
     def _start_reading(self, restored: Mapping[int, P]) -> None:
         """Begin to read restored partitions, and report the positions at which they begin."""

@@ -1,5 +1,6 @@
 """Looks for names in `field` at which no record has a number, among the records that a member reads first."""
 
+from streampca.consumer_group.countdown import Countdown
 from streampca.formats.seen_names import SeenNames
 from streampca.sources.events import Vectors
 
@@ -16,7 +17,7 @@ class FirstNames:
     def __init__(self, seen: SeenNames) -> None:
         self._seen = seen
         self._records_left = _RECORDS
-        self._ends_at: float | None = None  # monotonic seconds; None before the first call of `find_unseen`
+        self._time = Countdown(_LONGEST_S)
         self._has_seen_enough = False
 
     @property
@@ -35,9 +36,8 @@ class FirstNames:
 
         `now` is in monotonic seconds.
         """
-        if self._ends_at is None:  # the ten minutes begin
-            self._ends_at = now + _LONGEST_S
-        self._has_seen_enough = self._records_left <= 0 or now >= self._ends_at
+        is_time_over = self._time.is_over(now)
+        self._has_seen_enough = is_time_over or self._records_left <= 0
         if not self._has_seen_enough:
             return ""
         return self._seen.describe_unseen("the first records")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from streampca.consumer_group.countdown import Countdown
 from streampca.errors import RejectLimitError
 from streampca.formats.record import Record
 from streampca.pca.arrays import Array
@@ -26,8 +27,8 @@ class _PartitionStart:
     compared: int = 0  # number of records that were compared
     next_to_compare: int = 0  # offset
     is_held_back: bool = False  # records were compared but not handled, so they must be read again
-    is_minute_over: bool = False  # records have waited for a minute: from now on, fewer than 100 are enough
-    minute_ends_at: float | None = None  # monotonic seconds; None: the minute has not begun
+    wait: Countdown = field(default_factory=lambda: Countdown(_LONGEST_HOLD_S))  # of records that are held back
+    is_wait_over: bool = False  # from then on, fewer than 100 records are enough
 
     @property
     def has_enough(self) -> bool:
@@ -85,7 +86,7 @@ class FirstRecords:
             return True
         # Records that name their type need no comparison.
         has_untyped_records = bool(start.samples)
-        start.is_held_back = has_untyped_records and not start.is_minute_over
+        start.is_held_back = has_untyped_records and not start.is_wait_over
         return not start.is_held_back
 
     def take_due(self, now: float) -> list[int]:
@@ -97,10 +98,8 @@ class FirstRecords:
         for partition, start in self._starts.items():
             if not start.is_held_back:
                 continue
-            if start.minute_ends_at is None:
-                start.minute_ends_at = now + _LONGEST_HOLD_S
-            start.is_minute_over = now >= start.minute_ends_at
-            if start.is_minute_over or start.has_enough:
+            start.is_wait_over = start.wait.is_over(now)
+            if start.is_wait_over or start.has_enough:
                 start.is_held_back = False
                 due.append(partition)
         return due

@@ -17,7 +17,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from streampca.consumer_group.task_threads import PartitionQueue
 from streampca.process import watchdog
@@ -35,18 +35,16 @@ class _Task:
     """A function that runs in a thread, and what the loop does with its result."""
 
     partition: int
-    nbytes: int  # 0 for decoding: the records are counted as `_Decoding`
-    is_decoding: bool
+    nbytes: int  # of what the function decodes, learns or projects
     result: Future[Any]
     handle: Callable[[Any], object]
 
 
-class _Decoding(NamedTuple):
-    """Records in decoding: their result was not handled yet."""
+@dataclass(eq=False)
+class _Decoding(_Task):
+    """A task that decodes records."""
 
     records: Records
-    nbytes: int
-    handle: Callable[[Vectors | Undecoded], object]
 
 
 class InFlight(Generic[R]):
@@ -72,15 +70,13 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition: they run its tasks in order
-        self._decodings: dict[int, deque[_Decoding]] = {}  # by partition: what its tasks decode
         # By partition: the future of its last task that learns or projects.
         self._newest_work: dict[int, Future[R]] = {}
-        self._nbytes = 0  # of all tasks and decodings
 
     def next_events(self, source: Source, timeout_s: float) -> Sequence[Event]:
         """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
         self._check_threads()
-        is_full = self._count_batches() >= _MOST_BATCHES or self._nbytes >= self._limit_bytes
+        is_full = len(self._tasks) >= _MOST_BATCHES or self._nbytes >= self._limit_bytes
         if self._tasks and is_full:
             oldest = self._tasks[0].result
             with suppress(TimeoutError):
@@ -88,16 +84,12 @@ class InFlight(Generic[R]):
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
         # `OutOfRange` comes last: its handler may drop records in flight, also later ones.
-        out_of_range = [event for event in events if isinstance(event, OutOfRange)]
-        other_events = [event for event in events if not isinstance(event, OutOfRange)]
-        return other_events + out_of_range
+        return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
         """Decode records in a thread, behind earlier tasks of their partition; `handle` gets the result in the loop."""
-        decoding = _Decoding(records, records.nbytes, handle)
-        self._decodings.setdefault(records.partition, deque()).append(decoding)
-        self._nbytes += decoding.nbytes
-        self._submit_decoding(decoding)
+        task = _Decoding(records.partition, records.nbytes, self._new_future(), handle, records)
+        self._submit(task, partial(self._decode_records, records))
 
     def work(
         self, partition: int, nbytes: int, function: Callable[[R | None], R], handle: Callable[[R], object]
@@ -113,7 +105,8 @@ class InFlight(Generic[R]):
             last_result = None if last_work is None else last_work.result()
             return function(last_result)
 
-        task = self._submit(partition, continue_last_work, handle, nbytes=nbytes, is_decoding=False)
+        task = _Task(partition, nbytes, self._new_future(), handle)
+        self._submit(task, continue_last_work)
         self._newest_work[partition] = task.result
 
     def handle_ended(self) -> None:
@@ -131,100 +124,63 @@ class InFlight(Generic[R]):
 
     def drop(self, partitions: Collection[int]) -> None:
         """Drop what is in flight of these partitions, which will be read again."""
-        self.drop_decodings(partitions)
-        self._drop_tasks(partitions, only_decodings=False)
+        self._tasks = deque(task for task in self._tasks if task.partition not in partitions)
         for partition in partitions:
             self._newest_work.pop(partition, None)  # the next work must not continue from a dropped result
             queue = self._queues.pop(partition, None)
             if queue is not None:
                 queue.clear()
 
-    def drop_decodings(self, partitions: Collection[int]) -> None:
-        """Drop the records of these partitions that are in decoding. Work on decoded records continues."""
-        self._drop_tasks(partitions, only_decodings=True)
-        for partition in partitions:
-            # The tasks of decodings have no bytes themselves.
-            dropped = self._decodings.pop(partition, ())
-            self._nbytes -= sum(decoding.nbytes for decoding in dropped)
+    def drop_decodings(self, partition: int) -> None:
+        """Drop the records of a partition that are in decoding. Work on decoded records continues."""
+        dropped = self._decodings_of(partition)
+        self._tasks = deque(task for task in self._tasks if task not in dropped)
 
     def close(self) -> None:
         """Drop everything, without waiting for the threads."""
         self._tasks.clear()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _count_batches(self) -> int:
-        """Return the number of batches in decoding, or in work."""
-        in_decoding = sum(map(len, self._decodings.values()))
-        in_work = sum(not task.is_decoding for task in self._tasks)
-        return in_decoding + in_work
+    @property
+    def _nbytes(self) -> int:
+        """Bytes of all records and vectors in flight."""
+        return sum(task.nbytes for task in self._tasks)
 
-    def _submit(
-        self, partition: int, function: Callable[[], Any], handle: Callable[[Any], object], *,
-        nbytes: int, is_decoding: bool,
-    ) -> _Task:  # fmt: skip
-        """Run a function in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop."""
-        task = _Task(partition, nbytes, is_decoding, self._new_future(), handle)
+    def _decodings_of(self, partition: int) -> list[_Decoding]:
+        """Return the tasks that decode records of a partition, in the order of the records."""
+        return [task for task in self._tasks if isinstance(task, _Decoding) and task.partition == partition]
+
+    def _submit(self, task: _Task, function: Callable[[], Any]) -> None:
+        """Call the function of a task in a thread, behind earlier tasks of its partition."""
         self._tasks.append(task)
-        self._nbytes += nbytes
-        queue = self._queues.get(partition)
-        if queue is None:
-            queue = self._queues[partition] = PartitionQueue(self._executor)
+        queue = self._queues.setdefault(task.partition, PartitionQueue(self._executor))
         queue.add(function, task.result)
-        return task
-
-    def _submit_decoding(self, decoding: _Decoding) -> None:
-        decode = partial(self._decode_records, decoding.records)
-        self._submit(decoding.records.partition, decode, self._handle_decoded, nbytes=0, is_decoding=True)
-
-    def _handle_decoded(self, decoded: Vectors | Undecoded) -> None:
-        """Hand the result of a partition's oldest decoding to its handler."""
-        partition = decoded.partition
-        decodings = self._decodings[partition]
-        oldest = decodings.popleft()
-        self._nbytes -= oldest.nbytes
-        if isinstance(decoded, Vectors) and decoded.next != oldest.records.next:
-            # Only the first records were decoded, since their vectors are large.
-            self._decode_rest(oldest, decoded_count=len(decoded.records))
-        if not decodings:
-            del self._decodings[partition]
-        oldest.handle(decoded)
-
-    def _decode_rest(self, decoding: _Decoding, decoded_count: int) -> None:
-        """Decode the remaining records of a decoding, before all later records of the partition."""
-        batch = decoding.records
-        rest = replace(batch, records=batch.records[decoded_count:])
-        decoding_of_rest = _Decoding(rest, rest.nbytes, handle=decoding.handle)
-        self._nbytes += decoding_of_rest.nbytes
-        decodings = self._decodings[batch.partition]
-        decodings.appendleft(decoding_of_rest)
-        # The later records were submitted already: submit them again, behind the rest.
-        self._drop_tasks([batch.partition], only_decodings=True)
-        for to_submit in decodings:
-            self._submit_decoding(to_submit)
 
     def _handle_oldest(self) -> None:
         """Wait for the result of the oldest task, and hand it to its handler. Raises the error of the task."""
         task = self._tasks.popleft()
-        self._nbytes -= task.nbytes
         try:
             result = watchdog.wait_for_result(task.result)
         except Exception:
-            if task.is_decoding:  # earlier records are handled before the error
-                self.drop_decodings([task.partition])
+            if isinstance(task, _Decoding):  # earlier records are handled before the error
+                self.drop_decodings(task.partition)
                 self.finish(task.partition)
             raise
         # The loop has this result now, so later work begins without it.
         if self._newest_work.get(task.partition) is task.result:
             del self._newest_work[task.partition]
+        if isinstance(task, _Decoding) and isinstance(result, Vectors):
+            self._decode_rest(task, decoded=result)
         task.handle(result)
 
-    def _drop_tasks(self, partitions: Collection[int], *, only_decodings: bool) -> None:
-        """Drop the tasks of these partitions; with `only_decodings`, only those that decode."""
-        kept = deque[_Task]()
-        for task in self._tasks:
-            may_be_dropped = task.is_decoding or not only_decodings
-            if may_be_dropped and task.partition in partitions:
-                self._nbytes -= task.nbytes
-            else:
-                kept.append(task)
-        self._tasks = kept
+    def _decode_rest(self, decoding: _Decoding, decoded: Vectors) -> None:
+        """If only the first records were decoded, decode the others, before all later records of the partition."""
+        batch = decoding.records
+        if decoded.next == batch.next:
+            return
+        rest = replace(batch, records=batch.records[len(decoded.records) :])
+        later_decodings = self._decodings_of(decoding.partition)
+        self.drop_decodings(decoding.partition)
+        self.decode(rest, decoding.handle)
+        for later in later_decodings:
+            self.decode(later.records, later.handle)

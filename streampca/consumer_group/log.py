@@ -179,11 +179,10 @@ def log_problems(before: Mapping[type, Problem], after: Mapping[type, Problem]) 
     for event_type, (line_at_begin, line_at_end) in _PROBLEM_LINES.items():
         old = before.get(event_type)
         new = after.get(event_type)
-        if new is None:
-            if old is not None:
-                log.info(line_at_end, after=old.cause)
+        if new is None and old is not None:
+            log.info(line_at_end, after=old.cause)
         # A cause that differs only in numbers is not logged again.
-        elif old is None or _simplify_cause(new.cause) != _simplify_cause(old.cause):
+        if new is not None and (old is None or _simplify_cause(new.cause) != _simplify_cause(old.cause)):
             log.error(line_at_begin, cause=new.cause)
 
 

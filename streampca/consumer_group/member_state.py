@@ -35,7 +35,7 @@ from streampca.sources.events import SourceStatus
 # much: a second one often follows it.
 _STANDBY_AFTER_S = 10.0
 
-# Type of an event → the keys of the problems in `MemberState.problems` that it ends.
+# Type of an event → the keys of the problems in `MemberState.problems` that each such event ends.
 _ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
     PartitionsAssigned: [RestoreFailed],
     PartitionsMissing: [RestoreFailed, PublishFailed],
@@ -166,56 +166,41 @@ class MemberState(NamedTuple):
     def _problems_after(self, event: MemberEvent, new_state: "MemberState", now: float) -> Mapping[type, Problem]:
         """Return the problems after an event; `new_state` has the partitions and saves after the event."""
         problems = dict(self.problems)
-        for key in self._find_ended_problems(event, new_state):
-            problems.pop(key, None)
-        for key, cause in self._find_causes(event, new_state.saving).items():
-            if not cause:  # the event reports that there is no problem
+        for key, cause in self._find_new_causes(event, new_state).items():
+            if cause:
+                since = problems[key].since if key in problems else now
+                problems[key] = Problem(cause, since)
+            else:
                 problems.pop(key, None)
-                continue
-            earlier = problems.get(key)
-            since = now if earlier is None else earlier.since
-            problems[key] = Problem(cause, since)
         return problems
 
-    def _find_ended_problems(self, event: MemberEvent, new_state: "MemberState") -> Collection[type]:
-        """Return the keys of problems that an event ends. `new_state` is the state after the event."""
-        ended = set(_ENDS_PROBLEMS.get(type(event), ()))
+    def _find_new_causes(self, event: MemberEvent, new_state: "MemberState") -> Mapping[type, str]:
+        """Return the causes of the problems that an event reports, by their keys; "" if the event ends a problem."""
+        causes = dict.fromkeys(_ENDS_PROBLEMS.get(type(event), ()), "")
         if PartitionStalled in self.problems and not new_state.partitions.are_stalled:
-            ended.add(PartitionStalled)
-        match event:
-            case TransactionEnded(outcome="committed"):
-                ended.add(TransactionEnded)
-            # All partitions must be saved, not only the event's.
-            case CheckpointSaved() if self._are_failed_saves_done(new_state):
-                ended.add(CheckpointPostponed)
-            case LoopTicked(status=status):
-                if status.connected:
-                    ended.add(LoopTicked)
-                if not new_state.saving.overdue_s:
-                    ended.add(Saving)
-        return ended
-
-    def _find_causes(self, event: MemberEvent, saving: Saving) -> Mapping[type, str]:
-        """Return the causes of the problems that an event reports, by the keys of the problems.
-
-        `saving` is how saving stands after the event.
-        """
+            causes[PartitionStalled] = ""
         match event:
             case (
                 StartDelayed(cause=cause) | RestoreFailed(cause=cause) | CheckpointPostponed(cause=cause)
                 | PublishFailed(cause=cause) | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
                 | TransactionEnded(outcome="failed", cause=cause) | MemberEnded(cause=cause)
             ):  # fmt: skip
-                return {type(event): cause}
+                causes[type(event)] = cause
+            case TransactionEnded(outcome="committed"):
+                causes[TransactionEnded] = ""
+            # All partitions must be saved, not only the event's.
+            case CheckpointSaved() if self._are_failed_saves_done(new_state):
+                causes[CheckpointPostponed] = ""
             case LoopTicked(status=status):
-                causes: dict[type, str] = {}
-                if self.was_assigned and not status.connected:
+                if status.connected:
+                    causes[LoopTicked] = ""
+                elif self.was_assigned:
                     causes[LoopTicked] = _describe_no_answer(status)
-                # A problem that has begun keeps its first cause.
-                if saving.has_stopped and Saving not in self.problems:
-                    causes[Saving] = saving.cause
-                return causes
-        return {}
+                if not new_state.saving.overdue_s:
+                    causes[Saving] = ""
+                elif new_state.saving.has_stopped and Saving not in self.problems:  # a problem keeps its first cause
+                    causes[Saving] = new_state.saving.cause
+        return causes
 
     def _are_failed_saves_done(self, new_state: "MemberState") -> bool:
         """Return whether all records that were unsaved when a save failed are saved in `new_state`."""

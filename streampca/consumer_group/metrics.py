@@ -35,13 +35,12 @@ class MemberMetrics(Observer):
         self.store.register(self.registry)
         self._metrics: dict[str, Any] = {}
         self._by_partition: list[Any] = []  # the gauges with the label `partition`
-        for metrics_table in (MEMBER_METRICS, table):
-            for (metric_type, labels), help_texts in metrics_table.items():
-                for name, help_text in help_texts.items():
-                    metric = metric_type(prefix + name, help_text, labels, registry=self.registry)
-                    self._metrics[name] = metric
-                    if labels == PARTITION:
-                        self._by_partition.append(metric)
+        for (metric_type, labels), help_texts in [*MEMBER_METRICS.items(), *table.items()]:
+            for name, help_text in help_texts.items():
+                metric = metric_type(prefix + name, help_text, labels, registry=self.registry)
+                self._metrics[name] = metric
+                if labels == PARTITION:
+                    self._by_partition.append(metric)
 
     def observe(self, change: Change) -> None:
         match change.event:

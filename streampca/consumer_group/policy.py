@@ -51,12 +51,12 @@ class MemberPolicy:
         if self.on_bad_record != "dead_letter":
             return []
         rejects = batch.decoded.rejects
-        if not accepted_any and len(rejects) >= SUSPICIOUS_RUN:
-            first_rejects = rejects[:SUSPICIOUS_RUN]
-            indices_of_vectors = batch.decoded.indices
-            has_no_vector = len(indices_of_vectors) == 0
-            if has_no_vector or first_rejects[-1].index < indices_of_vectors[0]:
-                raise self._describe_wrong_settings(batch, first_rejects)
+        if accepted_any or len(rejects) < SUSPICIOUS_RUN:
+            return rejects
+        first_rejects = rejects[:SUSPICIOUS_RUN]
+        is_before_last_reject = batch.decoded.indices < first_rejects[-1].index
+        if not is_before_last_reject.any():  # no vector comes before
+            raise self._describe_wrong_settings(batch, first_rejects)
         return rejects
 
     def _describe_wrong_settings(self, batch: Vectors, rejects: Sequence[Reject]) -> RejectLimitError:
@@ -78,37 +78,34 @@ class MemberPolicy:
 
         Raises `OffsetGapError` if the member must stop.
         """
-        where = f"partition {event.partition} of {self.topic}: offset {event.position}"
-        truncated_at = event.diverged  # None: not truncated
-        if truncated_at is not None:
-            return self._choose_resume_offset_if_truncated(event, truncated_at, where)
+        is_truncated = event.diverged is not None
         # The end is not compared: the log may have grown since then.
-        was_beyond_end = event.position >= event.earliest
-        if was_beyond_end:
-            raise OffsetGapError(
-                f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that "
-                f"were read are gone from the broker (it lost data); start over with {self.settings_to_start_over}"
-            )
-        if self.on_offset_gap == "fail":
-            raise OffsetGapError(
-                f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest "
-                "or latest to resume without the records between"
-            )
-        return event.earliest if self.on_offset_gap == "earliest" else event.latest
+        was_beyond_end = not is_truncated and event.position >= event.earliest
+        if was_beyond_end or self.on_offset_gap == "fail":
+            raise OffsetGapError(self._describe_gap(event))
+        if self.on_offset_gap == "latest":
+            return event.latest
+        # Of a truncated log, new records before the position are not read: no offset may count twice.
+        return event.position if is_truncated else event.earliest
 
-    def _choose_resume_offset_if_truncated(self, event: OutOfRange, truncated_at: int, where: str) -> int:
-        """Return the offset to resume at in a log that was truncated and has grown again.
-
-        Raises `OffsetGapError`.
-        """
-        if self.on_offset_gap == "fail":
-            raise OffsetGapError(
-                f"{where} follows records that are not in the log any more: it was cut at offset {truncated_at} "
+    def _describe_gap(self, event: OutOfRange) -> str:
+        """Say why the log does not hold the next record, and what to do."""
+        where = f"partition {event.partition} of {self.topic}: offset {event.position}"
+        if event.diverged is not None:
+            return (
+                f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} "
                 "or before and has grown again, so records that were read are gone and others were not read; start "
                 f"over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest to continue"
             )
-        # New records before the position are not read: no offset may count twice.
-        return event.position if self.on_offset_gap == "earliest" else event.latest
+        if event.position >= event.earliest:
+            return (
+                f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that "
+                f"were read are gone from the broker (it lost data); start over with {self.settings_to_start_over}"
+            )
+        return (
+            f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest "
+            "or latest to resume without the records between"
+        )
 
 
 def report_rejected_and_skipped(

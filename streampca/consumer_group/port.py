@@ -68,15 +68,19 @@ class MemberApp:
         if path in self._probes:
             await self._answer_probe(path, authorization, send)
         elif path == "/metrics":
-            try:
-                if self._tokens:
-                    self._tokens.require_scope("metrics", authorization)
-            except AccessError as error:
-                await _answer(send, error.status, str(error))
-            else:
-                await self._metrics(scope, receive, send)
+            await self._answer_metrics(authorization, scope, receive, send)
         else:
             await _answer(send, 404, "there are /metrics, /healthz and /readyz")
+
+    async def _answer_metrics(self, authorization: str, scope: Any, receive: Any, send: Send) -> None:
+        """Answer with the metrics. If there are tokens, the request needs one for them."""
+        try:
+            if self._tokens:
+                self._tokens.require_scope("metrics", authorization)
+        except AccessError as error:
+            await _answer(send, error.status, str(error))
+            return
+        await self._metrics(scope, receive, send)
 
     async def _answer_probe(self, path: str, authorization: str, send: Send) -> None:
         """Say whether the member is healthy, or ready. If there are tokens, details are only for requests with one."""

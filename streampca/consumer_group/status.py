@@ -6,6 +6,7 @@ hangs does not stop the loop.
 
 from collections import deque
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
 
 import structlog
 
@@ -39,6 +40,13 @@ _WAITING_AFTER_S = 5.0  # a member without a message for this long is waiting
 _REPORTED_AT_ONCE = PartitionsAssigned | PartitionsReleased | MemberStopping | MemberEnded
 
 
+class _Sample(NamedTuple):
+    """How many messages a member had handled at a time."""
+
+    at_s: float  # monotonic
+    messages: int
+
+
 class StatusReports(Observer):
     """Reports every few seconds while the loop runs, and at once when partitions are assigned or released."""
 
@@ -59,7 +67,7 @@ class StatusReports(Observer):
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
         self._writing: Future[None] | None = None
         self._next_report = 0.0
-        self._samples: deque[tuple[float, int]] = deque()  # monotonic seconds and messages at the last reports
+        self._samples: deque[_Sample] = deque()  # at the last reports
 
     def begin(self, state: MemberState) -> None:
         """Remove the reports of processes that have ended long ago, and write the first report."""
@@ -115,15 +123,12 @@ class StatusReports(Observer):
 
     def _messages_per_second(self, messages: int, now: float) -> float:
         """Return the mean rate since a report about ten seconds ago, or since the first report."""
-        self._samples.append((now, messages))
-        while len(self._samples) > 2:
-            second_oldest_at, _ = self._samples[1]
-            if second_oldest_at > now - _RATE_OVER_S:
-                break
+        self._samples.append(_Sample(now, messages))
+        while len(self._samples) > 2 and self._samples[1].at_s <= now - _RATE_OVER_S:
             self._samples.popleft()
-        oldest_at, messages_then = self._samples[0]
-        seconds = now - oldest_at
-        return (messages - messages_then) / seconds if seconds > 0 else 0.0
+        oldest = self._samples[0]
+        seconds = now - oldest.at_s
+        return (messages - oldest.messages) / seconds if seconds > 0 else 0.0
 
 
 def make_report(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from streampca.errors import InputError, explain_missing_extra
 from streampca.files.columns import FileOptions
+from streampca.files.csv import rows_of_csv
+from streampca.files.jsonl import rows_of_jsonl
 from streampca.files.rows import Rows, require_kind, rows_of_npy
-from streampca.files.text import rows_of_csv, rows_of_jsonl
 
 
 def open_rows(path: Path | str, options: FileOptions = FileOptions(), bounds: tuple[int, int] | None = None) -> Rows:  # noqa: B008

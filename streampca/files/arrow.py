@@ -1,9 +1,9 @@
 """Reads the rows of Parquet and Arrow IPC files, and of record batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,30 +43,19 @@ _MAX_PADDING = 128  # bytes between the last batch and the footer: the end mark,
 
 def rows_of_arrow(path: str, options: FileOptions, group_bounds: tuple[int, int] | None = None) -> Rows:
     """Open an Arrow IPC file or a Parquet file; of Parquet, only the row groups within `group_bounds` if given."""
-    with input_errors(path, pa.ArrowException), _open_source(path) as (schema, read_batches):
+    with input_errors(path, pa.ArrowException), _open_tables(path) as tables:
+        schema = tables.schema
         columns = choose_columns_by_schema(schema, options, path)
         d = options.dimensions
         if d is None:
-            batches = (batch for batch, _ in read_batches(columns.needed, None))
-            d = _find_dimensions(batches, columns, path)
+            d = _find_dimensions(tables, columns, path)
             # Choose again: if there are d columns, their names are those of the dimensions.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
-
     fields = columns.create_fields(dimensions=d, value_name="record batch")
-
-    def read() -> Iterator[FileBatch]:
-        """Open the file again, and yield its rows in batches of bounded size."""
-        names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
-        batch_size = choose_batch_size(d)
-        with input_errors(path, pa.ArrowException, VectorError), _open_source(path) as (_, read_batches):
-            for batch, progress in read_batches(names, group_bounds):
-                for start in range(0, len(batch), batch_size):
-                    yield read_record_batch(batch.slice(start, batch_size), columns, fields, progress)
-
     return Rows(
         path=path,
         dimensions=d,
-        batches=read,
+        batches=partial(_read_rows, path, group_bounds, columns, fields),
         impute=options.impute,
         names=columns.names,
         notes="; ".join(columns.notes),
@@ -75,10 +64,22 @@ def rows_of_arrow(path: str, options: FileOptions, group_bounds: tuple[int, int]
     )
 
 
-def _find_dimensions(batches: Iterator[Any], columns: Columns, path: str) -> int:
-    """Return the length of the first vector in record batches. Raises `InputError` if there is none."""
+def _read_rows(
+    path: str, group_bounds: tuple[int, int] | None, columns: Columns, fields: NumberFields
+) -> Iterator[FileBatch]:
+    """Open a file, and yield its rows in batches of bounded size."""
+    names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
+    batch_size = choose_batch_size(fields.dimensions)
+    with input_errors(path, pa.ArrowException, VectorError), _open_tables(path) as tables:
+        for batch, progress in tables.read(names, group_bounds):
+            for start in range(0, len(batch), batch_size):
+                yield read_record_batch(batch.slice(start, batch_size), columns, fields, progress)
+
+
+def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
+    """Return the length of the first vector in a file. Raises `InputError` if there is none."""
     needed_names = columns.create_fields(dimensions=0, value_name="record batch").names
-    for batch in batches:
+    for batch, _ in tables.read(columns.needed, None):
         for i in range(len(batch)):
             # Text that is not UTF-8 must raise no error in a column that is not needed.
             one_row = with_unread_as_bytes(batch.slice(i, 1), needed_names)
@@ -124,12 +125,19 @@ def _make_example(kind: Any) -> Any:
     return 0.0 if are_numbers(kind) else str(kind)
 
 
-def _open_source(path: str) -> AbstractContextManager[Any]:
-    """Return a context that opens a Parquet or an Arrow file.
+class _Tables(NamedTuple):
+    """The record batches of an open file."""
 
-    The context yields the schema, and a function that yields record batches, each with the share of the file read so
-    far.
+    schema: Any
+    read: Callable[[Sequence[str], tuple[int, int] | None], Iterator[tuple[Any, float]]]
+    """Yields record batches with the named columns, each with the share of the file read so far.
+
+    Of Parquet, reads only the row groups within bounds if given.
     """
+
+
+def _open_tables(path: str) -> AbstractContextManager[_Tables]:
+    """Open a Parquet or an Arrow file."""
     kind, _ = require_kind(path)
     if kind == "parquet":
         return _open_parquet(path)
@@ -139,8 +147,8 @@ def _open_source(path: str) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _open_parquet(path: str) -> Iterator[Any]:
-    """Open a Parquet file. Yields its schema, and the function that reads record batches."""
+def _open_parquet(path: str) -> Iterator[_Tables]:
+    """Open a Parquet file."""
     # `pre_buffer` would read a whole row group at once.
     with (
         open_seekable(path) as path_or_file,
@@ -149,29 +157,31 @@ def _open_parquet(path: str) -> Iterator[Any]:
     ):
         if table.num_row_groups:
             _refuse_concatenated_parquet(source, table.metadata)
-        yield table.schema_arrow, partial(_read_parquet, table)
+        yield _Tables(table.schema_arrow, partial(_read_parquet, table))
 
 
 @contextmanager
-def _open_arrow_stream(path: str) -> Iterator[Any]:
-    """Open a file in Arrow's stream format. Yields its schema, and the function that reads record batches."""
+def _open_arrow_stream(path: str) -> Iterator[_Tables]:
+    """Open a file in Arrow's stream format."""
     with open_stream(path) as (file, compute_progress), pa.ipc.open_stream(_MarkedStream(file)) as stream:
-        yield stream.schema, partial(_read_stream, stream, file, compute_progress)
+        yield _Tables(stream.schema, partial(_read_stream, stream, file, compute_progress))
 
 
 @contextmanager
-def _open_arrow_file(path: str) -> Iterator[Any]:
-    """Open a file in Arrow's file format. Yields its schema, and the function that reads record batches."""
+def _open_arrow_file(path: str) -> Iterator[_Tables]:
+    """Open a file in Arrow's file format."""
     with (
         open_seekable(path) as path_or_file,
         pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
         pa.ipc.open_file(source) as batches,
     ):
         _refuse_concatenated_arrow(source)
-        yield batches.schema, partial(_read_file, batches)
+        yield _Tables(batches.schema, partial(_read_file, batches))
 
 
-def _read_parquet(table: Any, names: list[str], group_bounds: tuple[int, int] | None) -> Iterator[tuple[Any, float]]:
+def _read_parquet(
+    table: Any, names: Sequence[str], group_bounds: tuple[int, int] | None
+) -> Iterator[tuple[Any, float]]:
     """Yield record batches of the row groups, each with the share of the file read so far."""
     start, end = group_bounds or (0, table.num_row_groups)
     rows_read = 0
@@ -185,7 +195,7 @@ def _read_parquet(table: Any, names: list[str], group_bounds: tuple[int, int] | 
 
 
 def _read_stream(
-    stream: Any, file: Any, compute_progress: Callable[[], float], names: list[str], _bounds: None
+    stream: Any, file: Any, compute_progress: Callable[[], float], names: Sequence[str], _bounds: object
 ) -> Iterator[tuple[Any, float]]:
     """Yield the record batches of a stream, each with the share read. Raises `ValueError` if bytes follow its end."""
     for batch in stream:
@@ -263,9 +273,8 @@ def _find_end_of_batches(footer: bytes) -> int:
     end = 0
     for field in _BLOCK_FIELDS:
         entry = 2 + 2 + 2 * field  # behind two sizes and the offsets of earlier fields
-        has_entry = entry < vtable_size
-        field_offset = read_number(vtable + entry, "<u2") if has_entry else 0
-        if not field_offset:
+        field_offset = read_number(vtable + entry, "<u2") if entry < vtable_size else 0
+        if field_offset == 0:  # the field is not set
             continue
         field_place = table + field_offset
         blocks_place = field_place + read_number(field_place)
@@ -276,14 +285,14 @@ def _find_end_of_batches(footer: bytes) -> int:
     return end
 
 
-def _read_file(batches: Any, names: list[str], _bounds: None) -> Iterator[tuple[Any, float]]:
+def _read_file(batches: Any, names: Sequence[str], _bounds: object) -> Iterator[tuple[Any, float]]:
     """Yield the record batches of a file in the IPC file format, each with the share read so far."""
     count = batches.num_record_batches
     for i in range(count):
         yield _select_columns(batches.get_batch(i), names), (i + 1) / count
 
 
-def _select_columns(batch: Any, names: list[str]) -> Any:
+def _select_columns(batch: Any, names: Sequence[str]) -> Any:
     """Return the named columns of a record batch. Raises an error of pyarrow if the batch is damaged."""
     selected = batch.select(names)
     validate(selected)

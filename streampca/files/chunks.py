@@ -80,12 +80,18 @@ def _list_files(source: str) -> list[str]:
         return [source]
     if file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
         return _list_delta_files(source)
+    return _list_folder(source)
+
+
+def _list_folder(source: str) -> list[str]:
+    """Return the paths or URLs of the files in a folder and its subfolders, sorted."""
+    file_system, path = _locate(source)
     entries = file_system.get_file_info(pa.fs.FileSelector(path, recursive=True))
-    files = [entry.path for entry in entries if entry.is_file and _is_data_file(entry.path.removeprefix(path))]
-    if "://" in source:  # pyarrow lists paths without the scheme of a URL
-        scheme, _, _ = source.partition("://")
-        files = [f"{scheme}://{file}" for file in files]
-    return sorted(files)
+    files = sorted(entry.path for entry in entries if entry.is_file and _is_data_file(entry.path.removeprefix(path)))
+    if "://" not in source:
+        return files
+    scheme, _, _ = source.partition("://")  # which pyarrow leaves out
+    return [f"{scheme}://{file}" for file in files]
 
 
 def _is_data_file(path: str) -> bool:

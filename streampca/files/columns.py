@@ -77,32 +77,37 @@ def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool
     except ValueError as error:
         raise InputError(f"--field {options.field}: {error}") from None
     columns = _find_columns(row)
-    _refuse_unknown_columns(columns, options, file, has_field=bool(asked_paths))
+    _refuse_unknown_columns(columns, options, file)
     if asked_paths:
         value_by_path = _find_asked_values(asked_paths, row, options, file)
     else:
         value_by_path = _choose_by_default(row, options, file)
     number_paths = tuple(value_by_path)
     names_in_file = _name_dimensions(value_by_path, options) if has_names else None
-    learned_names = options.names
     names = names_in_file
-    if names_in_file and learned_names:
-        number_paths = _order_by_names(number_paths, names_in_file, learned_names, file)
-        names = list(learned_names)
-
+    if names_in_file and options.names:
+        number_paths = _order_by_names(number_paths, names_in_file, options.names, file)
+        names = list(options.names)
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
-    columns_beside = names_beside(number_columns)  # such as `shape` beside `data`
-    condition_columns = {condition.steps[0] for condition in options.where}
-    needed_columns = {*number_columns, *columns_beside, *condition_columns}
     return Columns(
         paths=number_paths,
-        needed=[name for name in columns if name in needed_columns],
+        needed=_list_needed_columns(columns, number_columns, options.where),
         names=names,
-        notes=_describe_order(names_in_file, learned_names, has_field=bool(asked_paths)),
+        notes=_describe_order(names_in_file, options),
         other_columns=_choose_other_columns(columns, number_columns, options),
         are_all_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
         where=options.where,
     )
+
+
+def _list_needed_columns(
+    columns: Mapping[str, Any], number_columns: Sequence[Any], where: Sequence[Condition]
+) -> list[str]:
+    """Return the columns that must be read, to find the numbers and to test the conditions."""
+    columns_beside = names_beside(number_columns)  # such as `shape` beside `data`
+    condition_columns = {condition.steps[0] for condition in where}
+    needed = {*number_columns, *columns_beside, *condition_columns}
+    return [name for name in columns if name in needed]
 
 
 def _choose_other_columns(
@@ -115,9 +120,9 @@ def _choose_other_columns(
     return asked or ()
 
 
-def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, file: str, *, has_field: bool) -> None:
+def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, file: str) -> None:
     """Raise `InputError` if the options ask for columns that a file does not have."""
-    if (has_field or options.where) and not columns:
+    if (options.field or options.where) and not columns:
         raise InputError(f"{file} has no columns: leave --field and --where away")
     if isinstance(options.other_columns, bool):  # all or none
         return
@@ -131,20 +136,19 @@ def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptio
 
     If gaps are allowed, the value of a missing column is None.
     """
-    gap_hint = NULL_HINT if len(asked_paths) > 1 else ""
     value_by_path: dict[Path, Any] = {}
-    missing_count = 0
+    missing_paths = []
     for asked_path in asked_paths:
         try:
             value_by_path |= _expand(asked_path, row, file)
         except InputError as error:
-            missing_count += 1
+            missing_paths.append(asked_path)
             value_by_path[asked_path] = None
             # A pattern without a match does not say which dimensions are missing.
             is_pattern = any(map(_has_wildcards, asked_path))
-            may_be_gap = options.impute and not is_pattern
-            are_all_missing = missing_count == len(asked_paths)
-            if not may_be_gap or are_all_missing:
+            are_all_missing = len(missing_paths) == len(asked_paths)
+            if not options.impute or is_pattern or are_all_missing:
+                gap_hint = NULL_HINT if len(asked_paths) > 1 else ""
                 raise InputError(f"{error}{gap_hint}") from None
     return value_by_path
 
@@ -161,15 +165,14 @@ def _order_by_names(
     return tuple(path_by_name[name] for name in learned_names)
 
 
-def _describe_order(
-    names_in_file: Sequence[str] | None, learned_names: Sequence[str] | None, *, has_field: bool
-) -> list[str]:
+def _describe_order(names_in_file: Sequence[str] | None, options: FileOptions) -> list[str]:
     """Return a note for the user if the order in which columns are read was not chosen by `--field`."""
+    learned_names = options.names
     if learned_names and not names_in_file:
         return ["its columns have no names, so they are read in their order"]
     if learned_names and list(learned_names) != names_in_file:
         return ["columns are read by their names"]
-    if names_in_file and not has_field:
+    if names_in_file and not options.field:
         return [f"the dimensions are its columns {list_names(names_in_file)}"]
     return []
 
@@ -213,12 +216,12 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
         hint += ", or say --no-header if the first line of CSV is a row"
     if has_index:
         raise InputError(f"{file}: a column has no name, as an index that pandas wrote: {hint}")
-    is_column_of_arrays = len(columns) == 1 and all(_is_array(value) for value in columns.values())
+    is_column_of_arrays = len(columns) == 1 and all(map(_is_array, columns.values()))
     if not columns or is_column_of_arrays:
         return
-    not_numbers = [name for name, value in columns.items() if not _is_number(value)]
-    if not_numbers:
-        raise InputError(f"{file}: column {list_names(not_numbers[:1])} holds no numbers: {hint}")
+    for name, value in columns.items():
+        if not _is_number(value):
+            raise InputError(f"{file}: column {list_names([name])} holds no numbers: {hint}")
     if options.dimensions not in (None, len(columns)):
         raise InputError(f"{file} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
 

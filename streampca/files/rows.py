@@ -9,7 +9,7 @@ import os
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfileobj
@@ -183,26 +183,33 @@ class Rows(NamedTuple):
             reasons_to_skip.add(NO_VALUE)
         rows_before = 0
         for batch in self.batches():
-            found = batch.found
-            skipped = Counter[str]()
-            for row, error in found.errors:
-                if error.reason not in reasons_to_skip:
-                    raise InputError(f"{self.path}, row {rows_before + row + 1}: {error}")
-                skipped[error.reason] += 1
-            row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
-            row_numbers = rows_before + row_of_vector + 1
-            vectors = self.missing_values.to_nan(found.vectors)
-            self._refuse_not_finite(vectors, numbers_in_file=found.vectors, row_numbers=row_numbers)
-            yield RowChunk(
-                vectors=vectors,
-                progress=batch.progress,
-                other_columns={name: column.take(row_of_vector) for name, column in batch.other_columns.items()},
-                rows=row_numbers,
-                skipped=skipped,
-            )
-            rows_before += len(found.counts)
+            yield self._check(batch, rows_before, reasons_to_skip)
+            rows_before += len(batch.found.counts)
         if rows_before == 0:
             raise no_vectors_error(self.path)
+
+    def _check(self, batch: FileBatch, rows_before: int, reasons_to_skip: Set[str]) -> RowChunk:
+        """Return the vectors of a batch with their row numbers. Raises `InputError` if a row is bad.
+
+        `rows_before` is the number of rows before the batch.
+        """
+        found = batch.found
+        skipped = Counter[str]()
+        for row, error in found.errors:
+            if error.reason not in reasons_to_skip:
+                raise InputError(f"{self.path}, row {rows_before + row + 1}: {error}")
+            skipped[error.reason] += 1
+        row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
+        row_numbers = rows_before + row_of_vector + 1
+        vectors = self.missing_values.to_nan(found.vectors)
+        self._refuse_not_finite(vectors, numbers_in_file=found.vectors, row_numbers=row_numbers)
+        return RowChunk(
+            vectors=vectors,
+            progress=batch.progress,
+            other_columns={name: column.take(row_of_vector) for name, column in batch.other_columns.items()},
+            rows=row_numbers,
+            skipped=skipped,
+        )
 
     def describe_moved_array_elements(self) -> str:
         """Return a warning if array elements that are read by position have moved; else ""."""

@@ -58,29 +58,25 @@ class Checkpoint:
         """
         then = dict(self.settings)
         now = fold_config.as_dict()
-        ignored = set()
-        if self.names or fold_config.names:
-            ignored.add("field")  # the names say which numbers were learned
-        if is_backfill(self.partition):
-            ignored |= {"field", "where"}  # they mean something else in files
         different_names = describe_difference(self.names, fold_config.names)
         if different_names:
-            checkpoint_names, worker_names = different_names
-            then["names"] = checkpoint_names
-            now["names"] = worker_names
-        settings = sorted((now.keys() | then.keys()) - ignored)
-        return [Change(name, then.get(name), now.get(name)) for name in settings if then.get(name) != now.get(name)]
+            then["names"], now["names"] = different_names
+        compared = now.keys() | then.keys()
+        if self.names or fold_config.names:
+            compared -= {"field"}  # the names say which numbers were learned
+        if is_backfill(self.partition):
+            compared -= {"field", "where"}  # they mean something else in files
+        settings = [Change(name, then.get(name), now.get(name)) for name in sorted(compared)]
+        return [setting for setting in settings if setting.then != setting.now]
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
         """Raise `SettingsError` if settings differ between the checkpoint and the worker."""
         changes = self.find_changes(fold_config)
         if not changes:
             return
+        remedy = "start over with another store folder and another group_id"
         if is_backfill(self.partition):
-            backfill_number = self.partition - FIRST_BACKFILL
-            remedy = f"delete it: `streampca backfill --remove {backfill_number}`"
-        else:
-            remedy = "start over with another store folder and another group_id"
+            remedy = f"delete it: `streampca backfill --remove {self.partition - FIRST_BACKFILL}`"
         is_adoptable = not self._why_not_adoptable(changes)
         if is_adoptable:
             remedy = f"keep what was learned: `streampca reset --adopt-settings`, or {remedy}"
@@ -102,8 +98,7 @@ class Checkpoint:
     def _why_not_adoptable(self, changes: Sequence[Change]) -> str:
         """Return why learning cannot continue from the checkpoint with these changes, or "" if it can."""
         state = self.fold.state
-        has_learned = state.count > 0
-        knows_all_axes = state.covariance is not None or not has_learned
+        knows_all_axes = state.covariance is not None or state.count == 0
         return explain_refusal(changes, knows_all_axes=knows_all_axes)
 
     def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
@@ -115,8 +110,7 @@ class Checkpoint:
         self.refuse_other_topic(topic_id)
         fold = self.fold
         settings = fold_config.as_dict()
-        has_learned = fold.stats.learned > 0
-        if has_learned or self.settings == settings:
+        if fold.stats.learned or self.settings == settings:
             # Equal settings do not mean equal names.
             self.refuse_other_settings(fold_config)
             return self

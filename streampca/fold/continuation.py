@@ -14,15 +14,15 @@ def restore_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     Only the file of an estimator holds the fold; otherwise it is estimated. Raises `DamagedFileError`.
     """
     if published.checkpoint is None:
-        return _restore_by_model(published, config)
+        return _estimate_fold(published, config)
     saved = checkpoint.decode(published.checkpoint)
     # The estimator's fold has all components, even if it chose fewer by the variance.
     has_same_settings = FoldConfig.from_dict(saved.settings).learning == config.learning
     return saved.fold if has_same_settings else saved.fold.adapt_to(config.learning)
 
 
-def _restore_by_model(published: PublishedModel, config: FoldConfig) -> Fold:
-    """Return the fold that has learned the messages of a model, estimated from the model."""
+def _estimate_fold(published: PublishedModel, config: FoldConfig) -> Fold:
+    """Return a fold that could have led to a model, estimated from the model."""
     empty = Fold.empty(config.learning)
     message_count = published.version
     state = axes.restore_state(published.model, published.continuation, published.known, message_count, config.learning)

@@ -160,26 +160,23 @@ class FoldConfig:
         settings = vars(self.learning) | vars(self)
         settings["start"] = self.learning.first_block_size
         settings["missing"] = "impute" if self.learning.impute else "refuse"
-        left_out = [
-            "names",
-            "learning",
-            "impute",
-            "factor",  # set only by tests
-        ]
-        # Earlier releases did not have these settings, so empty ones are left out.
-        left_out += [name for name in ("missing_values", "where") if not settings[name]]
-        return {name: value for name, value in settings.items() if name not in left_out}
+        for name in ("names", "learning", "impute", "factor"):  # only tests set `factor`
+            del settings[name]
+        for name in ("missing_values", "where"):  # earlier releases did not have these
+            if not settings[name]:
+                del settings[name]
+        return settings
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
-        values = dict(settings)
-        values.setdefault("missing_values", "")  # `as_dict` leaves it out if it is empty
-        values["impute"] = values["missing"] == "impute"
-        values["factor"] = False  # set only by tests
-        learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
-        own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
-        own_values = {name: values[name] for name in own_names if name in values}
+        learning_names = {field.name for field in fields(LearningConfig)}
+        own_names = {field.name for field in fields(cls)}
+        learning = LearningConfig(
+            impute=settings["missing"] == "impute",
+            **{name: value for name, value in settings.items() if name in learning_names},
+        )
+        own_values = {name: value for name, value in settings.items() if name in own_names}
         return cls(learning=learning, names=names, **own_values)
 
     def compute_retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -207,10 +204,7 @@ class FoldConfig:
 
 def _assign_steps(steps_ms: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the time step of each vector: the first vector of a record has the record's step, all others 0."""
-    vector_count = int(counts.sum())
-    if len(steps_ms) == vector_count:
-        return steps_ms
     first_vectors = np.cumsum(counts) - counts
-    vector_steps_ms = np.zeros(vector_count, np.int64)
+    vector_steps_ms = np.zeros(counts.sum(), np.int64)
     vector_steps_ms[first_vectors] = steps_ms
     return vector_steps_ms

@@ -8,7 +8,6 @@ weight of all other partitions. A fold without an event time keeps its weight.
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.event_time import EventTime
@@ -18,7 +17,7 @@ from streampca.fold.names import Names
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
 from streampca.pca.jackknife import SamplingError, estimate_sampling_error
-from streampca.pca.learning_config import SPARE_WITH_COVARIANCE, LearningConfig
+from streampca.pca.learning_config import SPARE_WITH_COVARIANCE
 from streampca.pca.merge import StateMerger
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
@@ -111,28 +110,28 @@ class FoldMerger:
         half_life = self._config.half_life_messages
         if half_life:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
-        # A fold with few messages has no event time, so its latest timestamp is taken.
-        if fold.event_time.now_ms == _NO_TIME:
-            fold = replace(fold, event_time=EventTime(fold.stats.last_ms))
-        self.add(fold)
+        has_no_time = fold.event_time.now_ms == _NO_TIME  # it has few messages, so its latest timestamp is taken
+        self._add(fold, fold.stats.last_ms if has_no_time else fold.event_time.now_ms)
 
     def add(self, fold: Fold) -> None:
         """Merge a fold of another stream. With a half-life in seconds, the older side loses weight."""
-        time_ms = fold.event_time.now_ms
+        self._add(fold, fold.event_time.now_ms)
+
+    def _add(self, fold: Fold, time_ms: int) -> None:
+        """Merge a fold that has learned messages until this time. The older side loses weight until the later time."""
         if self._clock_ms is not None:
             # A fold from the future would take the weight of all others.
             time_ms = min(time_ms, self._clock_ms)
-        merged_time_ms = self._merged_time_ms
-        latest_ms = max(time_ms, merged_time_ms)
-        kept_share = 1.0  # a fold without an event time keeps its weight
-        if time_ms != _NO_TIME:
-            kept_share = self._config.compute_decay(latest_ms - time_ms)
-            if merged_time_ms != _NO_TIME:
-                self._merger.fade(self._config.compute_decay(latest_ms - merged_time_ms))
+        latest_ms = max(time_ms, self._merged_time_ms)
+        self._merger.fade(self._compute_decay(self._merged_time_ms, latest_ms))
         state = fold.provisional(self._config.learning)
-        self._merger.add(state, kept_share)
+        self._merger.add(state, self._compute_decay(time_ms, latest_ms))
         self._merged_time_ms = latest_ms
         self._stats.append(fold.stats)
+
+    def _compute_decay(self, from_ms: int, to_ms: int) -> float:
+        """Return the share of a weight that is left at the later time: 1 if the earlier time is unknown."""
+        return 1.0 if from_ms == _NO_TIME else self._config.compute_decay(to_ms - from_ms)
 
     def state(self, columns: int) -> State | None:
         """Return the merged state with at most `columns` columns in C; None if no message was learned."""
@@ -165,20 +164,11 @@ class FoldMerger:
         empty = Fold.empty(learning_config)
         state = self.state(columns=learning_config.columns) or empty.state
         # (CᵀC)⁻¹ would overflow with columns whose length is nearly 0.
-        long_columns = _find_long_columns(state, learning_config)
+        is_long = learning_config.limits.are_kept(state.variance)
         return replace(
             empty,
             position=position,
-            state=replace(state, C=np.ascontiguousarray(state.C[:, long_columns])),
+            state=replace(state, C=np.ascontiguousarray(state.C[:, is_long])),
             event_time=EventTime(self._merged_time_ms),
             stats=FoldStats.total(self._stats),
         )
-
-
-def _find_long_columns(state: State, learning_config: LearningConfig) -> NDArray[np.intp]:
-    """Return the indices of the columns of C above rounding errors, the longest first."""
-    # `select` takes ascending variances; those of the columns of C fall.
-    ascending_variance = state.variance[::-1]
-    positions_from_last = learning_config.limits.select(ascending_variance)
-    last_column = state.rank - 1
-    return last_column - positions_from_last

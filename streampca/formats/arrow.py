@@ -22,6 +22,7 @@ from streampca.formats.errors import (
     check_size,
     missing_field_error,
     quote_names,
+    refuse_missing_fields,
     wrong_length_error,
 )
 from streampca.formats.fields import NumberFields
@@ -271,26 +272,18 @@ def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
             columns.append(pa.nulls(len(batch), pa.float64()))
             errors.append(error)
     exists_any = len(errors) < len(columns)
-    some_may_be_missing = fields.impute and exists_any
-    if errors and not some_may_be_missing:
-        hint = NULL_HINT if exists_any else ""  # if no column exists, the paths are wrong
-        raise VectorError("undecodable", f"{errors[0]}{hint}")
+    refuse_missing_fields(errors, exists_any=exists_any, impute=fields.impute)
     return columns
 
 
 def _find_column(batch: Any, path: Path) -> Column | None:
     """Return the column at a path through structs; None if the path leads into other types, such as lists."""
     steps = get_steps(path)
-    if isinstance(steps[0], Choice):
+    first, *further_steps = steps
+    if isinstance(first, Choice):
         raise VectorError("undecodable", f"{spell_path(steps)} chooses among elements of an array, not among columns")
-    indices = batch.schema.get_all_field_indices(steps[0])
-    if len(indices) > 1:
-        raise VectorError("undecodable", f"{len(indices)} columns {steps[0]!r} in the record batch")
-    if not indices:
-        existing = quote_names(batch.schema.names)
-        raise MissingFieldError("undecodable", f"no column {steps[0]!r} in the record batch: there is {existing}")
-    column = batch.column(indices[0])
-    for step in steps[1:]:
+    column = _require_column(batch, first)
+    for step in further_steps:
         if isinstance(step, Choice) or not pa.types.is_struct(column.type):
             return None
         if column.type.get_field_index(step) < 0:
@@ -298,6 +291,17 @@ def _find_column(batch: Any, path: Path) -> Column | None:
             raise missing_field_error(spell_path(steps), step, siblings, "record batch")
         column = pc.struct_field(column, step)
     return column
+
+
+def _require_column(batch: Any, name: str) -> Column:
+    """Return the column of this name. Raises `VectorError` if there is none, or if there are several."""
+    column_count = batch.schema.names.count(name)
+    if column_count > 1:
+        raise VectorError("undecodable", f"{column_count} columns {name!r} in the record batch")
+    if column_count == 0:
+        existing = quote_names(batch.schema.names)
+        raise MissingFieldError("undecodable", f"no column {name!r} in the record batch: there is {existing}")
+    return batch.column(name)
 
 
 def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:

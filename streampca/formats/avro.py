@@ -11,7 +11,7 @@ values overflow fastavro's C stack, and arrays of items that take no bytes, beca
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import count
 from typing import Any, NamedTuple
@@ -39,29 +39,31 @@ _TIME_PREFIX = "streampca."  # before the names of such types, see `_load_schema
 _END_OF_ARRAY = b"\0"  # the count zero
 
 
-class _Decoder(NamedTuple):
-    """Reads the values with one schema."""
+class _ParsedSchemas(NamedTuple):
+    """The schemas with which the values of one writer are read."""
 
-    decode: Callable[[bytes], VectorBytes | GuessedNumbers]  # returns the numbers of the vectors
-    schema: Any  # of whole values
+    original: Any
+    bulk: Any  # reads the array of d floats as bytes; None if there is no such array
 
 
 class AvroReader(Reader):
     value_name = "Avro record"
 
     def __post_init__(self) -> None:
-        self._decoders = SchemaCache(self.schemas, "AVRO", self._create_decoder)
+        self._schemas_of_writers = SchemaCache(self.schemas, "AVRO", self._parse)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        decoder = self._decoders.get(value)
-        return decoder.decode(value)
+        schemas = self._schemas_of_writers.get(value)
+        numbers = None if schemas.bulk is None else self._read_bulk(value, schemas.bulk)
+        if numbers is not None:
+            return numbers
+        return self.numbers.pack(_read_datum(value, schemas.original))
 
     def read_tree(self, value: bytes) -> Any:
-        decoder = self._decoders.get(value)
-        return _read_datum(value, decoder.schema)
+        return _read_datum(value, self._schemas_of_writers.get(value).original)
 
-    def _create_decoder(self, schema: WriterSchema) -> "_Decoder":
-        """Create the decoder of the values written with this schema. If it can, it reads the d floats in bulk."""
+    def _parse(self, schema: WriterSchema) -> _ParsedSchemas:
+        """Parse a writer's schema. Raises `VectorError` if it is refused, or if a path leads to a time."""
         referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
@@ -73,16 +75,7 @@ class AvroReader(Reader):
         for path in self.paths:
             steps = get_steps(path)
             _refuse_times(parsed_schema, named_types, steps, spell_path(steps))
-        bulk_schema = self._create_bulk_schema(schema_json, referenced_types)
-
-        def decode(value: bytes) -> VectorBytes | GuessedNumbers:
-            if bulk_schema is not None:
-                numbers = self._read_bulk(value, bulk_schema)
-                if numbers is not None:
-                    return numbers
-            return self.numbers.pack(_read_datum(value, parsed_schema))
-
-        return _Decoder(decode=decode, schema=parsed_schema)
+        return _ParsedSchemas(parsed_schema, bulk=self._create_bulk_schema(schema_json, referenced_types))
 
     @property
     def _steps(self) -> Sequence[Step]:

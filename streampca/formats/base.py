@@ -13,7 +13,7 @@ from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.schemas import Schemas
-from streampca.settings.field_paths import Condition, Part, Path, parse_paths
+from streampca.settings.field_paths import Choice, Condition, Path, get_steps, parse_paths
 
 # Limits of the size of a value. By default, Kafka's topics take 1 MiB.
 MAX_OBJECT_BYTES = 8 * 2**20  # beyond the numbers of its vector: Python objects may take a hundred times these bytes
@@ -118,20 +118,17 @@ class Layout(NamedTuple):
 
         If no such values can be written, raises `ValueError`.
         """
-        names_of_paths = []
-        for path in parse_paths(field):
-            names = [part.name for part in path if isinstance(part, Part)]
-            has_choices = len(names) < len(path)
-            if has_choices:
-                raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
-            names_of_paths.append(names)
-        if names_of_paths and format == "csv":
-            raise ValueError("a line that is written has no other cells: leave field unset")
-        if not names_of_paths:
+        if not field.strip():
             # The name "" stands for the value itself. A column of Arrow needs a name.
-            names_of_paths = [["vector" if format == "arrow" else ""]]
+            return cls(fields={"vector" if format == "arrow" else "": "numbers"})
+        steps_of_paths = [get_steps(path) for path in parse_paths(field)]
+        if any(isinstance(step, Choice) for steps in steps_of_paths for step in steps):
+            raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
+        if format == "csv":
+            raise ValueError("a line that is written has no other cells: leave field unset")
+        names_of_paths = [tuple(map(str, steps)) for steps in steps_of_paths]
         around = names_of_paths[0][:-1]
         if any(names[:-1] != around for names in names_of_paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
         kind: Kind = "numbers" if len(names_of_paths) == 1 else "number"
-        return cls(fields={names[-1]: kind for names in names_of_paths}, around=tuple(around))
+        return cls(fields={names[-1]: kind for names in names_of_paths}, around=around)

@@ -47,8 +47,21 @@ class _ReadValues(NamedTuple):
     """What was read from the first values of a batch: the numbers of m values that hold vectors, and the rejects."""
 
     numbers: Sequence[VectorBytes]  # of the vectors in each of the m values
-    sizes: ArrayLike  # (m,), bytes of these numbers
+    counts: ArrayLike  # (m,), how many vectors each of them holds
     rejects: list[Reject]
+
+    @property
+    def value_count(self) -> int:
+        """How many values were read, including the rejects."""
+        return len(self.numbers) + len(self.rejects)
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """(m,), the places of the m values in the batch."""
+        places = np.arange(self.value_count)
+        if not self.rejects:
+            return places
+        return np.delete(places, [reject.index for reject in self.rejects])
 
 
 @dataclass(frozen=True)
@@ -186,35 +199,34 @@ class Codec:
     ) -> tuple[Decoded, int]:
         """Decode values until their vectors have `stop_after_bytes`. Also return how many were decoded."""
         read = self._read(values, stop_after_bytes)
-        value_count = len(read.numbers) + len(read.rejects)
-        rejected_indices = [reject.index for reject in read.rejects]
-        # `join` would copy the numbers of a single value.
-        data = read.numbers[0] if len(read.numbers) == 1 else b"".join(read.numbers)
-        numbers = np.frombuffer(data, self._reader.dtype)
-        float_type = np.result_type(numbers, np.float32)  # float64 if float32 cannot hold these numbers
-        floats = numbers.astype(float_type, copy=False)
         decoded = self.judge.reject_bad(
-            vectors=floats.reshape(-1, self.judge.dimensions),
-            indices=np.delete(np.arange(value_count), rejected_indices),
-            counts=np.asarray(read.sizes, np.int64) // self._vector_size,
+            vectors=self._join_vectors(read.numbers),
+            indices=read.indices,
+            counts=np.asarray(read.counts, np.int64),
             rejects=read.rejects,
         )
-        is_raw = self._reader.raw_size is not None
-        if not is_raw:
-            element_places = self._reader.numbers.places
-            decoded = decoded._replace(warning=element_places.warning)  # if elements of an array have moved
-        return decoded, value_count
+        element_places = self._reader.numbers.places
+        # There is a warning if elements of an array have moved.
+        return decoded._replace(warning=element_places.warning), read.value_count
+
+    def _join_vectors(self, numbers: Sequence[VectorBytes]) -> Array:
+        """Return the vectors (n, d) in the numbers of values, as floats that can hold these numbers."""
+        # `join` would copy the numbers of a single value.
+        data = numbers[0] if len(numbers) == 1 else b"".join(numbers)
+        joined = np.frombuffer(data, self._reader.dtype)
+        float_type = np.result_type(joined, np.float32)  # float64 if float32 cannot hold these numbers
+        return joined.astype(float_type, copy=False).reshape(-1, self.judge.dimensions)
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
-        vector_size = self._vector_size
         if self._are_raw_vectors(values):
-            sizes_of_raw = np.full(len(values), vector_size)
-            return _ReadValues(values, sizes_of_raw, rejects=[])  # type: ignore[arg-type]  # no value is None
+            counts_of_raw = np.ones(len(values), np.int64)
+            return _ReadValues(values, counts_of_raw, rejects=[])  # type: ignore[arg-type]  # no value is None
         numbers_of_values: list[VectorBytes] = []
-        sizes: list[int] = []
+        counts: list[int] = []
         rejects: list[Reject] = []
         read_value = self._reader.read
+        vector_size = self._reader.dtype.itemsize * self.judge.dimensions
         max_value_size = self._max_value_size
         total_size = 0
         for index, value in enumerate(values):
@@ -231,8 +243,9 @@ class Codec:
                 # `len` of a memoryview counts its items, not bytes.
                 size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
                 total_size += size
-                if size > vector_size and not self.allows_several:
-                    raise VectorError("wrong_length", f"{size // vector_size} vectors, where a value must hold one")
+                count = size // vector_size
+                if count > 1 and not self.allows_several:
+                    raise VectorError("wrong_length", f"{count} vectors, where a value must hold one")
             except (StreampcaError, TimeoutError):  # the registry's fault
                 raise
             except Exception as error:  # no value may end the worker
@@ -242,13 +255,8 @@ class Codec:
                     total_size += _UNKNOWN_SCHEMA_BYTES
                 continue
             numbers_of_values.append(numbers)
-            sizes.append(size)
-        return _ReadValues(numbers_of_values, sizes, rejects)
-
-    @property
-    def _vector_size(self) -> int:
-        """Bytes of a vector's numbers, as the reader returns them."""
-        return self._reader.dtype.itemsize * self.judge.dimensions
+            counts.append(count)
+        return _ReadValues(numbers_of_values, counts, rejects)
 
     @property
     def _max_value_size(self) -> int:

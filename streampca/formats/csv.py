@@ -69,21 +69,24 @@ class CsvReader(Reader):
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a line."""
         _refuse_unmet(self._cell_conditions, cells)
-        if self._column_numbers:
-            last_column = max(self._column_numbers)
-            if last_column >= len(cells):
-                raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_column}")
-            chosen = [cells[column] for column in self._column_numbers]
-            if self._paths_lead_into_cells or self._hold_vectors(chosen):
-                # This tests the inner conditions, too.
-                return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
-        else:
-            has_one_more = len(cells) == self.dimensions + 1
-            # If a separator ends the line, there is no cell after it.
-            chosen = cells[:-1] if has_one_more and not cells[-1].strip() else cells
+        chosen = self._choose_cells(cells)
+        if self._column_numbers and (self._paths_lead_into_cells or self._hold_vectors(chosen)):
+            # This tests the inner conditions, too.
+            return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         _refuse_unmet(self._inner_conditions, cells)
         check_length(len(chosen), self.dimensions)
         return pack_cells(chosen, describe=_describe_cell)
+
+    def _choose_cells(self, cells: list[str]) -> list[str]:
+        """Return the cells in the columns that `field` names; all cells if it names none."""
+        if not self._column_numbers:
+            has_one_more = len(cells) == self.dimensions + 1
+            # If a separator ends the line, there is no cell after it.
+            return cells[:-1] if has_one_more and not cells[-1].strip() else cells
+        last_column = max(self._column_numbers)
+        if last_column >= len(cells):
+            raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_column}")
+        return [cells[column] for column in self._column_numbers]
 
     def _hold_vectors(self, cells: Sequence[str]) -> bool:
         """Return whether the chosen cells hold arrays or base64, instead of a number each."""

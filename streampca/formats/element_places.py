@@ -1,7 +1,7 @@
 """Notices that the elements of an array change their places: then numbers that are read by position are mixed up."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -51,11 +51,8 @@ class _SeenArray:
         """Return the places of the elements, as in `places_by_key`. Adds new unusable keys to `unusable_keys`."""
         places_by_key: dict[str, dict[str, int]] = {}
         for place, element in enumerate(array):
-            if not isinstance(element, dict):
-                continue
-            for key, value in element.items():
-                text = value.decode(errors="replace") if isinstance(value, bytes) else value
-                if not isinstance(text, str) or not self.can_recognise_by(key):
+            for key, text in _texts_of(element):
+                if not self.can_recognise_by(key):
                     continue
                 places = places_by_key.setdefault(key, {})
                 is_shared = text in places  # by two elements
@@ -63,6 +60,16 @@ class _SeenArray:
                     self.unusable_keys.add(key)
                 places[text] = place
         return places_by_key
+
+
+def _texts_of(element: Any) -> Iterator[tuple[str, str]]:
+    """Yield each key of an element whose value is a text, and the text. Only objects have keys."""
+    entries = element if isinstance(element, dict) else {}
+    for key, value in entries.items():
+        if isinstance(value, bytes):
+            yield key, value.decode(errors="replace")
+        elif isinstance(value, str):
+            yield key, value
 
 
 class ElementPlaces:

@@ -3,7 +3,7 @@
 import codecs
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector
@@ -51,6 +51,17 @@ def missing_field_error(path: str, missing_name: str, parent: Any, value_name: s
     if isinstance(parent, dict):
         return MissingFieldError("undecodable", f"{text}: there is {quote_names(parent)}, but not {missing_name!r}")
     return MissingFieldError("undecodable", f"{text}: {type_name(parent)} has no field {missing_name!r}")
+
+
+def refuse_missing_fields(errors: Sequence[VectorError], *, exists_any: bool, impute: bool) -> None:
+    """Raise the first of the errors of fields that do not exist, unless the vector may have gaps there.
+
+    If none of the fields exists, the paths are wrong, and the fields are not gaps.
+    """
+    may_be_gaps = impute and exists_any
+    if errors and not may_be_gaps:
+        hint = NULL_HINT if exists_any else ""
+        raise VectorError("undecodable", f"{errors[0]}{hint}")
 
 
 def quote_names(names: Collection[object]) -> str:

@@ -104,14 +104,13 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
     signed = [_view_as_integers(rows, size) for size in number_sizes]
     unsigned = [_view_as_unsigned(integers) for integers in signed]
 
-    formats = dict[str, None]()  # a dict drops repeated formats
+    formats = []
     for numbers in (*floats, *signed, *unsigned):
         is_big_endian = numbers.dtype.str[0] == ">"
         name = numbers.dtype.str if is_big_endian else numbers.dtype.name
         entries = vector_size // numbers.dtype.itemsize
-        suggestion = name if entries == dimensions else f"{name} (dimensions={entries})"
-        formats[suggestion] = None
-    return list(formats)
+        formats.append(name if entries == dimensions else f"{name} (dimensions={entries})")
+    return list(dict.fromkeys(formats))  # without repeated formats
 
 
 def _find_plausible_floats(rows: Array, sizes: Sequence[int]) -> list[Array]:

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from streampca.errors import on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
-from streampca.formats.errors import NULL_HINT, MissingFieldError, VectorError, missing_field_error
+from streampca.formats.errors import MissingFieldError, VectorError, missing_field_error, refuse_missing_fields
 from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
@@ -90,104 +90,97 @@ class _MessageReader:
 
     def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
         """Prepare the types with which vectors, packed vectors and labels are read."""
-        self._dimensions = reader.dimensions
         self._numbers = reader.numbers
         self._names = reader.numbers.names
         self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
         # A label that cannot be read must not spoil the vector beside it.
-        label_files = _with_unread_as_bytes(files, self._label_names)
-        self._label_type = message_factory.GetMessageClass(_find_message_type(label_files, indexes))
+        self._label_type = _message_class(_with_unread_as_bytes(files, self._label_names), indexes)
         vector_files = _with_unread_as_bytes(files, self._names)
-        descriptor = _find_message_type(vector_files, indexes)
-        self._original_type = message_factory.GetMessageClass(descriptor)
-        self._packed_type = None  # if no field may hold packed numbers
-        only_field = _check_paths_and_find_only_field(reader, descriptor)
-        if only_field is not None and self._may_be_packed(only_field):
-            self._path = [part.name for part in reader.paths[0] if isinstance(part, Part)]
-            self._field_number = only_field.number
-            self._number_size = _PACKED_SIZES[only_field.type]
-            packed_files = _with_repeated_bytes(vector_files, only_field)
-            self._packed_type = message_factory.GetMessageClass(_find_message_type(packed_files, indexes))
-
-    def _may_be_packed(self, field: FieldDescriptor) -> bool:
-        """Return whether all numbers of a vector may be packed in a field."""
-        is_repeated_float = field.is_repeated and field.type in _PACKED_SIZES
-        may_be_sparse_or_tensor = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
-        may_be_debezium_placeholder = self._dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
-        return is_repeated_float and not may_be_sparse_or_tensor and not may_be_debezium_placeholder
+        self._vector_type = _message_class(vector_files, indexes)
+        self._packed_field: _PackedField | None = None
+        fields = _find_fields(reader, self._vector_type.DESCRIPTOR)
+        reads_only_one_field = len(reader.paths) == 1 and not reader.where
+        if reads_only_one_field and _may_be_packed(fields[0], reader.dimensions):
+            packed_type = _message_class(_with_repeated_bytes(vector_files, fields[0]), indexes)
+            self._packed_field = _PackedField(packed_type, fields[0], reader)
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a message. Packed numbers are read at once."""
-        if self._packed_type is not None:
-            numbers = self._read_packed(_parse(self._packed_type, payload))
-            if numbers is not None:
-                return numbers
-        tree = _to_tree(_parse(self._original_type, payload), self._names)
+        numbers = self._packed_field.read(payload) if self._packed_field else None
+        if numbers is not None:
+            return numbers
+        tree = _to_tree(_parse(self._vector_type, payload), self._names)
         return self._numbers.pack(tree)
 
     def read_label_tree(self, payload: bytes) -> Any:
         """Return the fields of a message that the path `label` names."""
         return _to_tree(_parse(self._label_type, payload), self._label_names)
 
-    def _read_packed(self, message: Message) -> VectorBytes | None:
-        """If the field holds d packed numbers, return them; else return None.
 
-        In `message`, the field is `repeated bytes`.
-        """
-        *names_around, name = self._path
-        parent = message
+def _may_be_packed(field: FieldDescriptor | None, dimensions: int) -> bool:
+    """Return whether all numbers of a vector may be packed in a field."""
+    if field is None or not field.is_repeated or field.type not in _PACKED_SIZES:
+        return False
+    may_be_sparse_or_tensor = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
+    may_be_debezium_placeholder = dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
+    return not may_be_sparse_or_tensor and not may_be_debezium_placeholder
+
+
+class _PackedField:
+    """The only field of a type of message that is read, if it may hold d packed numbers."""
+
+    def __init__(self, message_type: type[Message], field: FieldDescriptor, reader: Reader) -> None:
+        """In `message_type`, the field is `repeated bytes`."""
+        self._message_type = message_type
+        self._names = [part.name for part in reader.paths[0] if isinstance(part, Part)]
+        self._number = field.number
+        self._item_size = _PACKED_SIZES[field.type]
+        self._dimensions = reader.dimensions
+
+    def read(self, payload: bytes) -> VectorBytes | None:
+        """Return the d numbers of a message; None if they are not packed, or not d."""
+        *names_around, name = self._names
+        parent = _parse(self._message_type, payload)
         for name_around in names_around:
             parent = getattr(parent, name_around)
         packed_runs = getattr(parent, name)
         data = b"".join(packed_runs)
-        has_d_numbers = len(data) == self._number_size * self._dimensions
-        has_whole_numbers = all(len(run) % self._number_size == 0 for run in packed_runs)
+        has_d_numbers = len(data) == self._item_size * self._dimensions
+        has_whole_numbers = all(len(run) % self._item_size == 0 for run in packed_runs)
         if not has_d_numbers or not has_whole_numbers:
             return None
         # Protobuf keeps numbers that are not packed as unknown fields.
         unknown = unknown_fields.UnknownFieldSet(parent)
-        if len(unknown) and any(field.field_number == self._field_number for field in unknown):
+        if len(unknown) and any(field.field_number == self._number for field in unknown):
             return None
         return widen_floats(data, self._dimensions)
 
 
 class ProtobufWriter(Writer):
-    """Writes the fields with the numbers 1, 2, … Vectors are packed; each message around the fields is a field 1.
-
-    Only fields of floats are written inside of messages, so all rows have the same size there.
-    """
+    """Writes the fields with the numbers 1, 2, … Vectors are packed; each message around the fields is a field 1."""
 
     holds_names = True
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: frame, indexes of the message's type, and fields. `counts` are not used."""
         columns = list[Any]()
-        floats_size = 0  # bytes of a row's fields of floats
         for number, values in enumerate(fields.values(), 1):
             length_tag = _encode_tag(number, _WIRE_LENGTH)
             with_tag_and_size = partial(_encode_item, length_tag)
             match values.dtype.kind:
                 case "O":  # texts or bytes
                     columns.append(encode_items(values, with_tag_and_size))
+                case "f" if values.ndim == 1:
+                    columns += [_encode_tag(number, _WIRE_FIXED64), values]
                 case "f":
-                    is_vector = values.ndim == 2
-                    row_size = 8 * (values.shape[1] if is_vector else 1)
-                    head = length_tag + varint(row_size) if is_vector else _encode_tag(number, _WIRE_FIXED64)
-                    columns += [head, values]
-                    floats_size += len(head) + row_size
+                    columns += [length_tag + varint(8 * values.shape[1]), values]
                 case _:  # whole numbers, which are packed
                     columns.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
+        messages = join_columns(columns)
+        for _ in self.around:
+            messages = [_encode_item(_encode_tag(1, _WIRE_LENGTH), message) for message in messages]
         first_type = b"\0"  # the indexes of the schema's first type
-        return join_columns([self.frame + first_type + self._heads_around(floats_size), *columns])
-
-    def _heads_around(self, size: int) -> bytes:
-        """Return the tags and sizes of the messages `around` fields of this size, from the outermost."""
-        heads = b""
-        for _ in self.around:  # from the innermost
-            head = _encode_tag(1, _WIRE_LENGTH) + varint(size)
-            heads = head + heads
-            size += len(head)
-        return heads
+        return [self.frame + first_type + message for message in messages]
 
 
 def _encode_tag(number: int, wire_type: int) -> bytes:
@@ -249,8 +242,8 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
     return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
 
 
-def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
-    """Return the message type at these indexes.
+def _message_class(files: Files, indexes: tuple[int, ...]) -> type[Message]:
+    """Return the class of the messages of the type at these indexes.
 
     The first index counts the types of the schema's own file, each further one the types nested in the type before.
     """
@@ -263,13 +256,14 @@ def _find_message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
             raise VectorError("undecodable", "its schema has no such message type")
         message_type = types[index]
         types = list(message_type.nested_types)
-    return message_type
+    message_class: type[Message] = message_factory.GetMessageClass(message_type)
+    return message_class
 
 
-def _check_paths_and_find_only_field(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
-    """Raise `VectorError` if the paths cannot lead to numbers in messages of the type `root`.
+def _find_fields(reader: Reader, root: Descriptor) -> list[FieldDescriptor | None]:
+    """Return the field to which each path leads in messages of the type `root`, as `_find_field` does.
 
-    If a single path leads to one field in each message, returns this field.
+    Fields that do not exist are left out if entries may be missing; otherwise, raises `VectorError`.
     """
     fields = []
     errors = []
@@ -278,12 +272,8 @@ def _check_paths_and_find_only_field(reader: Reader, root: Descriptor) -> FieldD
             fields.append(_find_field(path, root))
         except MissingFieldError as error:
             errors.append(error)
-    some_may_be_missing = reader.impute and len(fields) > 0
-    if errors and not some_may_be_missing:
-        hint = NULL_HINT if fields else ""  # if no field exists, the paths are wrong
-        raise VectorError("undecodable", f"{errors[0]}{hint}")
-    reads_only_one_field = len(reader.paths) == 1 and not reader.where
-    return fields[0] if reads_only_one_field else None
+    refuse_missing_fields(errors, exists_any=bool(fields), impute=reader.impute)
+    return fields
 
 
 def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:

@@ -18,37 +18,44 @@ from scipy.linalg import blas
 
 from streampca.pca.arrays import F64, power_of_two
 from streampca.pca.blocked import pairs
-from streampca.pca.gaps import BlockWithGaps, EntryStep
-from streampca.pca.missing import Predictor
+from streampca.pca.blocked.block import BlockResult
+from streampca.pca.gaps import EntryStep
+from streampca.pca.missing import Predictor, make_predictor
+from streampca.pca.prepared_block import PreparedBlock
 
 _ORDINARY_REPLACED = 1.5  # times η: an entry is ordinary if the block replaces no more than this share of its moments
 _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all messages of a stream it is about 1
 
 
-def predict_changes(block: BlockWithGaps, step: EntryStep, change: F64, row_squares: F64) -> pairs.PredictedChanges:
+def predict_changes(
+    prepared: PreparedBlock, learned: BlockResult, components: int, step: EntryStep, change: F64, row_squares: F64
+) -> pairs.PredictedChanges:
     """Predict the changes of late entries and dead sensors from those of ordinary entries.
 
-    A late entry began late, the block lacks a dead sensor, and an ordinary entry is neither.
+    A late entry began late, the block lacks a dead sensor, and an ordinary entry is neither. Δ (d, d) is `change`, and
+    `row_squares` (d,) are Σc y² of the block.
     """
-    is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * block.eta)
-    can_predict = block.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
+    is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * prepared.eta)
+    can_predict = prepared.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
         return _predict_no_changes(len(is_ordinary))
     is_known = step.entries.known_before > 0
     is_predicted = is_known & ~is_ordinary
-    coordinates = _predict_coordinates(
-        block.predictor, is_known=is_known, is_ordinary=is_ordinary, change=change, mean_change=step.mean_change
-    )
-    covariances = coordinates.covariances_with_x
-    was_clipped = (block.learned.kept < 1).any()
+    predictor = prepared.filled.predictor if prepared.filled else make_predictor(prepared.before, components)
+    x = _predict_coordinates(predictor, is_known, is_ordinary, change, step.mean_change)
+    # Nearly constant entries may give far too large coordinates. Means grow with them, covariances with their squares.
+    largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
+    covariance_factor = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
+    mean_factor = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
+    covariances_with_x = x.covariances_with_x
+    was_clipped = (learned.kept < 1).any()
     if was_clipped:
         is_dead = is_predicted & (step.replaced_share <= 0)
-        covariances = _limit_dead_sensors(coordinates.C, covariances, is_dead=is_dead, row_squares=row_squares)
-    covariance_factor, mean_factor = _find_limiting_factors(coordinates)
+        covariances_with_x = _limit_dead_sensors(x.C, covariances_with_x, is_dead, row_squares)
     return pairs.PredictedChanges(
-        C=coordinates.C,
-        covariances_with_x=np.ascontiguousarray(covariances * covariance_factor),
-        mean=coordinates.C @ coordinates.mean * mean_factor,
+        C=x.C,
+        covariances_with_x=np.ascontiguousarray(covariances_with_x * covariance_factor),
+        mean=x.C @ x.mean * mean_factor,
         is_predicted=is_predicted,
     )
 
@@ -67,17 +74,6 @@ def _find_limiting_factor(square: float, largest: float) -> float:
     return largest / square if is_too_large else 1.0
 
 
-def _find_limiting_factors(coordinates: "_CoordinateChanges") -> tuple[float, float]:
-    """Return the factors that limit the changes of covariances and of means.
-
-    Nearly constant entries may give far too large coordinates. Means grow with them, covariances with their squares.
-    """
-    largest_square = _LARGEST_MEAN_SQUARE * coordinates.C.shape[1]
-    covariance_factor = _find_limiting_factor(float(coordinates.second_moments.trace()), largest_square)
-    mean_factor = np.sqrt(_find_limiting_factor(float(coordinates.mean @ coordinates.mean), largest_square))
-    return covariance_factor, mean_factor
-
-
 class _CoordinateChanges(NamedTuple):
     """How the moments of the coordinates x change with a block."""
 
@@ -88,31 +84,33 @@ class _CoordinateChanges(NamedTuple):
 
 
 def _predict_coordinates(
-    predictor: Predictor, *, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
+    predictor: Predictor, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
 ) -> _CoordinateChanges:
     """Compute how the moments of the coordinates x change with those of the ordinary entries y_L.
 
-    With M = (C_LᵀC_L + diag(ridge))⁻¹, x is M C_Lᵀy_L, and cov(y_L, x) changes by Δ_LL C_L M. Δ (d, d) is `change`.
+    With M = (C_LᵀC_L + diag(ridge))⁻¹, x is M C_Lᵀy_L. The covariances of all entries change by `change` (d, d), and
+    their means by `mean_change` (d,).
     """
-    # Products must not overflow, so C is divided by `unit`.
+    # Entries are measured in this unit, so that products do not overflow.
     unit = power_of_two(float(np.abs(predictor.C).max()))
-    scaled_C = predictor.C * is_known[:, None] / unit
-    scaled_ridge = predictor.ridge / unit / unit
-    scaled_C_L = scaled_C * is_ordinary[:, None]
-    scaled_M = np.linalg.inv(scaled_C_L.T @ scaled_C_L + np.diag(scaled_ridge))
-    scaled_change_C_L = blas.dsymm(1 / unit, change.T, scaled_C_L)
-    scaled_Delta_C_L = is_ordinary[:, None] * scaled_change_C_L
-    ordinary_with_x = scaled_Delta_C_L @ scaled_M  # change of cov(y_L, x)
-    second_moments = scaled_M @ (scaled_C_L.T @ ordinary_with_x) / unit  # change of cov(x, x)
-    mean = scaled_M @ (scaled_C_L.T @ mean_change) / unit
-    predicted_with_x = scaled_C @ second_moments * unit  # change of cov(c·x, x)
-    covariances = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
+    C = predictor.C * is_known[:, None] / unit
+    C_L = C * is_ordinary[:, None]
+    ridge = predictor.ridge / unit / unit
+    M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
+    Delta_C_L = blas.dsymm(1 / unit / unit, change.T, C_L)
+    ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # Δ_LL C_L M, the change of cov(y_L, x)
+    second_moments = M @ (C_L.T @ ordinary_with_x)  # change of cov(x, x)
+    predicted_with_x = C @ second_moments  # change of cov(Cx, x)
+    covariances_with_x = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
     return _CoordinateChanges(
-        C=scaled_C * unit, covariances_with_x=covariances, second_moments=second_moments, mean=mean
+        C=C * unit,
+        covariances_with_x=covariances_with_x * unit,
+        second_moments=second_moments,
+        mean=M @ (C_L.T @ (mean_change / unit)),
     )
 
 
-def _limit_dead_sensors(C: F64, covariances: F64, *, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
+def _limit_dead_sensors(C: F64, covariances: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
     """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
 
     Otherwise a prediction could restore an outlier that was clipped.

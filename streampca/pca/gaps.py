@@ -27,111 +27,80 @@ This module has what is done for each entry, gap_pairs.py what is done for pairs
 and gap_prediction.py step 4. docs/mathematics.md, section 11.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca import missing
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import pairs
 from streampca.pca.blocked.block import BlockResult
-from streampca.pca.blocked.centring import Weights
-from streampca.pca.state import State
-
-_ALL_KNOWN = 1.0 - 1e-9  # a share of the weight from here on counts as 1, despite rounding
-
-
-class BlockWithGaps(NamedTuple):
-    """A learned block of a stream in which entries were missing, in this block or before."""
-
-    before: State  # the state before the block, with the mean in the units in which the block was learned
-    filled: missing.Filled | None  # None: all messages of the block are complete
-    predictor: missing.Predictor  # predicts missing entries from the state before the block
-    learned: BlockResult
-    weights: Weights
-
-    @property
-    def eta(self) -> float:
-        """η, the block's share of the weight."""
-        return 1.0 - self.weights.past
-
-    @property
-    def change_of_row_mean(self) -> F64:
-        """The change of the mean of the rows that Algorithm 1 learns, (d,)."""
-        return self.learned.mean - self.predictor.mean
+from streampca.pca.learning_config import LearningConfig
+from streampca.pca.prepared_block import PreparedBlock
+from streampca.pca.scaling import sum_squares
+from streampca.pca.state import State, none_if_all_known
 
 
 class EntryStep(NamedTuple):
-    """How a block changes the means of the entries, (d,) each."""
+    """How a block changes the moments of the entries, (d,) each."""
 
     entries: pairs.Entries
+    row_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the rows moves that Algorithm 1 learns
     replaced_share: F64  # diag(E): the share of the moments of each entry that the block replaces
-    known: F64 | None  # diag(N′): share of the weight for which each entry is known after the block; None: all 1
+    known: F64  # diag(N′): share of the weight for which each entry is known after the block
     mean_change: F64  # δ: how far each mean moves
 
 
-def compute_entry_step(block: BlockWithGaps) -> EntryStep:
-    """Compute the change of the mean of each entry, and the weight for which it is known."""
-    d = len(block.before.mean)
-    if block.filled:
-        shown = block.weights.c @ block.filled.shown
-        root_q = block.filled.root_q
-    else:  # all messages are complete
-        shown = np.full(d, block.eta)
-        root_q = np.ones(d)
-    entries = pairs.Entries(shown=shown, known_before=block.weights.past * block.before.known_entries, root_q=root_q)
-    known, replaced_share = _compute_known_and_replaced(entries, block.eta)
+def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntryStep:
+    """Compute the change of the mean of each entry, and the weight for which it is known: steps 1–3."""
+    eta = prepared.eta
+    weights = prepared.weights
+    filled = prepared.filled
+    d = len(prepared.origin)
+    shown = np.full(d, eta)  # weight of the block's messages that show each entry
+    root_q = np.ones(d)
+    sum_of_fits = np.zeros(d)  # Σc f
+    if filled:
+        shown = weights.c @ filled.shown
+        root_q = filled.root_q
+        is_centred = weights.a.any()
+        if is_centred:  # otherwise all means stay 0
+            fit_weights = weights.c * learned.kept  # a clipped message keeps this share of its fit
+            sum_of_fits = filled.predictor.C @ (fit_weights @ filled.X)
+    # Fits are averaged over all messages, residuals over those that show the entry.
+    row_mean_change = learned.mean - prepared.mean_before
+    sum_of_residuals = (row_mean_change - sum_of_fits) * root_q  # Σc r
+    mean_residual = sum_of_residuals / np.where(shown > 0, shown, np.inf)
+    block_mean = sum_of_fits / eta + mean_residual  # μ, about the mean before the block
+    counted = np.minimum(eta, shown / pairs.RARELY_SHOWN)  # diag(g): less if few messages show the entry
+    known_before = weights.past * prepared.before.known_entries
+    stays_known = (shown <= 0) & (known_before > 0)
+    known = known_before + np.where(stays_known, eta, counted)
+    replaced_share = counted / np.where(known > 0, known, 1.0)
     return EntryStep(
-        entries=entries,
+        entries=pairs.Entries(shown=shown, known_before=known_before, root_q=root_q),
+        row_mean_change=row_mean_change,
         replaced_share=replaced_share,
-        known=none_if_all_known(known),
-        mean_change=replaced_share * _compute_block_mean(block, entries),
+        known=known,
+        mean_change=replaced_share * block_mean,
     )
 
 
-def _compute_known_and_replaced(entries: pairs.Entries, eta: float) -> tuple[F64, F64]:
-    """Compute for each entry the weight for which it is known, and the share of its moments that the block replaces."""
-    counted = np.minimum(eta, entries.shown / pairs.RARELY_SHOWN)  # less if few messages show the entry
-    stays_known = (entries.shown <= 0) & (entries.known_before > 0)
-    known = entries.known_before + np.where(stays_known, eta, counted)
-    replaced_share = counted / np.where(known > 0, known, 1.0)
-    return known, replaced_share
-
-
-def _compute_block_mean(block: BlockWithGaps, entries: pairs.Entries) -> F64:
-    """Compute the block's mean of each entry, (d,), about the mean before the block.
-
-    Fits f are averaged over all messages, and residuals r over those that show the entry.
-    """
-    sum_of_fits = _sum_fits(block)  # Σc f
-    # `change_of_row_mean` is Σc f + Σc r/√q.
-    sum_of_residuals = (block.change_of_row_mean - sum_of_fits) * entries.root_q  # Σc r
-    mean_residuals = sum_of_residuals / np.where(entries.shown > 0, entries.shown, np.inf)
-    return sum_of_fits / block.eta + mean_residuals
-
-
-def _sum_fits(block: BlockWithGaps) -> F64:
-    """Compute Σc f (d,), with the weights c and the fits f = Cx of the messages.
-
-    It is 0 for a complete block. Without centring, no mean needs it.
-    """
-    is_centred = block.weights.a.any()  # a: weights in the running mean
-    if not block.filled or not is_centred:
-        return np.zeros(len(block.before.mean))
-    weights = block.weights.c * block.learned.kept  # a clipped message keeps this share of its fit
-    return block.predictor.C @ (weights @ block.filled.X)
-
-
-def compute_next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, D: F64) -> F64:
-    """Compute the variances σ² of the entries of the data after a block, (d,), if Σ is not kept.
-
-    `squares` (d,) are Σc y² of the rows y = D(v − m), with the weights c.
-    """
-    mean_square = (squares + np.square(block.change_of_row_mean)) / block.eta
+def add_block_to_entries(after: State, prepared: PreparedBlock, learned: BlockResult, config: LearningConfig) -> State:
+    """If Σ is not kept, return the state with the means and variances of the entries after a block with gaps."""
+    step = compute_entry_step(prepared, learned)
+    after = replace(after, mean=move_mean(prepared, step.mean_change, config), known=none_if_all_known(step.known))
+    if prepared.scale is None:  # variances of entries are only for standard deviations
+        return after
+    D = prepared.D
+    squares = sum_squares(learned.Y)  # Σc y² of the rows y = D(v − m)
+    mean_square = (squares + np.square(step.row_mean_change)) / prepared.eta
+    variances_before = after.entry_variances  # in the units of the data
     change = step.replaced_share * (mean_square - variances_before * D**2) - np.square(step.mean_change)
-    return np.maximum(variances_before + change / D**2, 0.0)
+    return replace(after, variances=np.maximum(variances_before + change / D**2, 0.0))
 
 
-def none_if_all_known(known: F64) -> F64 | None:
-    """Return the shares `known`, or None if all of them are 1, which is how a state keeps them."""
-    return None if known.min(initial=1.0) > _ALL_KNOWN else known
+def move_mean(prepared: PreparedBlock, change: F64, config: LearningConfig) -> F64:
+    """Return the mean after a block with gaps, (d,), in the units of the data."""
+    mean = prepared.in_units_of_data(prepared.mean_before + change)
+    return np.clip(mean, -config.largest_value, config.largest_value)

@@ -17,7 +17,7 @@ import numpy as np
 from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.merge import FEWEST_GROUPS
-from streampca.pca.pooling import UNCUT_ROWS, PooledCovariance
+from streampca.pca.pooling import pool_groups
 from streampca.pca.state import State
 
 
@@ -44,7 +44,9 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
     subspace_square = 0.0
     axis_squares = np.zeros(rank)
     for j, factor in enumerate(factors):
-        without_group = _pool([*groups[:j], *groups[j + 1 :]], rank)
+        other_groups = [*groups[:j], *groups[j + 1 :]]
+        most_columns = max(group.rank for group in other_groups)
+        without_group = pool_groups(other_groups, most_columns).state(rank)
         axes_without, _ = axes.find_principal_axes(without_group, rank)
         cosines = merged_axes @ axes_without.T
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
@@ -52,14 +54,3 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
     axis_errors = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))
     arbitrary_errors = np.full(components - rank, np.pi / 2)
     return SamplingError(subspace=min(subspace_square, float(rank)), axes=np.append(axis_errors, arbitrary_errors))
-
-
-def _pool(groups: Sequence[State], columns: int) -> State:
-    """Merge the groups into one state with up to `columns` columns.
-
-    The pool keeps up to `UNCUT_ROWS` rows: fewer would distort the differences between merges.
-    """
-    pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
-    for group in groups:
-        pool.add(group)
-    return pool.state(columns)

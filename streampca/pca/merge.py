@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from streampca.pca.pooling import UNCUT_ROWS, PooledCovariance
+from streampca.pca.pooled_rows import UNCUT_ROWS
+from streampca.pca.pooling import PooledCovariance, pool_groups
 from streampca.pca.state import State
 
 FEWEST_GROUPS = 4  # with fewer, their differences say too little about an error
@@ -48,7 +49,4 @@ class StateMerger:
 
     def state(self, columns: int, dtype: Any) -> State:
         """Return the merged state, with at most `columns` columns. The weight must not be 0."""
-        pool = PooledCovariance(self._columns, uncut_rows=UNCUT_ROWS)
-        for group in self.groups():
-            pool.add(group)
-        return pool.state(columns, dtype)
+        return pool_groups(self.groups(), self._columns).state(columns, dtype)

@@ -219,4 +219,4 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], left: NDArray[np.intp], ri
     # Σ_LL of few messages may have eigenvalues below 0, by which the product becomes far too large.
     deviations = np.sqrt(S.diagonal())
     largest = np.outer(deviations[left], deviations[right])
-    return np.clip(linked, -largest, largest)
+    return np.asarray(np.clip(linked, -largest, largest))

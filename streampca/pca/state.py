@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array, find_packed_diagonal, take_entries
+
+_ALL_KNOWN = 1.0 - 1e-9  # a share of the weight from here on counts as 1, despite rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +63,6 @@ class State:
         """The number of entries that some message has shown."""
         return int((self.known_entries > 0).sum())
 
-    def find_least_known(self, entries: NDArray[np.bool_]) -> float:
-        """Return the smallest share of the weight for which one of the masked `entries` (d,) has been known."""
-        return 1.0 if self.known is None else float(self.known_entries[entries].min(initial=1.0))
-
     @property
     def rank(self) -> int:
         """The number of columns, r."""
@@ -103,6 +100,11 @@ def add_variance(C: Array, added: float) -> Array:
     variance = np.square(C, dtype=np.float64).sum(axis=0)
     ratio = np.maximum(variance + added, 0.0) / np.where(variance > 0, variance, 1.0)
     return np.asarray(C * np.sqrt(ratio).astype(C.dtype))
+
+
+def none_if_all_known(known: F64 | None) -> F64 | None:
+    """Return the shares `known`, or None if all of them are 1, which is how a state keeps them."""
+    return None if known is None or known.min(initial=1.0) > _ALL_KNOWN else known
 
 
 class Losses(NamedTuple):

@@ -72,17 +72,14 @@ class BearerTokens:
         self._reread_if_changed()
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
-        digest = hashlib.sha256(token.encode("latin-1")).digest()
-        token_scopes = None
-        # Compare all digests, so that the time of an answer does not help to guess a token.
-        for known_digest, scopes in self._scopes_by_digest.items():
-            if hmac.compare_digest(known_digest, digest):
-                token_scopes = scopes
         if scheme.lower() != "bearer" or not token:
             raise NoTokenError("this needs a token: send Authorization: Bearer TOKEN")
-        if token_scopes is None:
+        digest = hashlib.sha256(token.encode("latin-1")).digest()
+        # Compare all digests, so that the time of an answer does not help to guess a token.
+        found = [scopes for known, scopes in self._scopes_by_digest.items() if hmac.compare_digest(known, digest)]
+        if not found:
             raise UnknownTokenError("this token is not known: it was revoked, or never valid")
-        return token_scopes
+        return found[0]
 
     def knows(self, authorization: str) -> bool:
         """Return whether this Authorization header has a token of the file, whatever its scopes."""

@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
-from streampca.errors import StreampcaError, explain_missing_extra, find_exit_code
+from streampca.errors import StreampcaError, explain_missing_extra, find_exit_code, on_one_line
 from streampca.process.machine import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def exit_on_error() -> Iterator[None]:
         yield
     except StreampcaError as error:
         code = find_exit_code(error)
-        log.error("fatal error", error=" ".join(str(error).split()), exit_code=code)
+        log.error("fatal error", error=on_one_line(error), exit_code=code)
         raise SystemExit(code) from None
     except Exception as error:
         log.error("unexpected error", error=f"{type(error).__name__}: {error}", exit_code=1, exc_info=True)

@@ -1,6 +1,8 @@
 """Errors of brokers for one topic: what is wrong, and how to mend it."""
 
 import re
+from collections.abc import Collection
+from typing import NamedTuple
 
 from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
@@ -29,6 +31,55 @@ class TopicError(SourceError):
     """A broker accepts the client, but the topic does not exist, or the user may not use it."""
 
 
+class _Explanation(NamedTuple):
+    """What is wrong if a broker answers with one of these codes, and how to mend it."""
+
+    codes: Collection[int]
+    message: str  # with {topic}, {where} and {text}, which is what the client says
+    error_type: type[SourceError] = SourceError
+
+
+_MISSING_RIGHT = "the broker {where} does not allow this user: {text}; grant it the right"
+_MISSING_KEY = (
+    "a record without a key is refused by topic {topic} {where} ({text}); if the topic is compacted, set its "
+    "cleanup.policy=delete or give records keys; if not, compare the clocks"
+)
+_EXPLANATIONS = [
+    _Explanation(
+        UNKNOWN_TOPIC_CODES,
+        "there is no topic {topic} {where}; create it (streampca create-topics), or correct the name",
+        TopicError,
+    ),
+    _Explanation(
+        TOO_LARGE_CODES, "a record is too large for topic {topic} {where}; raise max.message.bytes of {topic}"
+    ),
+    _Explanation(
+        INVALID_RECORD_CODES,
+        "the timestamp of a record is refused by topic {topic} {where} ({text}); compare the clock of this machine "
+        "with the brokers', and message.timestamp.* of the topic",
+    ),
+    _Explanation(
+        {INVALID_SESSION_TIMEOUT},
+        "the broker {where} refuses session_timeout_s ({text}): it must lie within group.min.session.timeout.ms to "
+        "group.max.session.timeout.ms of the brokers (6 s to 30 minutes by default)",
+    ),
+    _Explanation(NOT_ALLOWED_CODES, _MISSING_RIGHT, TopicError),
+    _Explanation(LOGIN_REFUSED_CODES, "the broker {where} refuses the login: {text}; check the sasl_ settings"),
+    _Explanation({UNSUPPORTED_VERSION}, "the brokers {where} are too old: {text}; transform needs Kafka 2.5"),
+    _Explanation(
+        {INVALID_TRANSACTION_TIMEOUT},
+        "the broker {where} refuses the transaction: session_timeout_s is above transaction.max.timeout.ms of the "
+        "brokers (15 minutes by default); lower it, or raise theirs",
+    ),
+    _Explanation(
+        {FENCED_MEMBER},
+        "the group of topic {topic} {where} has given this worker's place to another member with its "
+        "group_instance_id; give each worker a group_instance_id of its own, or, if each has one, start this worker "
+        "again: a request of its own to join was cut, and arrived late",
+    ),
+]
+
+
 class BrokerErrors:
     """Makes the errors that name one topic and its brokers, what is wrong, and how to mend it."""
 
@@ -40,44 +91,15 @@ class BrokerErrors:
 
     def explain(self, code: int | None, text: str, *, all_have_keys: bool = True) -> SourceError:
         """Return the error for a code of Kafka's protocol, with a remedy. `text` is what the client says."""
-        if code in UNKNOWN_TOPIC_CODES:
-            remedy = "create it (streampca create-topics), or correct the name"
-            return TopicError(f"there is no topic {self._topic} {self._where}; {remedy}")
-        if code in TOO_LARGE_CODES:
-            remedy = f"raise max.message.bytes of {self._topic}"
-            return SourceError(f"a record is too large for topic {self._topic} {self._where}; {remedy}")
         if code == NO_KEY and not all_have_keys:  # with all keys, a timestamp is wrong
-            return SourceError(
-                f"a record without a key is refused by topic {self._topic} {self._where} ({text}); if the topic is "
-                "compacted, set its cleanup.policy=delete or give records keys; if not, compare the clocks"
-            )
-        if code in INVALID_RECORD_CODES:
-            remedy = "compare the clock of this machine with the brokers', and message.timestamp.* of the topic"
-            return SourceError(
-                f"the timestamp of a record is refused by topic {self._topic} {self._where} ({text}); {remedy}"
-            )
-        if code == INVALID_SESSION_TIMEOUT:
-            limits = "group.min.session.timeout.ms to group.max.session.timeout.ms of the brokers"
-            return SourceError(
-                f"the broker {self._where} refuses session_timeout_s ({text}): it must lie within {limits} (6 s to 30 "
-                "minutes by default)"
-            )
-        if code in NOT_ALLOWED_CODES:
-            return self.authorization_error(text)
-        if code in LOGIN_REFUSED_CODES:
-            return SourceError(f"the broker {self._where} refuses the login: {text}; check the sasl_ settings")
-        if code == UNSUPPORTED_VERSION:
-            return SourceError(f"the brokers {self._where} are too old: {text}; transform needs Kafka 2.5")
-        if code == INVALID_TRANSACTION_TIMEOUT:
-            cause = "session_timeout_s is above transaction.max.timeout.ms of the brokers (15 minutes by default)"
-            return SourceError(f"the broker {self._where} refuses the transaction: {cause}; lower it, or raise theirs")
-        if code == FENCED_MEMBER:
-            return SourceError(
-                f"the group of topic {self._topic} {self._where} has given this worker's place to another member "
-                "with its group_instance_id; give each worker a group_instance_id of its own, or, if each has one, "
-                "start this worker again: a request of its own to join was cut, and arrived late"
-            )
+            return SourceError(self._fill_in(_MISSING_KEY, text))
+        for explanation in _EXPLANATIONS:
+            if code in explanation.codes:
+                return explanation.error_type(self._fill_in(explanation.message, text))
         return SourceError(f"topic {self._topic} {self._where}: {text}")
+
+    def _fill_in(self, message: str, text: str) -> str:
+        return message.format(topic=self._topic, where=self._where, text=text)
 
     def creation_error(self, code: int, text: str) -> SourceError:
         """Return the error of a topic that cannot be created."""
@@ -87,7 +109,7 @@ class BrokerErrors:
 
     def authorization_error(self, text: str) -> SourceError:
         """Return the error of a user without the right that `text` describes."""
-        return TopicError(f"the broker {self._where} does not allow this user: {text}; grant it the right")
+        return TopicError(self._fill_in(_MISSING_RIGHT, text))
 
     def not_acknowledged_error(self, waited_s: float) -> SourceError:
         """Return the error if brokers answer, but do not acknowledge records."""

@@ -92,15 +92,14 @@ class ClientProducer(DeadLetters, ABC):
         Raises `TimeoutError`, or `SourceError` if a record is refused or longer waiting is useless.
         """
         deadline = time.monotonic() + timeout_s
-        is_time_over = False
-        while not is_time_over:
+        while True:
             left_s = max(deadline - time.monotonic(), 0)
-            is_time_over = left_s == 0
-            wait_s = min(_WATCH_EVERY_S, left_s)
-            unacknowledged_count = self._wait_for_acknowledgements(wait_s)
+            unacknowledged_count = self._wait_for_acknowledgements(min(left_s, _WATCH_EVERY_S))
             self._connection.watch()
             if unacknowledged_count == 0:
                 return
+            if left_s == 0:
+                break
         with contextlib.suppress(TimeoutError):
             self._connection.describe()  # raises `SourceError` if the topic was deleted or the login is refused
         raise TimeoutError(f"{unacknowledged_count} dead letters are not acknowledged yet")

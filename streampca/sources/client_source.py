@@ -170,31 +170,27 @@ class ClientSource(Source, ABC):
         """For each position that a broker did not find, seek once more, or return `OutOfRange`."""
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
-            event = self._seek_again_or_report(partition, position)
-            if event is not None:
-                events.append(event)
+            log_offsets = self._log_offsets(partition)
+            if log_offsets is None:
+                continue  # a later poll asks again
+            earliest, end = log_offsets
+            is_in_log = earliest <= position <= end
+            if position == EARLIEST:  # retention has deleted the record
+                self.seek({partition: None})
+            elif is_in_log and partition in self._positions.records_to_compare:
+                self._seek_to_compare(partition, position, earliest)
+            else:
+                # If the log holds the position, the log was cut and has grown again.
+                diverged = position - 1 if is_in_log else None
+                self._positions.stop(partition)
+                events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
         return events
 
-    def _seek_again_or_report(self, partition: int, position: int) -> OutOfRange | None:
-        """Seek once more to a position that a broker did not find, or return the event that reports it."""
-        log_offsets = self._log_offsets(partition)
-        if log_offsets is None:
-            return None  # a later poll asks again
-        earliest, end = log_offsets
-        if position == EARLIEST:  # retention has deleted the record
-            self.seek({partition: None})
-            return None
-        is_position_in_log = earliest <= position <= end
-        to_compare = self._positions.records_to_compare.get(partition)
-        if is_position_in_log and to_compare is not None:
-            is_record_in_log = to_compare.offset >= earliest
-            last = {partition: to_compare} if is_record_in_log else NO_RECORDS
-            self.seek({partition: position}, last=last)  # the record is compared when it is fetched
-            return None
-        self._positions.stop(partition)
-        # If the log holds the position, the log was cut and has grown again.
-        diverged = position - 1 if is_position_in_log else None
-        return OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
+    def _seek_to_compare(self, partition: int, position: int, earliest: int) -> None:
+        """Seek once more. If the log holds the last record before the position, it is compared when it is fetched."""
+        last = self._positions.records_to_compare[partition]
+        is_in_log = last.offset >= earliest
+        self.seek({partition: position}, last={partition: last} if is_in_log else NO_RECORDS)
 
 
 class MemberIntervals(NamedTuple):

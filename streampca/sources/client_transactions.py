@@ -232,15 +232,17 @@ class ClientTransactions(Transactions, ABC):
         all_failures = [*self._failures, failure]
         all_have_keys = all(other.has_key for other in all_failures if other.topic == failure.topic)
         error = BrokerErrors(self._settings, failure.topic).explain(code, text, all_have_keys=all_have_keys)
-        if code in TOO_LARGE_CODES | INVALID_RECORD_CODES:
-            self._reread_configs_at = 0.0  # the topic's limits may have changed
+        if code in _ANY_TRANSACTION_REFUSED_CODES:
+            return error
         if code in TOO_LARGE_CODES:
+            self._reread_configs_at = 0.0  # the topic's limits may have changed
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:
+            self._reread_configs_at = 0.0
             # Brokers send NO_KEY for wrong timestamps, too.
             lacks_needed_key = code == NO_KEY and not all_have_keys and self._is_compacted(failure.topic)
             return error if lacks_needed_key else RecordRefusedError(str(error), code)
-        return error if code in _ANY_TRANSACTION_REFUSED_CODES else None
+        return None
 
     def _find_too_large_error(
         self, failure: Failure, code: int, error: SourceError

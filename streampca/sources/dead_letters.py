@@ -109,22 +109,18 @@ class DeadLetter(NamedTuple):
         Two headers say how often the record was replayed, and where its dead letter lies.
         """
         origin = self.origin
-        earlier_replays = 0
-        other_headers = []
-        for name, value in origin.headers:
-            if name == _REPLAYS_HEADER:
-                earlier_replays = int(value) if value and value.isdigit() else 0
-            elif name != _LETTER_HEADER:
-                other_headers.append((name, value))
+        earlier_replays = dict(origin.headers).get(_REPLAYS_HEADER) or b"0"
+        replays = int(earlier_replays) + 1 if earlier_replays.isdigit() else 1
         place = f"{dead_letter_topic}/{self.partition}/{self.offset}"
+        of_earlier_replay = (_REPLAYS_HEADER, _LETTER_HEADER)
         return Outgoing(
             topic=origin.topic,
             partition=origin.partition,
             value=self.record.value,
             key=self.record.key,
             headers=[
-                *other_headers,
-                (_REPLAYS_HEADER, str(earlier_replays + 1).encode()),
+                *[(name, value) for name, value in origin.headers if name not in of_earlier_replay],
+                (_REPLAYS_HEADER, str(replays).encode()),
                 (_LETTER_HEADER, place.encode()),
             ],
             timestamp=origin.timestamp,

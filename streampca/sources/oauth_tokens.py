@@ -46,13 +46,13 @@ class OAuthTokens:
     def may_be_expired(self) -> bool:
         """Whether a client may have logged in with an expired token, so that a later login may succeed."""
         now = time.time()
-        is_newest_expired = bool(self._token) and now >= self._expiry
-        is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
-        if is_newest_expired and is_login_refused:  # no later token will come
-            return False
+        is_newest_expired = self._token != "" and now >= self._expiry
+        if is_newest_expired:
+            is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
+            return not is_login_refused  # if it is refused, no later token will come
         has_renewal_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
         may_use_replaced_token = any(0 <= now - end < _KEPT_BY_CLIENTS_S for end in self._ends_of_replaced_tokens)
-        return is_newest_expired or has_renewal_just_failed or may_use_replaced_token
+        return has_renewal_just_failed or may_use_replaced_token
 
     def current(self) -> tuple[str, float]:
         """Return a usable token and its expiry.
@@ -63,12 +63,16 @@ class OAuthTokens:
             if time.time() >= self._request_at:
                 self._renew(time.time())
             if self._failure is not None:
-                left_s = self._expiry - time.time()
-                if left_s <= 0:
-                    raise self._failure
-                if left_s < _TOO_SHORT_TO_USE_S:  # a broker's clock may be ahead
-                    raise NoBrokerError(str(self._failure))
+                self._raise_if_old_token_is_useless(self._failure)
             return self._token, self._expiry
+
+    def _raise_if_old_token_is_useless(self, failure: SourceError) -> None:
+        """After a failed request, raise its error unless the old token can still be used."""
+        left_s = self._expiry - time.time()
+        if left_s <= 0:
+            raise failure
+        if left_s < _TOO_SHORT_TO_USE_S:  # a broker's clock may be ahead
+            raise NoBrokerError(str(failure))
 
     def _renew(self, now: float) -> None:
         """Request a token. If this fails, keep the old token and note the error in `_failure`."""
@@ -133,12 +137,17 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
     with contextlib.suppress(ValueError, KeyError, TypeError):  # the answer holds no token
         issued = answer.json()
         return str(issued["access_token"]), asked_at + float(issued["expires_in"])
-    reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
-    status = f"{answer.status_code} {reason[1]}" if reason else str(answer.status_code)
-    text = f"the token endpoint {endpoint} gives no token ({status})"
-    if answer.is_server_error or answer.status_code in _TRY_LATER:
-        raise NoBrokerError(f"{text}; {RETRY_MAY_HELP}")
-    raise SourceError(f"{text}; check sasl_username, sasl_password and sasl_token_url")
+    raise _make_refusal_error(endpoint, answer.status_code, answer.text)
+
+
+def _make_refusal_error(endpoint: str, status: int, text: str) -> SourceError:
+    """Return the error for an answer of a token endpoint with this HTTP status and text, which holds no token."""
+    reason = re.search(r'"error"\s*:\s*"(\w+)"', text)
+    status_and_reason = f"{status} {reason[1]}" if reason else str(status)
+    refusal = f"the token endpoint {endpoint} gives no token ({status_and_reason})"
+    if status >= 500 or status in _TRY_LATER:
+        return NoBrokerError(f"{refusal}; {RETRY_MAY_HELP}")
+    return SourceError(f"{refusal}; check sasl_username, sasl_password and sasl_token_url")
 
 
 def _sign_for_msk(region: str) -> tuple[str, float]:

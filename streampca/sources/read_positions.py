@@ -29,9 +29,9 @@ class ReadPositions:
 
     def __init__(self) -> None:
         self.by_partition: dict[int, Reached] = {}
-        # The last records before the positions, by partition: those to compare with the log, and all known ones.
+        # The last records before the positions, by partition: those to compare with the log, and all; None: unknown.
         self.records_to_compare: dict[int, LastRecord] = {}
-        self._last_records: dict[int, LastRecord] = {}
+        self._last_records: dict[int, LastRecord | None] = {}
         # Positions that brokers did not find; their partitions are not in `by_partition`.
         self.out_of_range: dict[int, int] = {}
 
@@ -44,7 +44,7 @@ class ReadPositions:
         self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
         if last is not None:
             self.records_to_compare[partition] = last
-        self._set_last_record(partition, last)
+        self._last_records[partition] = last
 
     def stop(self, partition: int) -> None:
         """Do not read a partition any more."""
@@ -66,15 +66,11 @@ class ReadPositions:
         last = self._last_records.get(partition)
         if partition in self.by_partition and last is not None:
             self.records_to_compare[partition] = last
-        self._stop_out_of_range(partition)
+        self.mark_cut(partition)
 
     def mark_cut(self, partition: int) -> None:
         """Stop reading a partition, since the records before its position were cut from the end of the log."""
-        self._stop_out_of_range(partition)
-
-    def _stop_out_of_range(self, partition: int) -> None:
-        """Move the position of a partition to `out_of_range`, unless it is there already."""
-        if partition in self.by_partition:
+        if partition in self.by_partition:  # otherwise it was stopped already
             self.out_of_range[partition] = self.by_partition.pop(partition).next
 
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
@@ -94,15 +90,8 @@ class ReadPositions:
             return None
         self.by_partition[partition] = after
         if records:
-            self._set_last_record(partition, last_of(records))
+            self._last_records[partition] = last_of(records)
         return Records(partition=partition, records=records, next=after.next, end=after.end)
-
-    def _set_last_record(self, partition: int, last: LastRecord | None) -> None:
-        """Note the last record before the position; None if it or its leader epoch is unknown."""
-        if last is None:
-            self._last_records.pop(partition, None)
-        else:
-            self._last_records[partition] = last
 
     def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> bool:
         """Compare the last record that was read with the log, and return whether the partition may be read on.
@@ -117,9 +106,7 @@ class ReadPositions:
             self.mark_cut(partition)
             del self.records_to_compare[partition]
             return False
-        is_end_known = fetched.end >= 0
-        has_fetched_to_end = is_end_known and fetched.next >= fetched.end
-        log_ends_before_position = has_fetched_to_end and fetched.next < position
+        log_ends_before_position = 0 <= fetched.end <= fetched.next < position  # a negative end is unknown
         if log_ends_before_position:
             self.mark_out_of_range(partition)
             return False

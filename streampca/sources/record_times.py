@@ -50,22 +50,23 @@ def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
     """Return which timestamps a topic with these options keeps. An option that is missing sets no limit."""
     if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps
         return _ALL_TIMES
-    # `isdecimal` leaves out -1, which means no limit.
-    numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
-    before = numbers.get("message.timestamp.before.max.ms", _NO_LIMIT_MS)
-    after = numbers.get("message.timestamp.after.max.ms", _NO_LIMIT_MS)
     # Before Kafka 4, this limit counts where no other is set.
-    difference = numbers.get("message.timestamp.difference.max.ms", _NO_LIMIT_MS)
-    if before == _NO_LIMIT_MS:
-        before = difference
-    if after == _NO_LIMIT_MS:
-        after = difference
+    both = _read_limit(configs, "message.timestamp.difference.max.ms", _NO_LIMIT_MS)
+    before = _read_limit(configs, "message.timestamp.before.max.ms", both)
+    after = _read_limit(configs, "message.timestamp.after.max.ms", both)
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
-        retention = numbers.get("retention.ms", _NO_LIMIT_MS)
+        retention = _read_limit(configs, "retention.ms", _NO_LIMIT_MS)
         margin = min(_DELETED_SOON_MS, retention // 2)
         before = min(before, retention - margin)
     return KeptTimes(before_ms=before, after_ms=after)
+
+
+def _read_limit(configs: Mapping[str, str], name: str, without: int) -> int:
+    """Return a limit among the options of a topic; `without` if it is missing, or the topic sets no limit."""
+    value = configs.get(name, "")
+    has_limit = value.isdecimal() and int(value) < _NO_LIMIT_MS  # -1 also means no limit
+    return int(value) if has_limit else without
 
 
 class TimestampReplacer:
@@ -93,27 +94,19 @@ class TimestampReplacer:
         is_last_try = self._failed_tries == len(_KEPT_IN_TRY)
         if is_last_try:
             return [_restore_own_time(record) for record in records], 0
-        now_ms = int(self._clock() * 1000)
         kept = self._find_kept_times()
+        now_ms = int(self._clock() * 1000)
         earliest_ms = now_ms - kept.before_ms
         latest_ms = now_ms + kept.after_ms
-        if timestamps is not None:  # `initial`: they may be an empty array
-            is_none_too_early = earliest_ms <= timestamps.min(initial=now_ms)
-            is_none_too_late = timestamps.max(initial=now_ms) <= latest_ms
-            if is_none_too_early and is_none_too_late:
+        if timestamps is not None:
+            is_kept = (earliest_ms <= timestamps) & (timestamps <= latest_ms)
+            if is_kept.all():
                 return records, 0
-        sendable = []
-        replaced_ms = []
-        for record in records:
-            record_to_send = _keep_or_replace_time(record, earliest_ms, latest_ms)
-            sendable.append(record_to_send)
-            is_replaced = record_to_send is not record
-            if is_replaced:
-                *_, timestamp_ms = record
-                replaced_ms.append(timestamp_ms)
-        if replaced_ms:
-            self._log_first(replaced_ms)
-        return sendable, len(replaced_ms)
+        sendable = [_keep_or_replace_time(record, earliest_ms, latest_ms) for record in records]
+        replaced = [record for record, to_send in zip(records, sendable, strict=True) if to_send is not record]
+        if replaced:
+            self._log_first(replaced)
+        return sendable, len(replaced)
 
     def _find_kept_times(self) -> KeptTimes:
         """Return how far before and after now a timestamp may be in this try: further tries allow less.
@@ -126,11 +119,12 @@ class TimestampReplacer:
             before_ms=min(of_topic.before_ms, of_try.before_ms), after_ms=min(of_topic.after_ms, of_try.after_ms)
         )
 
-    def _log_first(self, replaced_ms: Sequence[int]) -> None:
-        """Log the first replacement; `replaced_ms` are the records' own times."""
+    def _log_first(self, replaced: Sequence[OutgoingFields]) -> None:
+        """Log the first replacement, with the first and the last time of these records."""
         if not self._is_replacement_logged:
-            first_ms = min(replaced_ms)
-            last_ms = max(replaced_ms)
+            own_times = [timestamp_ms for *_, timestamp_ms in replaced]
+            first_ms = min(own_times)
+            last_ms = max(own_times)
             log.warning("timestamps replaced", topic=self._topic, header=OWN_TIME_HEADER, first=first_ms, last=last_ms)
             self._is_replacement_logged = True
 

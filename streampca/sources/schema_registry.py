@@ -41,25 +41,25 @@ def create_writer(
 
     Without `registers`, only check it: the values must not be sent. Raises `NoBrokerError` and `SourceError`.
     """
-    frame = b""
     schema = schema_of(format, layout)
-    if schema is not None:
-        subject = f"{topic}-value"
-        try:
-            with closing(SchemaRegistry(settings)) as registry:
-                if not registry.accepts(subject, schema):
-                    raise SourceError(
-                        f"the schema of these outputs is not compatible with those of {subject} at "
-                        f"{settings.schema_registry_url}: write to another topic, or relax its compatibility"
-                    )
-                if registers:
-                    schema_id = registry.register(subject, schema)
-                    frame = frame_of(schema_id)
-        except (_BadRequestError, KeyError) as error:
-            raise SourceError(str(error)) from None
-        except TimeoutError as error:
-            raise NoBrokerError(str(error)) from None
+    frame = b"" if schema is None else _register(settings, f"{topic}-value", schema, registers=registers)
     return writer_of(format, around=layout.around, frame=frame)
+
+
+def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, registers: bool) -> bytes:
+    """Register a schema, and return the frame of values with its id. Without `registers`, only check it; return b""."""
+    try:
+        with closing(SchemaRegistry(settings)) as registry:
+            if not registry.accepts(subject, schema):
+                raise SourceError(
+                    f"the schema of these outputs is not compatible with those of {subject} at "
+                    f"{settings.schema_registry_url}: write to another topic, or relax its compatibility"
+                )
+            return frame_of(registry.register(subject, schema)) if registers else b""
+    except (_BadRequestError, KeyError) as error:
+        raise SourceError(str(error)) from None
+    except TimeoutError as error:
+        raise NoBrokerError(str(error)) from None
 
 
 class _BadRequestError(TimeoutError):
@@ -165,15 +165,18 @@ class SchemaRegistry:
         try:
             return method(*arguments)
         except self._error_class as error:
-            status = error.http_status_code
-            if status == _NOT_FOUND:
+            if error.http_status_code == _NOT_FOUND:
                 raise KeyError(*arguments) from None
-            if status in _NO_ACCESS:
-                raise SourceError(
-                    f"the schema registry {self._url} refuses access ({status}): check schema_registry_login"
-                ) from None
-            is_refused = 400 <= status < 500 and status not in _TRY_LATER
-            error_type = _BadRequestError if is_refused else TimeoutError
-            raise error_type(f"the schema registry {self._url} does not answer as it should: {error}") from None
+            raise self._explain_status(error.http_status_code, str(error)) from None
         except Exception as error:  # the client's HTTP library, and so its errors, change with its versions
             raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None
+
+    def _explain_status(self, status: int, text: str) -> SourceError | TimeoutError:
+        """Return our error for an answer with this HTTP status."""
+        if status in _NO_ACCESS:
+            return SourceError(
+                f"the schema registry {self._url} refuses access ({status}): check schema_registry_login"
+            )
+        is_refused = 400 <= status < 500 and status not in _TRY_LATER
+        error_type = _BadRequestError if is_refused else TimeoutError
+        return error_type(f"the schema registry {self._url} does not answer as it should: {text}")

@@ -68,11 +68,8 @@ class TopicReader:
         Records that an open transaction blocks are left out.
         """
         per_partition = math.ceil(count / len(bounds))
-        starts: dict[int, int | None] = {}
-        ends: dict[int, int] = {}
-        for partition, (earliest, end) in bounds.items():
-            starts[partition] = max(end - per_partition, earliest)
-            ends[partition] = end
+        ends = {partition: end for partition, (_, end) in bounds.items()}
+        starts = {partition: max(end - per_partition, earliest) for partition, (earliest, end) in bounds.items()}
         records: list[tuple[int, Record]] = []
         with suppress(_StalledError):
             for event in self._events(ends, starts, record_timeout_s=_SHORT_RECORD_TIMEOUT_S):
@@ -87,21 +84,18 @@ class TopicReader:
         A partition is left out if the search did not get as far as a wanted record. Raises `NoBrokerError` while a
         transaction is open.
         """
-        earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
-        ends = self._require_all_committed(partitions)
-        still_searched = {partition: end for partition, end in ends.items() if end > earliest[partition]}
+        earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
+        # By partition: the offset from which on all records were searched.
+        searched_from = dict(self._require_all_committed(partitions))
         for step in _STEPS:
-            starts = {partition: max(end - step, earliest[partition]) for partition, end in still_searched.items()}
-            for partition, record in self._read_to(still_searched, starts, _SHORT_RECORD_TIMEOUT_S):
+            ends = {p: offset for p, offset in searched_from.items() if offset > earliest[p] and not found[p]}
+            starts = {p: max(end - step, earliest[p]) for p, end in ends.items()}
+            for partition, record in self._read_to(ends, starts, _SHORT_RECORD_TIMEOUT_S):
                 if is_wanted(record):
                     found[partition].append(record)
-            still_searched = {
-                partition: start
-                for partition, start in starts.items()
-                if start > earliest[partition] and not found[partition]
-            }
-        return {partition: records for partition, records in found.items() if partition not in still_searched}
+            searched_from |= starts
+        return {p: records for p, records in found.items() if records or searched_from[p] <= earliest[p]}
 
     def _require_all_committed(self, partitions: Collection[int]) -> Mapping[int, int]:
         """Return the ends of partitions. Raises `_StalledError` while a transaction is open."""

@@ -50,17 +50,15 @@ class Checkpoints:
         return view
 
     def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
-        """Return the identity of the store; if it has none, create it.
+        """Remember the identity of the store, and return it; if the store has none, create it.
 
-        `found` is what `find_identity` has returned. If it is no placeholder, it is returned: were the identity deleted
-        since, a store that the group knows would get another one. Raises `StoreError`, and `DamagedFileError` if the
-        identity's file is damaged.
+        An identity that `find_identity` has found is not read again: were it deleted since, a store that the group
+        knows would get another one. Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
         """
-        ours = found
-        if ours is None or identity.is_placeholder(ours):
-            ours = identity.ensure(self._store)
-        self._memory.identity = ours
-        return ours
+        if found is None or found.is_placeholder:
+            found = identity.ensure(self._store)
+        self._memory.identity = found
+        return found
 
     def is_same_store(self) -> bool:
         """Return whether the store still has the identity that `ensure_identity` has returned."""
@@ -159,22 +157,24 @@ class Checkpoints:
         """
         data = _encode_readable(after)
         partition = before.partition
+        offset_before = before.fold.position
+        offset_after = after.fold.position
         for offset in self.offsets(partition):
-            if offset != before.fold.position:
+            if offset != offset_before:
                 self._store.delete(self._path(partition, offset))
-        self._store.write(self._path(partition, after.fold.position), data)
-        if before.fold.position != after.fold.position:
-            self._store.delete(self._path(partition, before.fold.position))
-        self._memory.newest_known[partition] = after.fold.position
+        self._store.write(self._path(partition, offset_after), data)
+        if offset_before != offset_after:
+            self._store.delete(self._path(partition, offset_before))
+        self._memory.newest_known[partition] = offset_after
 
     def _remember_loaded(self, partition: int, offset: int, error_by_offset: Mapping[int, Exception]) -> None:
         """Remember the checkpoint that was loaded, and the newer ones that are damaged; also log these."""
         for failed_offset, error in error_by_offset.items():
             was_deleted = isinstance(error, FileNotFoundError)  # after it was listed
-            if failed_offset < offset or was_deleted:
-                continue
-            self._memory.skipped.add((partition, failed_offset))
-            log.error("checkpoint damaged, falling back", file=self._path(partition, failed_offset), error=str(error))
+            if failed_offset > offset and not was_deleted:
+                self._memory.skipped.add((partition, failed_offset))
+                file = self._path(partition, failed_offset)
+                log.error("checkpoint damaged, falling back", file=file, error=str(error))
         newest_known = self._memory.newest_known.get(partition, offset)
         self._memory.newest_known[partition] = max(newest_known, offset)
 
@@ -198,10 +198,10 @@ class Checkpoints:
 
     def _refuse_if_store_is_ahead(self, partition: int, position: int, existing_offsets: Sequence[int]) -> None:
         """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves."""
-        for offset in reversed(existing_offsets):
-            is_ahead = offset > position
+        offsets_ahead = [offset for offset in existing_offsets if offset > position]
+        for offset in reversed(offsets_ahead):
             was_skipped = (partition, offset) in self._memory.skipped
-            if is_ahead and not was_skipped and self._is_intact(partition, offset):
+            if not was_skipped and self._is_intact(partition, offset):
                 raise StoreError(
                     f"the store holds a checkpoint of partition {partition} at offset {offset}, which is ahead of "
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"

@@ -133,10 +133,10 @@ class DirectoryStore(Store):
         Raises `StoreError` if the store has disappeared.
         """
         was_seen = folder in self._seen_folders  # before `is_dir`: another thread may create the folder meanwhile
-        exists = folder.is_dir()
-        if exists and not self._needs_flush(folder):
-            return
-        if not exists and was_seen and self._is_gone_or_empty():
+        if folder.is_dir():
+            if self._is_flushed(folder):
+                return
+        elif was_seen and self._is_gone_or_empty():
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
                 "restart this process if it was deleted"
@@ -148,17 +148,16 @@ class DirectoryStore(Store):
             _flush_folder(folder.parent)
         self._flushed_folders.add(folder)
 
-    def _needs_flush(self, folder: Path) -> bool:
-        """Return whether the name of an existing folder may not be on disk yet.
+    def _is_flushed(self, folder: Path) -> bool:
+        """Return whether the name of an existing folder is on disk, as far as this process is responsible for it.
 
-        Above the store, only folders that this process has created need a flush.
+        Above the store, it is only responsible for folders that it has created.
         """
-        was_flushed = folder in self._flushed_folders
+        if folder in self._flushed_folders:
+            return True
         is_above_store = not folder.is_relative_to(self.root)
-        if is_above_store:
-            was_created = folder in self._seen_folders  # folders above the store are never listed
-            return was_created and not was_flushed
-        return not was_flushed
+        was_created = folder in self._seen_folders  # folders above the store are never listed
+        return is_above_store and not was_created
 
     def _is_gone_or_empty(self) -> bool:
         """Return whether the store looks as if its volume were not mounted."""

@@ -26,6 +26,11 @@ class StoreIdentity(NamedTuple):
     location: str  # on `host`; on another host, the same store may have another location
     host: str
 
+    @property
+    def is_placeholder(self) -> bool:
+        """Whether `create_placeholder` has made this identity, since the store has none."""
+        return self.id == _NO_ID
+
     def __str__(self) -> str:
         return f"{self.location} on host {self.host}"
 
@@ -62,11 +67,6 @@ def ensure(store: Store) -> StoreIdentity:
 def create_placeholder(store: Store) -> StoreIdentity:
     """Return a placeholder for the identity of a store that has none yet. No other store has its id."""
     return _to_identity(_NO_ID, store)
-
-
-def is_placeholder(identity: StoreIdentity) -> bool:
-    """Return whether `create_placeholder` has made this identity."""
-    return identity.id == _NO_ID
 
 
 def _to_identity(store_id: str, store: Store) -> StoreIdentity:

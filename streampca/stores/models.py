@@ -181,14 +181,13 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
         return None
     newest_first = sorted(versions, reverse=True)
     newest_kept = max(min(_NEWEST_KEPT, keep), 1)
-    index_of_oldest = len(newest_first) - 1
-    if newest_kept >= index_of_oldest:
-        return newest_first[index_of_oldest]
+    indices_between = range(newest_kept, len(newest_first) - 1)  # the oldest version has only one neighbour
+    if not indices_between:
+        return newest_first[-1]
     ages = [newest_first[0] - version for version in newest_first]  # in messages
     ages[0] = 1  # not 0, since it may be a divisor
 
     def divide_ages_of_neighbours(index: int) -> float:
         return ages[index + 1] / ages[index - 1]
 
-    deletable = range(newest_kept, index_of_oldest)
-    return newest_first[min(deletable, key=divide_ages_of_neighbours)]
+    return newest_first[min(indices_between, key=divide_ages_of_neighbours)]

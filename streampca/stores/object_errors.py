@@ -102,8 +102,8 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
     text = f"{action} {error}"
     scheme = store_url.find_scheme(url) or ""
     status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"
-    matching = [template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text)]
-    template = matching[0]  # the last pattern matches any text
+    # The last pattern matches any text.
+    template = next(template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text))
     explanation = template.format(
         answer=status_and_code.strip(),
         certificate=_search(_CERTIFICATE, text),

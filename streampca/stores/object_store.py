@@ -61,10 +61,7 @@ class _Listing:
         self._children.setdefault(folder, {})[name] = nbytes
         while folder != self.folder:
             parent = folder.rpartition("/")[0]
-            siblings = self._children.setdefault(parent, {})
-            if folder in siblings:
-                return  # the folders above were added with it
-            siblings[folder] = 0
+            self._children.setdefault(parent, {}).setdefault(folder, 0)
             folder = parent
 
     def remove(self, name: str) -> None:
@@ -167,16 +164,20 @@ class ObjectStore(Store):
         check_name(folder)
         prefix = f"{folder}/"
         if self._listing and self._listing.covers(folder):
-            names = set(self._listing.names(folder))
+            paths = self._listing.names(folder)
         else:
-            with self._request("list", folder) as request:
-                answer = obstore.list_with_delimiter(self._bucket, folder)
-                names = set(answer["common_prefixes"])
-                names |= {entry["path"] for entry in answer["objects"]}
-                request.count = _count_list_requests(len(names))
-        parts = {name.removeprefix(prefix).split("/")[0] for name in names}
+            paths = self._request_paths(folder)
+        parts = {path.removeprefix(prefix).split("/")[0] for path in paths}
         # Other programs may have written objects with names that are not valid here.
         return sorted(f"{prefix}{part}" for part in parts if is_part(part))
+
+    def _request_paths(self, folder: str) -> list[str]:
+        """Ask the server for the paths of the objects and folders directly in a folder."""
+        with self._request("list", folder) as request:
+            answer = obstore.list_with_delimiter(self._bucket, folder)
+            paths = [*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])]
+            request.count = _count_list_requests(len(paths))
+        return paths
 
     def size(self, name: str) -> int:
         """Return the bytes of an object; 0 if it does not exist. A snapshot looks in its own list."""

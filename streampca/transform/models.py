@@ -70,12 +70,14 @@ class CurrentModel:
         except NoModelError as error:
             return str(error)
         lacks_past_scores = self._p_below is not None and model.past_scores is None
-        if lacks_past_scores and self.version is not None:
-            raise InputError(f"model version {self.version} has no past scores, which p-values need")
-        if model is not self._model and not lacks_past_scores:
+        if lacks_past_scores:
+            if self.version is not None:
+                raise InputError(f"model version {self.version} has no past scores, which p-values need")
+            has_older_model = self._model is not None
+            return "" if has_older_model else _NO_PAST_SCORES
+        if model is not self._model:
             self._use(model)
-        has_model = self._model is not None  # perhaps an older one, which has past scores
-        return "" if has_model else _NO_PAST_SCORES
+        return ""
 
     def _load(self) -> PublishedModel:
         """Return the fixed version or the newest model. Raises `NoModelError`, and `InputError`."""
@@ -88,17 +90,13 @@ class CurrentModel:
 
     def _use(self, model: PublishedModel) -> None:
         """Use a model from now on. Raises if it does not fit the outputs or the settings."""
-        self._refuse_other_shape_or_names(model)
-        if self._model is None:
-            self._warn_if_no_p_value_can_be_below_limit(model)
-        self._model = model  # only after all checks
-
-    def _refuse_other_shape_or_names(self, model: PublishedModel) -> None:
-        """Raise if a model has another shape than the model in use, or other names than `field`."""
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
         names = dimension_names(self._field, model.model.dimensions)
         agree_on_names(names, model.names, "`field`", f"model version {model.version}")
+        if self._model is None:
+            self._warn_if_no_p_value_can_be_below_limit(model)
+        self._model = model  # only after all checks
 
     def _warn_if_no_p_value_can_be_below_limit(self, model: PublishedModel) -> None:
         """Log a warning if even the least possible p-value is not below the limit `p_below`."""

@@ -74,44 +74,37 @@ class Outputs:
         )
 
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
-        """Return the records of a batch that get outputs, with their fields; None if there are none.
-
-        The batch has n vectors in m of its records.
-        """
-        indices = batch.decoded.indices  # (m,), of these records in `batch.records`
-        counts = batch.decoded.counts
-        if len(indices) == 0:
+        """Return the records of a batch that get outputs, with their fields; None if there are none."""
+        if len(batch.decoded.indices) == 0:
             return None
-        offsets = offsets_of(batch.records)[indices]
-        timestamps = batch.timestamps
+        offsets = _offsets_of_vectors(batch)
+        counts = batch.decoded.counts
         have_own_tiles = (counts > 1) | self.codec.is_batch
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
         if self.only_p_below is not None:
-            is_unusual = fields["p"] < self.only_p_below  # (n,)
-            has_output = _any_in_record(is_unusual, counts)  # (m,)
-            is_in_output = np.repeat(has_output, counts)  # (n,)
-            fields = {name: values[is_in_output] for name, values in fields.items()}
-            indices = indices[has_output]
-            counts = counts[has_output]
-            offsets = offsets[has_output]
-            timestamps = timestamps[has_output]
-            if len(indices) == 0:
+            is_unusual = fields["p"] < self.only_p_below
+            has_output = _any_in_record(is_unusual, counts)
+            if not has_output.any():
                 return None
-        fields = {**fields, **self._read_fields(batch, indices, counts)}
+            fields, batch = _select_records(has_output, fields, batch)
+        fields = {**fields, **self._read_fields(batch)}
+        indices = batch.decoded.indices
         return ProjectedRecords(
             topic_id=self.source_topic_id,
             partition=batch.partition,
             version=published.version,
             fields={name: fields[name] for name in self.output_fields.kinds},  # leaves out p unless it is emitted
-            counts=counts,
+            counts=batch.decoded.counts,
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
-            offsets=offsets,
-            timestamps=timestamps,
+            offsets=_offsets_of_vectors(batch),
+            timestamps=batch.timestamps,
         )
 
-    def _read_fields(self, batch: Vectors, indices: NDArray[np.int64], counts: NDArray[np.int64]) -> Fields:
+    def _read_fields(self, batch: Vectors) -> Fields:
         """Return the fields that are copied from records: their value and label, if they are emitted."""
+        indices = batch.decoded.indices
+        counts = batch.decoded.counts
         fields: dict[str, NDArray[Any]] = {}
         if "record" in self.output_fields.kinds:
             values = _select(values_of(batch.records), indices)
@@ -140,6 +133,25 @@ def _without_content(batch: Vectors) -> Vectors:
     """Return a batch without its vectors and records, so that their memory can be used again."""
     without_vectors = batch.decoded._replace(vectors=np.zeros((0, 0)))
     return replace(batch, decoded=without_vectors, records=())
+
+
+def _offsets_of_vectors(batch: Vectors) -> NDArray[np.int64]:
+    """Return the offsets (m,) of the records that hold vectors."""
+    return offsets_of(batch.records)[batch.decoded.indices]
+
+
+def _select_records(is_chosen: NDArray[np.bool_], fields: Fields, batch: Vectors) -> tuple[Fields, Vectors]:
+    """Return the fields and the batch with only the chosen (m,) of the records that hold vectors.
+
+    The vectors of the batch are left out: their fields are computed already.
+    """
+    decoded = batch.decoded
+    is_row_chosen = np.repeat(is_chosen, decoded.counts)
+    chosen_fields = {name: values[is_row_chosen] for name, values in fields.items()}
+    chosen = decoded._replace(
+        vectors=decoded.vectors[:0], indices=decoded.indices[is_chosen], counts=decoded.counts[is_chosen]
+    )
+    return chosen_fields, replace(batch, decoded=chosen, timestamps=batch.timestamps[is_chosen])
 
 
 def _any_in_record(is_true: NDArray[np.bool_], counts: NDArray[np.int64]) -> NDArray[np.bool_]:

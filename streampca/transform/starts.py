@@ -72,10 +72,10 @@ class StartFinder:
             written = self._read_written(without_offset, topic_id)
             # Meanwhile, another member may have committed offsets.
             committed = self._find_committed()
-            lost_offsets = set(partitions) - without_offset - committed.keys()
-            if lost_offsets:
+            still_without_offset = set(partitions) - committed.keys()
+            if not still_without_offset <= without_offset:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
-            without_offset -= committed.keys()
+            without_offset = still_without_offset
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
         self._wait_for_first_shape(partitions, committed)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))

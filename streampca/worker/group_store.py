@@ -19,23 +19,26 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
     """Raise `ForeignStoreError` if a worker with another store than `ours` has committed an offset of the group."""
     for partition, offset in committed.items():
         theirs = parse_store_metadata(offset.metadata)
-        if theirs is None or theirs.id == ours.id:
-            continue
-        difference = (
-            f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store {theirs} "
-            f"(id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
-        )
-        # Perhaps it is the same store, whose file with the id was lost.
-        if _has_checkpoint_at_offset(checkpoints, committed, theirs):
-            raise ForeignStoreError(
-                f"{difference}, with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted "
-                f"or replaced, so write this text back into it: {format_file(theirs.id)}; otherwise set store to "
-                "the group's"
+        if theirs is not None and theirs.id != ours.id:
+            is_perhaps_ours = _has_checkpoint_at_offset(checkpoints, committed, theirs)
+            difference = (
+                f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store "
+                f"{theirs} (id {theirs.id}), but this worker's is another one, {ours} (id {ours.id})"
             )
-        raise ForeignStoreError(
-            f"{difference}: mount the volume or set store to the group's, or use another group_id; to continue "
-            "from this worker's store, stop all workers of the group and run `streampca reset`"
+            raise ForeignStoreError(f"{difference}{_describe_remedy(theirs, is_perhaps_ours=is_perhaps_ours)}")
+
+
+def _describe_remedy(theirs: StoreIdentity, *, is_perhaps_ours: bool) -> str:
+    """Say what to do if the group has used the store `theirs`, which may be ours if its file with the id was lost."""
+    if is_perhaps_ours:
+        return (
+            f", with checkpoints at the group's offsets: if it is the group's, {NAME} was deleted or replaced, so "
+            f"write this text back into it: {format_file(theirs.id)}; otherwise set store to the group's"
         )
+    return (
+        ": mount the volume or set store to the group's, or use another group_id; to continue from this worker's "
+        "store, stop all workers of the group and run `streampca reset`"
+    )
 
 
 def _has_checkpoint_at_offset(
@@ -74,18 +77,18 @@ def compare_offsets(
     has_any_checkpoint_of_group = False
     for partition, (offset, metadata) in committed.items():
         checkpoint_offset = checkpoint_offsets.get(partition)
-        is_from_worker = parse_store_metadata(metadata) is not None  # only workers name their store
-        if not is_from_worker:
+        was_set_by_other_tool = parse_store_metadata(metadata) is None  # only workers name their store
+        if was_set_by_other_tool:
             # Without a checkpoint, the offset 0 skips no record.
-            expected = 0 if checkpoint_offset is None else checkpoint_offset
-            if offset != expected:
+            if offset != (checkpoint_offset or 0):
                 set_by_other_tools[partition] = offset
+            continue
+        if checkpoint_offset is not None and checkpoint_offset >= offset:
+            has_any_checkpoint_of_group = True
         elif checkpoint_offset is None and marks_start(metadata):  # a new partition: its owner has saved nothing yet
             committed_starts[partition] = offset
-        elif checkpoint_offset is None or checkpoint_offset < offset:
-            committed_ahead[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
         else:
-            has_any_checkpoint_of_group = True
+            committed_ahead[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
     if committed_ahead and not has_any_checkpoint_of_group:
         raise ForeignStoreError(
             f"{list_causes(committed_ahead)}: is the volume mounted, is it this group's store, or was it restored from "
@@ -110,6 +113,7 @@ class Examined(NamedTuple):
 
     stored: Checkpoints  # as they were listed
     offsets: Mapping[int, int]  # of the newest checkpoints, by partition
+    committed: Mapping[int, Committed]  # offsets of the group, by partition
     compared: ComparedOffsets
     identity: StoreIdentity  # of the store
 
@@ -125,7 +129,13 @@ def examine_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) 
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
     compared = compare_offsets(checkpoints.topic, offsets, committed)
-    return Examined(stored, offsets, compared, checkpoints.ensure_identity(found))
+    return Examined(
+        stored=stored,
+        offsets=offsets,
+        committed=committed,
+        compared=compared,
+        identity=checkpoints.ensure_identity(found),
+    )
 
 
 class GroupStore:

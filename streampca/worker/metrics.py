@@ -28,6 +28,7 @@ from streampca.consumer_group.events import (
 )
 from streampca.consumer_group.member import Change
 from streampca.consumer_group.metrics import PARTITION, MemberMetrics, MetricsTable
+from streampca.pca.state import Losses
 
 # The upper bounds of the buckets of histograms.
 _RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -192,8 +193,13 @@ class WorkerMetrics(MemberMetrics):
             loss_ewma=fold.stats.recent_loss,
         )
         if batch.losses:
-            # The fields are squared already: ‖r‖² and ‖y‖² of each message.
-            r_squared = np.concatenate([losses.residual for losses in batch.losses])
-            y_squared = np.concatenate([losses.norm for losses in batch.losses])
-            is_not_zero = y_squared > 0
-            self._record(prequential_loss_ratio=r_squared[is_not_zero] / y_squared[is_not_zero])
+            self._record(prequential_loss_ratio=_compute_loss_ratios(batch.losses))
+
+
+def _compute_loss_ratios(all_losses: Sequence[Losses]) -> NDArray[np.float64]:
+    """Return ‖r‖²/‖y‖² of each message with ‖y‖² > 0."""
+    r_squared = np.concatenate([losses.residual for losses in all_losses])
+    y_squared = np.concatenate([losses.norm for losses in all_losses])
+    is_not_zero = y_squared > 0
+    ratios: NDArray[np.float64] = r_squared[is_not_zero] / y_squared[is_not_zero]
+    return ratios

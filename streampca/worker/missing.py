@@ -27,7 +27,6 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
     is_other_topic = bool(model.topic_id and topic_id and model.topic_id != topic_id)
     missing: dict[int, str] = {}
     for partition, position in model.positions.items():
-        is_comparable = is_backfill(partition) or not is_other_topic
         name = partition_name(partition)  # "3" or "backfill-0"
         subject = name if is_backfill(partition) else f"partition {name}"
         contained = f"model {model.version} contains {subject}"
@@ -36,7 +35,9 @@ def find_missing(model: PublishedModel | None, offsets: Mapping[int, int], topic
                 f"{contained}, but no checkpoint of it is left: restore its checkpoints from a backup, or do without "
                 f"what was learned of it: `streampca reset --drop {name}`"
             )
-        elif is_comparable and offsets[partition] < position:
+            continue
+        is_comparable = is_backfill(partition) or not is_other_topic
+        if is_comparable and offsets[partition] < position:
             missing[partition] = f"{contained} up to offset {position}, but its newest checkpoint is older"
     return missing
 

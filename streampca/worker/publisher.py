@@ -16,7 +16,7 @@ import numpy as np
 
 from streampca.errors import PartitionsMissingError, StoreBusyError, StoreError
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.fold import FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
@@ -25,6 +25,7 @@ from streampca.pca.axes import make_model
 from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
+from streampca.stores.parallel_requests import Answer
 from streampca.worker.missing import find_missing
 
 _MIN_MESSAGES = 2  # one vector has no direction from the mean
@@ -62,50 +63,63 @@ class PublishSchedule:
         self._last_took_s = took_s
 
 
+class Listed(NamedTuple):
+    """The newest checkpoints of all partitions, as they were listed."""
+
+    stored: Checkpoints
+    offsets: Mapping[int, int]  # by partition
+    in_memory: Sequence[Checkpoint]  # these need not be read
+
+    @property
+    def topic_id(self) -> str:
+        """Id of the topic that this worker reads; "" if it is not known."""
+        return self.in_memory[0].topic_id if self.in_memory else ""
+
+
 class NewestCheckpoints:
     """Reads the newest checkpoints of all partitions, and caches as many of them as fit in memory."""
 
     def __init__(self, fold_config: FoldConfig) -> None:
         self._fold_config = fold_config
         self._cache: dict[int, Checkpoint] = {}
+        self.unreadable: dict[int, str] = {}  # by partition, why the last `read` could not read its checkpoint
 
-    def read(
-        self,
-        stored: Checkpoints,
-        offsets: Mapping[int, int],
-        in_memory: Sequence[Checkpoint],
-        unreadable: dict[int, str],
-    ) -> Iterator[Checkpoint]:
-        """Yield the newest checkpoint of each partition; `offsets` holds their offsets.
-
-        Adds the causes of checkpoints that cannot be read to `unreadable`. Raises `StoreBusyError`.
-        """
-        known = self._find_known(offsets, in_memory)
-        to_read = {partition: offset for partition, offset in offsets.items() if partition not in known}
-        sizes = stored.sizes(to_read)  # they limit how many are read at once
-        # The answers come in the order of `offsets`.
-        answers = stored.for_each(sizes, stored.newest).take_in_order()
-        for partition in offsets:
+    def read(self, listed: Listed) -> Iterator[Checkpoint]:
+        """Yield the newest checkpoint of each partition, unless it cannot be read. Raises `StoreBusyError`."""
+        self.unreadable = {}
+        known = self._find_known(listed)
+        to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in known}
+        sizes = listed.stored.sizes(to_read)  # they limit how many are read at once
+        answers = listed.stored.for_each(sizes, listed.stored.newest).take_in_order()
+        # The answers come in the order of the offsets.
+        for partition in listed.offsets:
             if partition in known:
                 yield known[partition].adapt_to(self._fold_config)
                 continue
-            try:
-                newest = next(answers).result()
-            except StoreBusyError:
-                raise
-            except StoreError as error:
-                unreadable[partition] = str(error)
-                continue
-            if newest is not None:  # None: deleted since the listing
-                usable = newest.adapt_to(self._fold_config)
-                self._cache_if_it_fits(usable)
-                yield usable
+            newest = self._take(next(answers))
+            if newest is not None:
+                yield newest
 
-    def _find_known(self, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]) -> dict[int, Checkpoint]:
-        """Return, by partition, the checkpoints at these offsets that are cached or `in_memory`."""
+    def _take(self, answer: Answer[Checkpoint | None]) -> Checkpoint | None:
+        """Return the checkpoint that was read, and cache it; None if there is none, or it cannot be read."""
+        try:
+            newest = answer.result()
+        except StoreBusyError:
+            raise
+        except StoreError as error:
+            self.unreadable[answer.partition] = str(error)
+            return None
+        if newest is None:  # deleted since the listing
+            return None
+        usable = newest.adapt_to(self._fold_config)
+        self._cache_if_it_fits(usable)
+        return usable
+
+    def _find_known(self, listed: Listed) -> dict[int, Checkpoint]:
+        """Return, by partition, the listed checkpoints that are cached or in memory."""
         known = {}
-        for checkpoint in [*self._cache.values(), *in_memory]:
-            if offsets.get(checkpoint.partition) == checkpoint.fold.position:
+        for checkpoint in [*self._cache.values(), *listed.in_memory]:
+            if listed.offsets.get(checkpoint.partition) == checkpoint.fold.position:
                 known[checkpoint.partition] = checkpoint
         return known
 
@@ -146,65 +160,61 @@ class Publisher:
 
         Returns None if there is nothing new to publish. Raises `PartitionsMissingError`.
         """
-        topic_id = in_memory[0].topic_id if in_memory else ""
-        offsets = stored.newest_offsets()
+        listed = Listed(stored, stored.newest_offsets(), in_memory)
         # This comparison needs no request to the store.
-        if self._is_published(offsets, topic_id):
+        if self._is_published(listed):
             return None
         models = self.models.snapshot()
         self._update_newest_model(models)
-        if self._is_published(offsets, topic_id):
+        if self._is_published(listed):
             return None
-        if find_missing(self._newest_model, offsets, topic_id):
+        if self._find_missing(listed, listed.offsets):
             # Another worker may have saved since the listing.
             stored = stored.snapshot()
-            offsets = stored.newest_offsets()
-            _raise_if_missing(find_missing(self._newest_model, offsets, topic_id))
-        publication = self._merge_newest(stored, offsets, in_memory, topic_id)
+            listed = Listed(stored, stored.newest_offsets(), in_memory)
+            _raise_if_missing(self._find_missing(listed, listed.offsets))
+        publication = self._merge_newest(listed)
         if publication is None:
             return None
         # The new records may all be rejected ones.
-        if self._newest_model and publication.model.version <= self._newest_model.version:
-            return None
-        is_saved = models.save(publication.model)
-        if not is_saved:
+        has_learned_nothing = self._newest_model and publication.model.version <= self._newest_model.version
+        if has_learned_nothing or not models.save(publication.model):
             return None
         self._newest_model = publication.model
         return publication
 
-    def _merge_newest(
-        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Sequence[Checkpoint], topic_id: str
-    ) -> Publication | None:
+    def _merge_newest(self, listed: Listed) -> Publication | None:
         """Return the merge of the newest checkpoints as the next version; None if too little was learned.
 
         Raises `PartitionsMissingError`.
         """
         # New vectors are scored by a model that has not learned them.
         earlier = self._find_model_with_valid_scores()
-        scored_by = earlier.model if earlier else self._merge_without_pending(stored, offsets, in_memory)
-        unreadable: dict[int, str] = {}
-        checkpoints = self._checkpoint_reader.read(stored, offsets, in_memory, unreadable)
-        publication = self._merge(checkpoints, scored_by)  # reads them, and so fills `unreadable`
+        scored_by = earlier.model if earlier else self._merge_without_pending(listed)
+        reader = self._checkpoint_reader
+        publication = self._merge(reader.read(listed), scored_by)
         # If a newest checkpoint is damaged, an older one was merged.
         merged_positions = publication.model.positions if publication else {}
-        _raise_if_missing(find_missing(self._newest_model, merged_positions, topic_id) | unreadable)
+        _raise_if_missing(self._find_missing(listed, merged_positions) | reader.unreadable)
         return publication
+
+    def _find_missing(self, listed: Listed, positions: Mapping[int, int]) -> dict[int, str]:
+        """Return what the newest known model has learned beyond these positions, with a message for each partition."""
+        return find_missing(self._newest_model, positions, listed.topic_id)
 
     def _update_newest_model(self, models: Models) -> None:
         """Read the newest model from the store, unless this worker knows it already."""
-        if self._newest_model is not None:
-            newest_version = models.versions()[-1:]
-            if newest_version == [self._newest_model.version]:
-                return
-        self._newest_model = models.newest()  # another worker may have published it
+        known_version = self._newest_model.version if self._newest_model else None
+        if models.versions()[-1:] != [known_version]:
+            self._newest_model = models.newest()  # another worker may have published it
 
-    def _is_published(self, offsets: Mapping[int, int], topic_id: str) -> bool:
-        """Return whether the newest known model was made of the checkpoints at these offsets, of the same topic."""
-        if self._newest_model is None or offsets != self._newest_model.positions:
+    def _is_published(self, listed: Listed) -> bool:
+        """Return whether the newest known model was made of the listed checkpoints, of the same topic."""
+        if self._newest_model is None or listed.offsets != self._newest_model.positions:
             return False
-        newest_id = self._newest_model.topic_id
-        is_an_id_unknown = not newest_id or not topic_id  # "": unknown
-        return is_an_id_unknown or newest_id == topic_id
+        topic_ids = {self._newest_model.topic_id, listed.topic_id}
+        is_an_id_unknown = "" in topic_ids
+        return is_an_id_unknown or len(topic_ids) == 1
 
     def _find_model_with_valid_scores(self) -> PublishedModel | None:
         """Return the newest known model if its past scores are valid for the next model; otherwise None.
@@ -215,15 +225,12 @@ class Publisher:
             return self._newest_model
         return None
 
-    def _merge_without_pending(
-        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Sequence[Checkpoint]
-    ) -> Model | None:
+    def _merge_without_pending(self, listed: Listed) -> Model | None:
         """Merge these checkpoints without their pending vectors to a model; None if all learned vectors are pending."""
         merger = self._create_merger()
         components = self._fold_config.learning.components
         # A new reader, since cached states have learned the pending vectors.
-        reader = NewestCheckpoints(self._fold_config)
-        for checkpoint in reader.read(stored, offsets, in_memory, unreadable={}):
+        for checkpoint in NewestCheckpoints(self._fold_config).read(listed):
             merger.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
         state = merger.state(columns=components)
         return make_model(state, components) if state else None
@@ -234,25 +241,35 @@ class Publisher:
         The model `scored_by` scores the vectors that the previous version has not learned.
         """
         merger = self._create_merger()
-        previous = self._newest_model
-        positions_before = previous.positions if previous else {}
-        learned_before = previous.version if previous else 0  # number of vectors
         scores_builder = self._continue_past_scores()
         event_time_ms = -1
         for checkpoint in checkpoints:
             merger.add_partition(checkpoint)
             event_time_ms = max(event_time_ms, checkpoint.fold.event_time.now_ms)
-            new_pending = _select_pending(checkpoint.fold, positions_before.get(checkpoint.partition, 0))
+            new_pending = self._select_new_pending(checkpoint)
             if scored_by and len(new_pending) and new_pending.shape[1] == scored_by.dimensions:
                 scores_builder.score(scored_by, new_pending)
         merged = merger.merge()
         if merged is None or merged.stats.learned < _MIN_MESSAGES:
             return None
         p_values = scores_builder.p_values()  # by the past scores alone
-        messages_since_previous = merged.stats.learned - learned_before
-        scores_builder.add_new_scores(messages_since_previous, model_weight=merged.state.weight)
+        previous = self._newest_model
+        learned_before = previous.version if previous else 0  # number of vectors
+        scores_builder.add_new_scores(merged.stats.learned - learned_before, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
+
+    def _select_new_pending(self, checkpoint: Checkpoint) -> Array:
+        """Return the pending vectors (n, d) that the newest known model has not learned, in float64.
+
+        The number is approximate: a fold does not know the offsets of its pending vectors.
+        """
+        positions = self._newest_model.positions if self._newest_model else {}
+        position = max(positions.get(checkpoint.partition, 0), 0)
+        fold = checkpoint.fold
+        count = min(fold.position - position, len(fold.pending))
+        first = len(fold.pending) - count
+        return fold.pending[first:].astype(np.float64)
 
     def _continue_past_scores(self) -> PastScoresBuilder:
         """Return a builder that adds to the past scores of the newest model; to none if they are not valid any more."""
@@ -271,14 +288,3 @@ def _raise_if_missing(missing: Mapping[int, str]) -> None:
     """Raise `PartitionsMissingError` if a partition is missing."""
     if missing:
         raise PartitionsMissingError(missing)
-
-
-def _select_pending(fold: Fold, position: int) -> Array:
-    """Return the pending vectors (n, d) of a fold that come from a position on, in float64.
-
-    The number is approximate: a fold does not know the offsets of its pending vectors.
-    """
-    offsets_from_position = fold.position - max(position, 0)
-    count = min(offsets_from_position, len(fold.pending))
-    first = len(fold.pending) - count
-    return fold.pending[first:].astype(np.float64)

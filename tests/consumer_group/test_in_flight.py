@@ -186,7 +186,7 @@ def test_when_decodings_are_dropped_decoded_records_are_still_installed() -> Non
     loop.read(records(0, 3, 3))
     executor.run()
     loop.tasks.handle_ended()
-    loop.tasks.drop_decodings([0])
+    loop.tasks.drop_decodings(0)
     executor.run_all()
     loop.tasks.finish(0)
     assert loop.installed == {0: [0.0, 1.0, 2.0]}

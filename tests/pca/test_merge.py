@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from streampca.pca import axes, pooling
+from streampca.pca import axes, pooled_rows, pooling
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.learning import LearningConfig
@@ -118,7 +118,7 @@ def test_merging_by_gram_matrices_agrees_with_singular_values(d: int, n: int, de
     """Also where the smallest wanted variance is far below what a Gram matrix holds."""
     F = np.random.default_rng(5).standard_normal((d, n)) * 10 ** np.linspace(0, -decades, n)
     U, sigma, _ = np.linalg.svd(F, full_matrices=False)
-    plain, fast = (U * sigma)[:, :15], pooling._find_leading_axes([pooling._ScaledRows(1.0, F.T)], 15)
+    plain, fast = (U * sigma)[:, :15], pooled_rows.find_leading_axes(F.T, 15)
     variance = np.vecdot(plain.T, plain.T)
     assert np.vecdot(fast.T, fast.T) == pytest.approx(variance, rel=1e-9)
     assert close(fast @ fast.T, plain @ plain.T, 1e-9)

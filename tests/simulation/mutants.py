@@ -28,10 +28,12 @@ from streampca.sources.events import Lost, Vectors
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.readable_models import ReadableModels
-from streampca.worker import checkpointer, group_store, publisher
+from streampca.worker import checkpointer, group_store, learned_topic, publisher, restorer
 from streampca.worker.checkpointer import Checkpointer
+from streampca.worker.learned_topic import LearnedTopic
 from streampca.worker.loop import Learned, Worker
 from streampca.worker.missing import find_missing
+from streampca.worker.restorer import Restorer
 from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.in_memory.topic import Log
 from tests.simulation.plan import make_plan
@@ -39,7 +41,7 @@ from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, do_nothing, make_patch
 
 _handle = Worker._handle
-_start_save, _take_over = Checkpointer.start_save, Checkpointer._take_over
+_start_save, _take_over = Checkpointer.start_save, LearnedTopic.take_over
 _write_numbered = numbered.write
 _learn, _install, _take, _schema_of = Worker._learn, Worker._install, Fold.take, SchemaCache.get
 _release = Assignment.release
@@ -105,13 +107,13 @@ def _does_not_flush_the_file(path: Any, data: bytes) -> None:
         file.write(data)
 
 
-def _forgets_pending(self: Checkpointer, checkpoint: Checkpoint) -> Fold:
+def _forgets_pending(self: LearnedTopic, checkpoint: Checkpoint) -> Fold:
     fold = _take_over(self, checkpoint)
     return replace(fold, pending=fold.pending[:0], pending_retention=fold.pending_retention[:0])
 
 
-def _begins_unsaved(self: Checkpointer, offsets: Mapping[int, int], examined: Any, causes: Any) -> Iterator[Any]:
-    empty = Fold.empty(self._fold_config.learning)
+def _begins_unsaved(self: Restorer, offsets: Mapping[int, int], examined: Any) -> Iterator[Any]:
+    empty = Fold.empty(self._topic.config.learning)
     yield {}
     return {partition: empty.at(offset) for partition, offset in offsets.items()}
 
@@ -195,9 +197,9 @@ MUTANTS: Mutants = {
     "the first records are kept when they are read again": (2, make_patch(FirstRecords, forget=do_nothing)),
     "records that were only compared are not read again": (2, make_patch(FirstRecords, take_due=lambda self, now: [])),
     "a save is not finished when partitions are lost": (3, make_patch(Worker, _handle=_drops_before_it_has_saved)),
-    "where a partition begins is not saved": (10, make_patch(Checkpointer, _save_starts=_begins_unsaved)),
-    "the offsets of a backfill are ignored": (11, make_patch(checkpointer, find_start_offsets=lambda *arguments: {})),
-    "pending vectors are forgotten": (3, make_patch(Checkpointer, _take_over=_forgets_pending)),
+    "where a partition begins is not saved": (10, make_patch(Restorer, _save_starts=_begins_unsaved)),
+    "the offsets of a backfill are ignored": (11, make_patch(restorer, find_start_offsets=lambda *arguments: {})),
+    "pending vectors are forgotten": (3, make_patch(LearnedTopic, take_over=_forgets_pending)),
     "another store than the group's is accepted":
         (120, make_patch(group_store, refuse_other_store=do_nothing),
          make_patch(checkpointer, refuse_other_store=do_nothing),
@@ -212,7 +214,8 @@ MUTANTS: Mutants = {
     "a stale listing counts as no checkpoint":
         (48, make_patch(Checkpoints, newest=_ignores_stale_listing)),
     "a log that was cut is not noticed": (7, make_patch(Log, end_of=lambda self, epoch: sys.maxsize)),
-    "a topic that was replaced is not noticed in a save": (47, make_patch(checkpointer, refuse_other_topic=do_nothing)),
+    "a topic that was replaced is not noticed in a save":
+        (47, make_patch(learned_topic, refuse_other_topic=do_nothing)),
     "a topic that was replaced is not noticed at a start": (27, make_patch(Checkpoint, refuse_other_topic=do_nothing)),
     "records that a cut has removed are not counted":
         (22, make_patch(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
@@ -227,7 +230,7 @@ MUTANTS: Mutants = {
 GONE_MUTANTS: Mutants = {
     "a topic that was created again begins beside models of the old one": (
         900701,
-        make_patch(checkpointer, find_missing=_misses_nothing_of_another_topic),
+        make_patch(restorer, find_missing=_misses_nothing_of_another_topic),
     ),
     "models shrink": (4, make_patch(publisher, _raise_if_missing=do_nothing)),
 }

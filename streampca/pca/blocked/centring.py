@@ -32,7 +32,6 @@ class Weights(NamedTuple):
     a: F64  # (n,): the weight of each message in the running mean when it arrives; zero without centring
     c: F64  # (n,): the share of each message in the moments at the end of the block
     past: float  # the share of everything before the block, at the end of the block
-    before: F64  # (n,): ρw, the weight of everything before each message
     total: float  # w at the end of the block
     reach: F64  # (n,): the largest squared distance from the mean, in units of tr Σ: a message farther away is clipped
     concentration: float  # κ at the end of the block
@@ -44,23 +43,13 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
     The limit for clipping grows with `known_share`: the smallest share of the state's weight for which an entry of the
     block has been known.
     """
-    before, eta, c, past, reach, concentration = _compute_weights(
+    return _compute_weights(
         weight=state.weight,
         concentration=state.concentration,
         count=state.count,
         retention=retention,
         largest_share=LARGEST_SHARE * known_share,
         center=center,
-    )
-    return Weights(
-        eta=eta,
-        a=eta if center else np.zeros(len(eta)),
-        c=c,
-        past=past,
-        before=before,
-        total=float(before[-1] + 1.0),  # each message adds 1
-        reach=reach,
-        concentration=concentration,
     )
 
 
@@ -109,27 +98,33 @@ def _compute_medians(V: Array) -> F64:
 @compiled
 def _compute_weights(
     weight: float, concentration: float, count: int, retention: F64, largest_share: float, center: bool
-) -> tuple[F64, F64, F64, float, F64, float]:
-    """Compute the fields `before`, `eta`, `c`, `past`, `reach` and `concentration` of `Weights`."""
+) -> Weights:
+    """Compute the weights of n messages; ρ (n,) is `retention`, w is `weight` and κ is `concentration` before them."""
     n = len(retention)
-    before = np.empty(n)
-    eta = np.empty(n)  # share of the message when it arrives
-    c = np.empty(n)  # … and at the end of the block
-    reach = np.empty(n)  # largest squared distance, in units of tr Σ
+    eta = np.empty(n)
+    c = np.empty(n)
+    reach = np.empty(n)
     for s in range(n):
-        before[s] = retention[s] * weight
-        weight = before[s] + 1.0
+        past_weight = retention[s] * weight  # ρw
+        weight = past_weight + 1.0
         eta[s] = 1.0 / weight
         bias = 1.0 - concentration if center else 1.0  # tr Σ/bias is unbiased
         has_limit = count + s >= UNCLIPPED_MESSAGES
-        reach[s] = max(largest_share * before[s], SMALLEST_REACH) / bias if has_limit else np.inf
+        reach[s] = max(largest_share * past_weight, SMALLEST_REACH) / bias if has_limit else np.inf
         concentration = (1.0 - eta[s]) * (1.0 - eta[s]) * concentration + eta[s] * eta[s]
-    kept = 1.0
+    share_left = 1.0  # by the messages after message s
     for s in range(n - 1, -1, -1):
-        c[s] = eta[s] * kept
-        kept *= 1.0 - eta[s]
-    past = kept
-    return before, eta, c, past, reach, concentration
+        c[s] = eta[s] * share_left
+        share_left *= 1.0 - eta[s]
+    return Weights(
+        eta=eta,
+        a=eta if center else np.zeros(n),
+        c=c,
+        past=share_left,
+        total=weight,
+        reach=reach,
+        concentration=concentration,
+    )
 
 
 @compiled_within

@@ -70,10 +70,10 @@ def product(A: Array, B: Array, form: Any) -> Array:
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn B messages, given P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the steps η (B,).
 
-    Returns the coordinates X, Z, p = Cᵀy before each message, and the next S.
+    Returns the coordinates X, Z, p = Cᵀy before each message, and the next S. Rows are padded with zeros.
     """
     b = len(P)
-    w = (P.shape[1] + _LANES - 1) // _LANES * _LANES
+    w = (P.shape[1] + _LANES - 1) // _LANES * _LANES  # the padded length of a row
     p_or_z = resize(P, b, w)  # p of a message before it is learned, z after
     X = np.zeros((b, w))
     h = np.zeros(b)
@@ -83,23 +83,21 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # The group changes p of later messages and Z of earlier messages.
+        # The group changes p of later messages by (pXᵀ − G)Z, and z of earlier messages by zXᵀZ.
         group_Z = _solve(X[first:end], h[first:end])
         factors = product(p_or_z, X[first:end], TRANSPOSED)
         for s in range(end, b):
             for t in range(first, end):
                 factors[s, t - first] -= G[s, t]
         change = product(factors, group_Z, PLAIN)
-        for s in range(first):
+        for s in range(b):
+            is_in_group = first <= s < end
             for j in range(w):
-                p_or_z[s, j] -= change[s, j]
-        for s in range(end, b):
-            for j in range(w):
-                p_or_z[s, j] -= change[s, j]
-        for s in range(first, end):
-            for j in range(w):
-                p[s, j] = p_or_z[s, j]
-                p_or_z[s, j] = group_Z[s - first, j]
+                if is_in_group:
+                    p[s, j] = p_or_z[s, j]
+                    p_or_z[s, j] = group_Z[s - first, j]
+                else:
+                    p_or_z[s, j] -= change[s, j]
     Z = p_or_z
     return X, Z, p, S
 

@@ -28,11 +28,14 @@ class Limits(NamedTuple):
     rounding: float  # variances below this share of the largest are rounding errors
     smallest: float  # smaller standard deviations count as zero
 
+    def are_kept(self, variance: F64) -> NDArray[np.bool_]:
+        """Return which of the axes with these variances (n,) are above rounding errors, (n,)."""
+        least = self.rounding * variance.max(initial=0.0)
+        return np.asarray((variance > least) & (np.sqrt(np.maximum(variance, 0.0)) > self.smallest))
+
     def select(self, variance: F64) -> NDArray[np.intp]:
         """Return the indices of the axes to keep, the largest variance first; `variance` (n,) is ascending."""
-        least = max(self.rounding * variance[-1], 0.0) if len(variance) else 0.0  # negative variances are never kept
-        kept = (variance > least) & (np.sqrt(np.maximum(variance, 0.0)) > self.smallest)
-        return np.flatnonzero(kept)[::-1][: self.columns]
+        return np.flatnonzero(self.are_kept(variance))[::-1][: self.columns]
 
 
 def decompose_covariance(covariance: Array, limits: Limits) -> F64:

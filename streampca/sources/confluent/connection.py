@@ -168,34 +168,39 @@ class ConfluentConnection(ClientConnection):
         Raises `TimeoutError` after a part of `timeout_s`, so that the caller can ask again.
         """
         self._replace_if_silent()
-        request_timeout_s = max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S)
-        request = self._request_topic(request_timeout_s)
-        has_ended = False
-        while not has_ended:
-            has_ended = bool(wait([request], _CHECK_S).done)
-            final_error = self._handle_errors()
-            if final_error is not None:
-                raise self.source_error(final_error)
+        request = self._request_topic(max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S))
+        while not wait([request], _CHECK_S).done:
+            self._raise_reported_error()
+        self._raise_reported_error()
         try:
             return self._read_description(request)
         except KafkaException as exception:
-            error = exception.args[0]
-            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART or self.must_raise(error):
-                raise self.source_error(error) from None
-            self._look_for_another_controller()
+            self._raise_if_final(exception.args[0])
+            self._other_broker_answers = self._does_any_broker_answer()
             raise TimeoutError from None
 
-    def _look_for_another_controller(self) -> None:
-        """Ask any broker to list the topic, and note whether a broker answers.
+    def _raise_reported_error(self) -> None:
+        """Raise `SourceError` if the client has reported an error that waiting cannot fix."""
+        final_error = self._handle_errors()
+        if final_error is not None:
+            raise self.source_error(final_error)
+
+    def _raise_if_final(self, error: KafkaError) -> None:
+        """Raise `SourceError` for a failed request if the topic does not exist, or if waiting cannot fix the error."""
+        is_topic_missing = protocol_code(error) in UNKNOWN_TOPIC_CODES
+        if is_topic_missing or self.must_raise(error):
+            raise self.source_error(error) from None
+
+    def _does_any_broker_answer(self) -> bool:
+        """Ask any broker to list the topic, and return whether a broker answers.
 
         The answer may name another controller, which librdkafka then asks for topics.
         """
         try:
             self._admin.list_topics(self._topic, timeout=_ANY_ANSWER_S)
         except KafkaException:
-            self._other_broker_answers = False
-        else:
-            self._other_broker_answers = True
+            return False
+        return True
 
     def _explain_timeout(self) -> SourceError:
         if self._other_broker_answers:
@@ -218,10 +223,7 @@ class ConfluentConnection(ClientConnection):
             return self._wait_for_answer(request)
         except KafkaException as exception:
             error = exception.args[0]
-            # The caller has found the topic before: if it is missing now, it was deleted.
-            is_topic_missing = protocol_code(error) in UNKNOWN_TOPIC_CODES
-            if is_topic_missing or self.must_raise(error):
-                raise self.source_error(error) from None
+            self._raise_if_final(error)
             raise self.broker_errors.unreachable_error(one_line(error.str())) from None
 
     def _read_description(self, request: "Future[Any]") -> TopicDescription:

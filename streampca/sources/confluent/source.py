@@ -66,24 +66,29 @@ class ConfluentSource(ClientSource):
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         """Return new records by partition; none if a rebalance has begun. The first call joins the group."""
-        has_no_partition = self._has_joined and not self._assigned
-        if has_no_partition:
-            self._rejoin_if_nobody_reads()
-        if self._group and not self._has_subscribed:  # not earlier: the group waits for a member's polls
-            self._subscribe()
-            self._has_subscribed = True
-        if self._is_revoking:  # the caller has handled the revocation
-            self._is_revoking = False
-            self._consumer.unassign()
+        self._update_membership()
         messages = self._consume(timeout_s)
         if self._rebalances:  # the messages are dropped: after a rebalance, the caller seeks
             return {}
+        self._ends_reached = {}
         error_messages = [message for message in messages if message.error()]
+        for message in error_messages:
+            self._handle_error_message(message)
+        self._raise_final_errors()
         if error_messages:
             messages = [message for message in messages if not message.error()]
-        self._ends_reached = self._note_errors_and_find_ends(error_messages)
-        self._raise_final_errors()
         return _group_by_partition(messages)
+
+    def _update_membership(self) -> None:
+        """Join the group, if this is the first poll; end a revocation; join again if nobody reads the topic."""
+        if self._group and not self._has_subscribed:  # not earlier: the group waits for a member's polls
+            self._subscribe()
+        if self._is_revoking:  # the caller has handled the revocation
+            self._is_revoking = False
+            self._consumer.unassign()
+        has_no_partition = self._has_joined and not self._assigned
+        if has_no_partition:
+            self._rejoin_if_nobody_reads()
 
     def _rejoin_if_nobody_reads(self) -> None:
         """If nobody in the group reads the topic, although this user may, join the group again.
@@ -108,6 +113,7 @@ class ConfluentSource(ClientSource):
     def _subscribe(self) -> None:
         """Join the group, so that its leader assigns the partitions."""
         self._consumer.subscribe([self._topic], self._on_assign, self._on_revoke, self._on_lost)
+        self._has_subscribed = True
 
     def _fetched_to(self, partition: int) -> Reached:
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
@@ -209,33 +215,30 @@ class ConfluentSource(ClientSource):
             tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
         self._consumer.assign(tps)
 
-    def _note_errors_and_find_ends(self, messages: Iterable[Any]) -> dict[int, int]:
-        """Note the errors in these messages. Return the end of each partition that was read to its end."""
-        ends: dict[int, int] = {}
-        for message in messages:
-            error = message.error()
-            code = error.code()
-            partition = message.partition()
-            if code == KafkaError._PARTITION_EOF:
-                ends[partition] = message.offset()
-            elif code == KafkaError._AUTO_OFFSET_RESET:
-                if _TRUNCATION in error.str():  # only the text names the cause
-                    self._positions.mark_cut(partition)
-                else:
-                    self._positions.mark_out_of_range(partition)
-            elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._group:
+    def _handle_error_message(self, message: Any) -> None:
+        """Note that the client has read a partition to its end, or has failed to read it."""
+        error = message.error()
+        partition = message.partition()
+        match error.code():
+            case KafkaError._PARTITION_EOF:
+                self._ends_reached[partition] = message.offset()
+            case KafkaError._AUTO_OFFSET_RESET if _TRUNCATION in error.str():  # only the text names the cause
+                self._positions.mark_cut(partition)
+            case KafkaError._AUTO_OFFSET_RESET:
+                self._positions.mark_out_of_range(partition)
+            case KafkaError.GROUP_AUTHORIZATION_FAILED if not self._group:
                 pass  # without a group, `group.id` is only a placeholder
-            else:
+            case _:
                 self._errors.append(error)
-        return ends
 
     def _raise_final_errors(self) -> None:
         """Raise `SourceError` if the client has reported an error that waiting cannot fix; log all others."""
         errors = list(self._errors)
         self._errors.clear()  # the client appends to this list
         for error in errors:
-            self._connection.last_failure = one_line(error.str())
-            log.debug("client error, retrying", error=self._connection.last_failure)
+            text = one_line(error.str())
+            self._connection.last_failure = text
+            log.debug("client error, retrying", error=text)
             if self._connection.must_raise(error):
                 raise self._connection.source_error(error)
 

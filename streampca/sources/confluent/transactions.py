@@ -31,9 +31,16 @@ _QUEUE_LIMIT = "queue.buffering.max.kbytes"
 _BATCH_BYTES = 100_000  # of dead letters
 _BY_KEY = -1  # partition: the key decides
 _TIME_OF_SENDING = 0  # in place of a timestamp: librdkafka sets the time when it sends the record
-_JUST_AFTER_1970 = 1  # in place of the timestamp 0, which librdkafka would take for _TIME_OF_SENDING
 
 log = structlog.get_logger()
+
+
+def _to_client_time(timestamp_ms: int) -> int:
+    """Return a timestamp as librdkafka takes it. A negative one becomes the time of sending, and 0 becomes 1.
+
+    librdkafka would take the timestamp 0 for the time of sending.
+    """
+    return _TIME_OF_SENDING if timestamp_ms < 0 else max(timestamp_ms, 1)
 
 
 class ConfluentTransactions(ClientTransactions):
@@ -67,26 +74,26 @@ class ConfluentTransactions(ClientTransactions):
         produce: Any = producer.produce
         for topic, partition, value, key, headers, timestamp in records:
             partition_number = _BY_KEY if partition is None else partition
-            if timestamp < 0:
-                time_ms = _TIME_OF_SENDING
-            elif timestamp == 0:
-                time_ms = _JUST_AFTER_1970
-            else:
-                time_ms = timestamp
+            time_ms = _to_client_time(timestamp)
             on_delivery = None  # then the producer calls its option `on_delivery`
             if self._has_smaller_batches:  # measuring each record takes time
                 on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
+            # Positional arguments are an optimisation: the call takes a third less time.
+            arguments = (topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             try:
-                # Positional arguments are an optimisation: the call takes a third less time.
-                produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
-            except BufferError:  # the queue is full
-                left_in_queue = producer.flush(_FULL_QUEUE_TIMEOUT_S)
-                if left_in_queue:
-                    self._drop_producer()
-                    raise TransactionFailedError("the brokers take no records") from None
-                produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
+                produce(*arguments)
+            except BufferError:
+                self._wait_for_room_in_queue(producer)
+                produce(*arguments)
             except KafkaException as error:
                 self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
+
+    def _wait_for_room_in_queue(self, producer: Producer) -> None:
+        """Wait until the producer's queue is empty. Raises `TransactionFailedError` after 5 seconds."""
+        left_in_queue = producer.flush(_FULL_QUEUE_TIMEOUT_S)
+        if left_in_queue:
+            self._drop_producer()
+            raise TransactionFailedError("the brokers take no records") from None
 
     def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
@@ -138,8 +145,8 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, _Record] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        # Numbers of dead letters that were refused for their timestamp, each with its new timestamp.
-        self._to_resend: list[tuple[int, int]] = []
+        # Numbers of dead letters that were refused for their timestamp, and have another one now.
+        self._to_resend: list[int] = []
         self._silent_s = SILENT_S  # a producer without an acknowledgement for this long is replaced
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
@@ -229,25 +236,23 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error.args[0]) from None
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait for acknowledgements, and return how many are missing. Replace a silent producer."""
+        """Wait for acknowledgements, and return how many are missing."""
         self._producer.poll(timeout_s if self._unacknowledged else 0)
-        self._resend_with_own_times()
+        while self._to_resend:
+            number = self._to_resend.pop()
+            self._enqueue(number, self._unacknowledged[number])
+        self._replace_if_silent()
+        return len(self._unacknowledged)
+
+    def _replace_if_silent(self) -> None:
+        """Replace the producer if brokers have not acknowledged its records for long. An outage does not count."""
         if not self._connection.connected:
-            self._silent_since = time.monotonic()  # an outage is not counted as the producer's silence
+            self._silent_since = time.monotonic()
         if self._unacknowledged and self._connection.should_replace(self._silent_since, self._silent_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
             self._silent_s *= 2  # a large record may need longer
             self._producer.purge()
             self._open()  # enqueues the records again
-        return len(self._unacknowledged)
-
-    def _resend_with_own_times(self) -> None:
-        """Send the dead letters in `_to_resend` again, each with the timestamp of its rejected record."""
-        while self._to_resend:
-            number, time_ms = self._to_resend.pop()
-            record = self._unacknowledged[number]._replace(time_ms=time_ms)
-            self._unacknowledged[number] = record
-            self._enqueue(number, record)
 
     def _on_error(self, error: KafkaError) -> None:
         if self._connection.must_raise(error):
@@ -265,9 +270,8 @@ class ConfluentProducer(ClientProducer):
         was_sent_twice = record.time_ms != _TIME_OF_SENDING
         if was_sent_twice or own_time_ms is None:
             raise self._connection.source_error(error, has_key=record.key is not None)
-        if own_time_ms == 0:
-            own_time_ms = _JUST_AFTER_1970
-        self._to_resend.append((number, own_time_ms))
+        self._unacknowledged[number] = record._replace(time_ms=_to_client_time(own_time_ms))
+        self._to_resend.append(number)
 
     def close(self) -> None:
         self._producer.purge()

@@ -31,7 +31,6 @@ def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
     got = centring.compute_weights(make_state(w0), retention)
     w = w0
     for s, kept in enumerate(retention):
-        assert got.before[s] == pytest.approx(kept * w, rel=1e-14)
         w = kept * w + 1
         assert got.eta[s] == got.a[s] == pytest.approx(1 / w, rel=1e-14)
     assert got.total == pytest.approx(w, rel=1e-14)
@@ -53,7 +52,7 @@ def test_the_concentration_is_the_sum_of_the_squared_shares_and_limits_are_divid
     assert got.concentration == pytest.approx(np.sum((weights / weights.sum()) ** 2), rel=1e-9)
     kappa = state.concentration
     for s, eta in enumerate(got.eta):
-        limit = max(LARGEST_SHARE * got.before[s], SMALLEST_REACH)
+        limit = max(LARGEST_SHARE * (1 / eta - 1), SMALLEST_REACH)
         reach = limit / (1 - kappa * center) if kappa * center < 1 else np.inf
         assert got.reach[s] == (pytest.approx(reach, rel=1e-6) if first + s >= UNCLIPPED_MESSAGES else np.inf)
         kappa = (1 - eta) ** 2 * kappa + eta**2
@@ -73,7 +72,8 @@ def test_each_message_is_centred_and_clipped_before_the_next(
     got = centred(V, m, total, weights)
     for s, v in enumerate(V):
         a, y, kept = weights.a[s], v - m, 1.0
-        limit = max(LARGEST_SHARE * weights.before[s] * known_share, SMALLEST_REACH) * total / max(1 - kappa, 1e-300)
+        before = 1 / weights.eta[s] - 1
+        limit = max(LARGEST_SHARE * before * known_share, SMALLEST_REACH) * total / max(1 - kappa, 1e-300)
         if y @ y > limit > 0:
             kept = np.sqrt(limit / (y @ y))
         y = kept * y

@@ -16,7 +16,7 @@ from streampca.pca.arrays import Array
 from streampca.sources.base import Committed, OutgoingFields
 from streampca.sources.events import OutOfRange
 from streampca.stores.model_cache import ModelCache
-from streampca.transform import position, starts
+from streampca.transform import output_fields, position, starts
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
@@ -172,6 +172,6 @@ TRANSFORM_MUTANTS: Mutants = {
     "transform does not resume paused partitions": (11, make_patch(Assignment, _resume_undecoded=do_nothing)),
     "what hangs is not ended": (44, make_patch(TransformWorld, _end_what_hangs=do_nothing)),
     "rows are computed in any place":
-        (3, make_patch(OutputFields, _project_run=lambda self, published, rows, _: self._compute(published, rows)),
+        (3, make_patch(output_fields, _find_rows_in_tiles=lambda offsets, counts, own: np.arange(counts.sum())),
          make_patch(OutputFields, _compute=_rounds_by_place)),
 }  # fmt: skip

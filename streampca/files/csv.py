@@ -1,0 +1,169 @@
+"""Reads CSV files: a record is a list of cells, and has one line or a few."""
+
+import csv
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from streampca.errors import InputError
+from streampca.files.columns import Columns, FileOptions, choose_columns, open_text, refuse_patterns
+from streampca.files.csv_layout import CsvLayout, find_csv_layout
+from streampca.files.rows import Rows, input_errors, open_stream
+from streampca.files.text import text_batches
+from streampca.formats.csv import pack_cells
+from streampca.formats.errors import VectorError, unmet_error
+from streampca.formats.fields import NumberFields
+from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.tensors import names_beside
+from streampca.formats.text import MISSING_HINT, begins_as_array, is_missing, parse_cell, parse_value
+from streampca.formats.walk import are_met
+from streampca.settings.field_paths import Condition, Path, get_steps
+
+
+def rows_of_csv(path: str, options: FileOptions) -> Rows:
+    """Open a CSV file with numbers in columns, or with vectors as text in one column."""
+    layout = find_csv_layout(path, options)
+    try:
+        columns = _choose_csv_columns(path, layout, options)
+    except InputError as error:
+        raise InputError(f"{error}{layout.advice}") from None
+    number_columns = [str(get_steps(path_to_number)[0]) for path_to_number in columns.paths]
+    parser = _CellParser(layout, number_columns, options.where)
+    first_values = _find_first_values(path, layout, options, parser)
+    fields = None
+    pack: Callable[[list[str]], VectorBytes | GuessedNumbers]
+    if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in number_columns]):
+        # The first row tells the dimensions even if it does not meet the conditions.
+        d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
+        # Choose again: if there are d columns, their names are those of the dimensions.
+        columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
+        fields = NumberFields(
+            columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_in_cells
+        )
+        pack = partial(parser.pack, fields)
+    else:
+        d = len(columns.paths)
+        pack = _NumberColumns(layout, number_columns, options.where).pack
+    getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
+    about_header = "the first line is the header" if layout.has_header else "the first line is a row"
+    read_records = partial(layout.read_records, options=options)
+    return Rows(
+        path=path,
+        dimensions=d,
+        batches=partial(text_batches, path, read_records, pack, getter_by_column, d, fields),
+        impute=options.impute,
+        names=columns.names,
+        fields=fields,
+        notes="; ".join([about_header, *columns.notes]),
+        other_types=dict.fromkeys(columns.other_columns, None),
+    )
+
+
+class _NumberColumns:
+    """Columns of a CSV file that hold a number in each record."""
+
+    def __init__(self, layout: CsvLayout, names: Sequence[str], where: Sequence[Condition]) -> None:
+        """`names` are those of the columns. If the file does not have a column, its numbers are missing."""
+        self._layout = layout
+        self._names = names
+        self._where = where
+        self._indices = [layout.names.index(name) if name in layout.names else None for name in names]
+
+    def pack(self, cells: list[str]) -> VectorBytes:
+        """Return the numbers of a record. Raises `VectorError`."""
+        _refuse_record(cells, self._layout, self._where)
+        number_cells = ["" if index is None else cells[index] for index in self._indices]
+        return pack_cells(number_cells, describe=self._describe_cell)
+
+    def _describe_cell(self, i: int, cell: str) -> str:
+        """Say what is wrong with the cell of the i-th number."""
+        layout = self._layout
+        name = self._names[i]
+        position = layout.names.index(name) + 1
+        text = f"column {position} ({name}) is not a number: {cell!r} {layout.describe_separator()}"
+        return f"{text}; {MISSING_HINT}{layout.advice}"
+
+
+class _CellParser:
+    """Parses the cells of a CSV file that may hold several numbers: arrays, base64, or JSON."""
+
+    def __init__(self, layout: CsvLayout, number_columns: Sequence[str], where: Sequence[Condition]) -> None:
+        """`number_columns` are the columns that the paths to the numbers lead into."""
+        self._layout = layout
+        self._conditions_on_cells = [condition for condition in where if len(condition.steps) == 1]
+        # Conditions of more steps lead into JSON in a cell, such as `readings.ok=true`.
+        self.conditions_in_cells = [condition for condition in where if len(condition.steps) > 1]
+        self.number_columns = number_columns
+        self._columns_beside = names_beside(number_columns)  # such as `shape` beside `data`
+        condition_columns = {condition.steps[0] for condition in self.conditions_in_cells}
+        parsed_columns = {*number_columns, *self._columns_beside, *condition_columns}
+        self._index_of_parsed_column = {name: i for i, name in enumerate(layout.names) if name in parsed_columns}
+
+    def parse(self, cells: list[str]) -> dict[str, Any]:
+        """Return the values of the columns that numbers and conditions lead into, by column."""
+        values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
+        if self._columns_beside:
+            # `shape` beside `data` says how it is read only if both are arrays, not JSON texts.
+            values = {name: open_text(value) for name, value in values.items()}
+        return values
+
+    def pack(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
+        """Return the vectors of a record. Raises `VectorError`."""
+        # `fields` test the other conditions, which may choose elements of an array.
+        _refuse_record(cells, self._layout, self._conditions_on_cells)
+        return fields.pack(self.parse(cells))
+
+
+def _refuse_record(cells: list[str], layout: CsvLayout, conditions: Sequence[Condition]) -> None:
+    """Raise `VectorError` if a record has a wrong number of cells, or does not meet conditions."""
+    if len(cells) != len(layout.names):
+        text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
+        raise VectorError("wrong_length", text)
+    if conditions:
+        cell_by_name = dict(zip(layout.names, map(str.strip, cells), strict=True))
+        if not are_met(conditions, cell_by_name):
+            raise unmet_error()
+
+
+def _get_cell(index: int, cells: list[str]) -> str:
+    """Return the cell with this index, or "" if the record is too short."""
+    return cells[index].strip() if index < len(cells) else ""
+
+
+def _find_first_values(path: str, layout: CsvLayout, options: FileOptions, parser: _CellParser) -> dict[str, Any]:
+    """Return the values, by column, of the first row that has a number; {} if no row has one."""
+    with input_errors(path, csv.Error), open_stream(path) as (file, _):
+        for cells in layout.read_records(file, options):
+            value_by_name = parser.parse(cells)
+            if any(value_by_name.get(name) is not None for name in parser.number_columns):
+                return value_by_name
+    return {}
+
+
+def _may_hold_several_numbers(paths: Sequence[Path], values: Sequence[Any]) -> bool:
+    """Return whether a cell may hold several numbers, by the paths and the first values there."""
+    lead_into_cells = any(len(path) > 1 for path in paths)  # such as `reading.temp`
+    texts = [value for value in values if isinstance(value, str)]
+    may_be_base64 = len(paths) == 1 and bool(texts)  # such as AACAPwAAAEA=
+    are_arrays = any(map(begins_as_array, texts))  # such as [1, 2]
+    are_parsed_arrays = any(isinstance(value, list) for value in values)
+    return lead_into_cells or may_be_base64 or are_arrays or are_parsed_arrays
+
+
+def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> Columns:
+    """Choose which columns of a CSV file hold the numbers. Raises `InputError`."""
+    # A column with text in its first cell is not chosen by default.
+    example_row: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
+    for name, cell in zip(layout.names, layout.first_row, strict=False):
+        is_text = parse_cell(cell) is None
+        if is_missing(cell):
+            example_row[name] = None
+        elif is_text:
+            example_row[name] = cell
+    described_path = f"{path} {layout.describe_separator()}"
+    columns = choose_columns(example_row, options, described_path, has_names=layout.has_header)
+    repeated = [name for name in columns.needed if layout.names.count(name) > 1]
+    if repeated:
+        raise InputError(f"{path} has several columns {repeated[0]}")
+    refuse_patterns(columns, path)
+    return columns

@@ -1,0 +1,145 @@
+"""Finds out how a CSV file is written: the separator of its cells, and whether its first line is a header."""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+from streampca.errors import InputError
+from streampca.files.columns import FileOptions
+from streampca.files.csv_lines import lines, read_head, suggest_skipping
+from streampca.files.rows import input_errors, open_stream
+from streampca.formats.errors import quote_names
+from streampca.formats.text import is_missing, parse_cell
+
+_MAX_RECORD = 2**24  # characters of a record, which has several lines if a quoted cell has several lines
+_SEPARATORS = (",", ";", "\t")
+_HEAD_LINES = 8  # number of first lines that show the separator and the header
+_MAX_PREAMBLE = 64  # number of first lines among which the first row is searched, for advice in errors
+_MIN_FREQUENCIES = 4  # numbers in a header that rise or fall; fewer numbers often do so by chance
+
+
+class CsvLayout(NamedTuple):
+    """How a CSV file is written."""
+
+    separator: str
+    has_header: bool
+    names: list[str]  # of the columns; 0, 1, 2, … in a file without a header
+    first_row: list[str]  # the cells of the first row, which follows the header; empty if there is no row
+    advice: str = ""  # what errors add, if the file seems to begin with lines that are neither header nor rows
+
+    def describe_separator(self) -> str:
+        return f"(cells are separated by {self.separator!r})"
+
+    def read_records(self, file: Any, options: FileOptions) -> Iterator[list[str]]:
+        """Yield the cells of each record of an opened file, without the header."""
+        text = lines(file, options.encoding, options.skip_lines)
+        records = _split_into_records(text, self.separator, strict=True)
+        return islice(records, 1, None) if self.has_header else records
+
+
+def find_csv_layout(path: str, options: FileOptions) -> CsvLayout:
+    """Find out how a CSV file is written, unless the options say it.
+
+    Raises `InputError` if the first line may be either a header or a row.
+    """
+    separators = [options.separator] if options.separator else _SEPARATORS
+    with input_errors(path, csv.Error), open_stream(path) as (file, _):
+        head = read_head(lines(file, options.encoding, options.skip_lines), _MAX_PREAMBLE)
+        first_lines = head[:_HEAD_LINES]
+        separator = max(separators, key=lambda candidate: _rank_separator(candidate, first_lines))
+        records = [[cell.strip() for cell in cells] for cells in _split_into_records(first_lines, separator)]
+        skipping = suggest_skipping(head, separators, options.skip_lines)
+    first = records[0] if records else []
+    second = records[1] if len(records) > 1 else []
+    has_header = _require_header_or_row(path, first, second) if options.header is None else options.header
+    positions = [str(i) for i in range(len(first))]
+    return CsvLayout(
+        separator=separator,
+        has_header=has_header,
+        names=first if has_header else positions,
+        first_row=second if has_header else first,
+        advice=f"; if the first lines are not the header and rows, say {skipping}" if skipping else "",
+    )
+
+
+def _rank_separator(separator: str, head: Sequence[str]) -> tuple[bool, int]:
+    """Rank a separator by how well it fits the first lines; the best has the largest rank.
+
+    The best one divides all records into the same number of cells, as many as possible.
+    """
+    cell_counts = [len(cells) for cells in _split_into_records(head, separator)]
+    if not cell_counts:
+        return False, 0
+    are_equal = len(set(cell_counts)) == 1
+    return are_equal and cell_counts[0] > 1, cell_counts[0]
+
+
+def _split_into_records(text: Iterable[str], separator: str, *, strict: bool = False) -> Iterator[list[str]]:
+    """Yield the cells of each record that is not empty.
+
+    If not `strict`, the last cell may lack its closing quote.
+    """
+    record_length = 0
+
+    def bounded_lines() -> Iterator[str]:
+        """Yield the lines. Raises `ValueError` if a record becomes too long."""
+        nonlocal record_length
+        for line in text:
+            record_length += len(line)
+            if record_length > _MAX_RECORD:  # a quote without an end would join all further lines
+                raise ValueError(f"a row has more than {_MAX_RECORD // 10**6} million characters")
+            yield line
+
+    for cells in csv.reader(bounded_lines(), delimiter=separator, strict=strict, skipinitialspace=True):
+        record_length = 0
+        is_blank_line = len(cells) <= 1 and not "".join(cells).strip()
+        if not is_blank_line:
+            yield cells
+
+
+def _require_header_or_row(path: str, first: Sequence[str], second: Sequence[str]) -> bool:
+    """Return whether the first line of a file is a header. Raises `InputError` if it may also be a row."""
+    has_header = _is_header(first, second)
+    if has_header is None:
+        raise InputError(
+            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {quote_names(first)}"
+        )
+    return has_header
+
+
+def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
+    """Return whether the first line is a header, by the first two lines; None if it may be either."""
+    numbers = [parse_cell(cell) for cell in first]
+    has_text = None in numbers
+    has_empty_name = "" in first  # pandas writes no name for the index
+    if has_text or has_empty_name:
+        return True
+    has_missing_word = any(map(is_missing, first))  # such as NA
+    are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
+    second_numbers = [parse_cell(cell) for cell in second]
+    # The header of a table of spectra may be 400, 410, 420, …
+    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _are_frequencies(numbers, second_numbers)
+    may_be_header = has_missing_word or are_positions or may_be_frequencies
+    if may_be_header:
+        return None
+    return False
+
+
+def _are_frequencies(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+    """Return whether the first line may hold names that are frequencies: they rise or fall.
+
+    If the second line does the same, both lines are rows.
+    """
+    if _is_rising(first):
+        return not _is_rising(second)
+    first_falls = _is_rising(first[::-1])
+    second_falls = _is_rising(second[::-1])
+    return first_falls and not second_falls
+
+
+def _is_rising(numbers: Sequence[float | None]) -> bool:
+    """Return whether each number is greater than the one before it. False if one is None."""
+    if not numbers or None in numbers:
+        return False
+    return all(earlier < later for earlier, later in pairwise(numbers))  # type: ignore[operator]

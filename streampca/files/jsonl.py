@@ -1,0 +1,134 @@
+"""Reads JSON Lines files: each line is a JSON document, and is read like a message of the format json."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from streampca.errors import InputError
+from streampca.files.columns import Columns, FileOptions, choose_columns, open_text
+from streampca.files.rows import ALL_FIELDS, Rows, input_errors, no_vectors_error, open_stream
+from streampca.files.text import text_batches
+from streampca.formats.errors import VectorError
+from streampca.formats.fields import NumberFields
+from streampca.formats.json import loads
+from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.walk import are_met
+from streampca.settings.field_paths import Condition, get_steps, parse_paths
+
+_MAX_LINE = 2**24  # bytes of a line
+_TYPES: dict[type, str | None] = {str: None, int: "int64", float: "float64"}  # names of Arrow's types; None: text
+
+
+def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
+    """Open a JSON Lines file. Its rows are read like messages of the format json."""
+    with input_errors(path):
+        layout = _find_json_layout(path, options)
+    columns = layout.columns
+    d = layout.dimensions
+    fields = NumberFields(columns.paths, d, impute=options.impute, value_name="JSON document", where=options.where)
+
+    getter_by_column: dict[str, Callable[[Any], Any]] = {
+        name: partial(_get_entry, name) for name in columns.other_columns
+    }
+    other_types: dict[str, str | None] = {}
+    # Later rows may have fields that the first row lacks, so all other fields are one column.
+    if options.other_columns is True:
+        vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
+        getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)
+        other_types = _find_types(_get_other_fields(vector_fields, layout.first_row))
+    return Rows(
+        path=path,
+        dimensions=d,
+        batches=partial(text_batches, path, _json_values, partial(_pack, fields), getter_by_column, d, fields),
+        impute=options.impute,
+        names=columns.names,
+        notes="; ".join(columns.notes),
+        fields=fields,
+        other_types=other_types,
+    )
+
+
+def _pack(fields: NumberFields, row: Any) -> VectorBytes | GuessedNumbers:
+    """Return the numbers of a row. Raises `VectorError`, also if the row is the error of a line that is not JSON."""
+    if isinstance(row, VectorError):
+        raise row
+    return fields.pack(row)
+
+
+def _find_types(fields: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the Arrow type of each field that holds a number or a text; None stands for text."""
+    return {name: _TYPES[type(value)] for name, value in fields.items() if type(value) in _TYPES}
+
+
+class _JsonLayout(NamedTuple):
+    """Where the numbers of a JSON Lines file are."""
+
+    columns: Columns
+    dimensions: int
+    first_row: Any  # the first row that holds a vector; None if there is none
+
+
+def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
+    """Find out where the numbers are from the first row that holds a vector.
+
+    Without such a row, raises `InputError` unless the options give the dimensions.
+    """
+    with open_stream(path) as (file, _):
+        for row, value in enumerate(_json_values(file), 1):
+            if isinstance(value, VectorError):
+                raise InputError(f"{path}, row {row}: {value}")
+            if not _meets_conditions(value, options.where):
+                continue
+            columns = choose_columns(value, options, path)
+            if columns.are_all_null:  # a later row shows which columns hold numbers
+                continue
+            d = options.dimensions or columns.count_dimensions(value, path)
+            if d:
+                # Choose again: if there are d columns, their names are those of the dimensions.
+                columns = choose_columns(value, options._replace(dimensions=d), path)
+                return _JsonLayout(columns, dimensions=d, first_row=value)
+    if options.dimensions is None:
+        raise no_vectors_error(path, options.where)
+    columns = Columns(parse_paths(options.field), where=options.where)
+    return _JsonLayout(columns, dimensions=options.dimensions, first_row=None)
+
+
+def _meets_conditions(row: Any, conditions: Sequence[Condition]) -> bool:
+    """Return whether a row meets the conditions. A null row does not."""
+    try:
+        return row is not None and are_met(conditions, row)
+    except VectorError:  # a path chooses one element of an array, but several fit
+        return False
+
+
+def _json_values(file: Any) -> Iterator[Any]:
+    """Yield the JSON value on each line that is not blank, or a `VectorError` if the line is not JSON."""
+    for line in _byte_lines(file):
+        if not line.strip():
+            continue
+        try:
+            yield loads(line)
+        except VectorError as error:
+            yield error
+
+
+def _get_entry(name: str, value: Any) -> Any:
+    """Return an entry of a JSON object; None if there is no such entry."""
+    opened = open_text(value)
+    return opened.get(name) if isinstance(opened, dict) else None
+
+
+def _get_other_fields(vector_fields: Collection[str], value: Any) -> dict[str, Any]:
+    """Return the fields of a JSON object that do not hold the vector; {} for other values."""
+    opened = open_text(value)
+    if not isinstance(opened, dict):
+        return {}
+    return {name: entry for name, entry in opened.items() if name not in vector_fields}
+
+
+def _byte_lines(file: Any) -> Iterator[bytes]:
+    """Yield the bytes of each line. Raises `ValueError` for a very long line."""
+    while line := file.readline(_MAX_LINE + 1):
+        if len(line) > _MAX_LINE:
+            raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
+        yield line

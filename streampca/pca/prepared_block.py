@@ -1,0 +1,89 @@
+"""Prepares the messages of a block for Algorithm 1: weighs and standardises them, and fills their missing entries."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from streampca.pca import scaling
+from streampca.pca.arrays import F64, Array, as_kernel_input, find_incomplete_rows
+from streampca.pca.blocked import centring
+from streampca.pca.learning_config import LearningConfig
+from streampca.pca.missing import Filled, fill_missing_entries, prepare_new_entries
+from streampca.pca.pooled_moments import pool_shares
+from streampca.pca.state import State
+
+
+class PreparedBlock(NamedTuple):
+    """The messages of a block as Algorithm 1 learns them.
+
+    If the stream is standardised, they are D(v − m). The mean m and D, one over the standard deviation of each entry,
+    are from before the block.
+    """
+
+    V: Array  # (n, d), with missing entries filled
+    before: State  # the state before the block; its mean is in the units of V, so 0 if the stream is standardised
+    weights: centring.Weights
+    origin: F64  # (d,): m, in the units of the data
+    scale: F64 | None  # (d,): D; None: the stream is not standardised
+    filled: Filled | None  # None: no message of the block lacks an entry
+    missing_shares: F64 | None  # (d,): share of messages that lack each entry, after the block; None: all are complete
+
+    @property
+    def has_known_gaps(self) -> bool:
+        """Whether an entry is missing in this block, or was missing before."""
+        return self.filled is not None or self.before.known is not None
+
+    @property
+    def mean_before(self) -> F64:
+        """The mean before the block in the units of V, (d,). In a first block with gaps, EM has found it."""
+        return self.filled.predictor.mean if self.filled else self.before.mean
+
+    @property
+    def eta(self) -> float:
+        """η, the block's share of the weight."""
+        return 1.0 - self.weights.past
+
+    @property
+    def D(self) -> F64:  # noqa: N802
+        """One over the standard deviations of the entries before the block, (d,); ones if not standardised."""
+        return np.ones(len(self.origin)) if self.scale is None else self.scale
+
+    def in_units_of_data(self, mean: F64) -> F64:
+        """Convert a mean in the units of V (d,) to the units of the data."""
+        return mean if self.scale is None else self.origin + mean / self.scale
+
+
+def prepare_block(
+    state: State, V: Array, retention: F64, config: LearningConfig, standardised_out: Array
+) -> PreparedBlock:
+    """Prepare the messages V (n, d) that follow `state`. Standardised messages are written to `standardised_out`."""
+    has_gaps = config.impute and bool(find_incomplete_rows(V).any())
+    known_share = 1.0  # smallest share of the weight for which an entry in V has been known
+    if state.known is not None:
+        is_shown = ~np.isnan(V).all(axis=0)
+        known_share = float(state.known_entries[is_shown].min(initial=1.0))
+    weights = centring.compute_weights(state, retention, config.center, known_share)
+    if has_gaps or state.known is not None:
+        state, V = prepare_new_entries(state, V, config.center)
+    missing_in_block = weights.c @ np.isnan(V) if has_gaps else None
+    missing_shares = pool_shares(state.missing, weights.past, missing_in_block, 1.0, if_none=0.0)
+    origin = state.mean
+    scale = None
+    if config.standardize:
+        scale = scaling.choose_scale(state, V)
+        V = scaling.standardise(as_kernel_input(V), origin, scale, standardised_out)
+        state = replace(state, mean=np.zeros(config.dimensions))
+    filled = None
+    if has_gaps:
+        filled = fill_missing_entries(state, V, weights, config.components, config.center)
+        V = filled.V
+    return PreparedBlock(
+        V=V,
+        before=state,
+        weights=weights,
+        origin=origin,
+        scale=scale,
+        filled=filled,
+        missing_shares=missing_shares,
+    )
