@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
@@ -66,18 +65,21 @@ class Settings(BaseModel):
         return self
 
     @classmethod
-    def _find_broken_rules(cls, settings: object) -> list[str]:
+    def _find_broken_rules(cls, settings: object, *, ignore_absent: bool = False) -> list[str]:
         """Return the sentences of the rules that these settings break.
 
-        A rule is ignored if it is about a setting that `settings` lacks, because its value is wrong.
+        With `ignore_absent`, rules about absent settings are ignored.
         """
         sentences: list[str] = []
         for base in reversed(cls.__mro__):
             own_rules = vars(base).get("RULES", ())
             for is_broken, sentence in own_rules:
-                with suppress(AttributeError):
+                try:
                     if is_broken(settings):
                         sentences.append(sentence.format(s=settings))
+                except AttributeError:
+                    if not ignore_absent:
+                        raise
         return sentences
 
     @classmethod
@@ -122,7 +124,7 @@ class Settings(BaseModel):
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
         # With a wrong value, pydantic has checked no rule: check those about valid values.
         valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
-        mistakes += cls._find_broken_rules(valid_settings)
+        mistakes += cls._find_broken_rules(valid_settings, ignore_absent=True)
         return _Reading(settings=None, given=given, mistakes=mistakes)
 
 
