@@ -42,11 +42,8 @@ def _describe_file(path: str, data: bytes) -> dict[str, Any]:
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         return _describe_model(data)
-    except DamagedFileError as error:  # the file may be an undamaged checkpoint
-        is_checkpoint = "this is a checkpoint file" in str(error)
-        if not is_checkpoint:
-            raise
-    return _describe_checkpoint(data)
+    except npz.OtherKindError:
+        return _describe_checkpoint(data)
 
 
 def _describe_model(data: bytes) -> dict[str, Any]:

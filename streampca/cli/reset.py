@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from kafka import TopicPartition
 from kafka.errors import GroupIdNotFoundError, NoError
@@ -64,7 +65,7 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
         if not committed and not new_checkpoints:
             return
         ask(confirm, f"Delete the committed offsets? Workers then continue {_describe_positions(new_checkpoints)}")
-        delete_committed_offsets(admin, settings.group_id, list(committed))
+        delete_committed_offsets(admin, settings.topic, settings.group_id)
         for checkpoint in new_checkpoints:
             checkpoints.save(checkpoint)
             console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
@@ -137,11 +138,7 @@ def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> Non
 
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         refuse_members(admin, settings.group_id)
-        committed = find_committed_offsets(admin, settings.topic, settings.group_id)
-
-        def delete_offset() -> None:
-            delete_committed_offsets(admin, settings.group_id, [tp for tp in committed if tp.partition == partition])
-
+        delete_offset = partial(delete_committed_offsets, admin, settings.topic, settings.group_id, partition)
         drop_learned(settings, partition, confirm, delete_offset)
 
 
@@ -243,8 +240,10 @@ def find_committed_offsets(
     return {tp: entry for tp, entry in committed.items() if tp.topic == topic and entry.offset >= 0}
 
 
-def delete_committed_offsets(admin: KafkaPythonAdmin, group_id: str, partitions: Sequence[TopicPartition]) -> None:
-    """Delete the offsets that a group has committed for these partitions, and print how many there were."""
+def delete_committed_offsets(admin: KafkaPythonAdmin, topic: str, group_id: str, partition: int | None = None) -> None:
+    """Delete the offsets of the topic that a group has committed, or that of one partition; print how many."""
+    committed = find_committed_offsets(admin, topic, group_id)
+    partitions = [tp for tp in committed if partition in (None, tp.partition)]
     if partitions:
         raise_first_error(admin.client.delete_group_offsets(group_id, partitions))
     console().print(f"deleted {len(partitions)} committed offsets of group {group_id}")

@@ -46,42 +46,44 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
     """
     if not to:
         raise SettingsError("--adopt-topic needs --to: an offset of the old topic is another record in this topic")
-    roles = _choose_roles(settings, role)
+    groups = _choose_groups(settings, role)
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
-        topic_id = admin.require_topic().id
-        adopted = AdoptedTopic(settings.topic, topic_id, find_positions(admin, settings.topic, to))
-        partitions_to_adopt: list[int] = []
-        if "worker" in roles:
-            refuse_members(admin, settings.group_id)
-            partitions_to_adopt = _find_partitions_to_adopt(checkpoints, adopted)
+        adopted = AdoptedTopic(settings.topic, admin.require_topic().id, find_positions(admin, settings.topic, to))
+        for group_id in groups.values():
+            refuse_members(admin, group_id)
+        partitions = _find_partitions_to_adopt(checkpoints, adopted) if "worker" in groups else []
         transform_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        if "transform" in roles:
-            transform_offsets = _make_transform_offsets(admin, settings.transform_group_id, adopted)
-        if not partitions_to_adopt and not transform_offsets:
-            console().print(f"nothing to adopt: all is of the topic with the id {topic_id} already")
+        if "transform" in groups:
+            committed = find_committed_offsets(admin, settings.topic, settings.transform_group_id)
+            transform_offsets = _make_transform_offsets(committed, adopted)
+        if not partitions and not transform_offsets:
+            console().print(f"nothing to adopt: all is of the topic with the id {adopted.id} already")
             return
         warn_of_running_processes(settings)
         positions = format_offsets(adopted.positions)
-        ask(confirm, f"Continue in {settings.topic} with the id {topic_id} at the offsets {positions}?")
-        if partitions_to_adopt:
+        ask(confirm, f"Continue in {settings.topic} with the id {adopted.id} at the offsets {positions}?")
+        if partitions:
             # If the checkpoints came first, a command repeated after a kill would keep the offsets.
-            committed = find_committed_offsets(admin, settings.topic, settings.group_id)
-            delete_committed_offsets(admin, settings.group_id, list(committed))
-            for partition in partitions_to_adopt:
+            delete_committed_offsets(admin, settings.topic, settings.group_id)
+            for partition in partitions:
                 _adopt_checkpoint(checkpoints, adopted, partition)
         if transform_offsets:
             raise_first_error(admin.client.alter_group_offsets(settings.transform_group_id, transform_offsets))
-        console().print(f"{', '.join(roles)}: to continue at {positions}")
+        console().print(f"{', '.join(groups)}: to continue at {positions}")
 
 
-def _choose_roles(settings: ResetSettings, role: str | None) -> list[str]:
-    """Return the roles that continue: `role`; without it, the worker, and transform if it has an output topic."""
-    if role not in (None, "worker", "transform"):
+def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
+    """Return the consumer group of each role that continues.
+
+    These are `role`, or without it the worker, and transform if it has an output topic.
+    """
+    groups = {"worker": settings.group_id, "transform": settings.transform_group_id}
+    if role is None:
+        return groups if settings.output_topic else {"worker": settings.group_id}
+    if role not in groups:
         raise SettingsError(f"--role {role}: must be worker or transform")
-    if role:
-        return [role]
-    return ["worker", "transform"] if settings.output_topic else ["worker"]
+    return {role: groups[role]}
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
@@ -111,14 +113,12 @@ def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -
 
 
 def _make_transform_offsets(
-    admin: KafkaPythonAdmin, group_id: str, adopted: AdoptedTopic
+    committed: Mapping[TopicPartition, OffsetAndMetadata], adopted: AdoptedTopic
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets that transform's group must commit to continue in the adopted topic.
 
-    A partition is left out if its offset has the topic's id already. Raises `SourceError` if the group has members.
+    A partition is left out if its offset has the topic's id already.
     """
-    refuse_members(admin, group_id)
-    committed = find_committed_offsets(admin, adopted.name, group_id)
     offsets = {}
     for partition, position in adopted.positions.items():
         tp = TopicPartition(adopted.name, partition)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,25 +76,20 @@ def _remove_rebalance_delay(client: Any) -> None:
         library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, delay_ms)
 
 
-def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str | None, None, None]:
-    """Yield None until the topic has a record. Then yield its headers and its value as text.
-
-    Each step polls once without waiting.
-    """
+def open_consumer(broker: EmbeddedBroker, topic: str) -> Any:
+    """Open a consumer that reads a topic of the broker from its beginning."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer: Any = Consumer({"bootstrap.servers": broker.address, "group.id": "demo", "log_level": 0})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in broker.partitions[topic]])
-    with contextlib.closing(consumer):
-        message = consumer.poll(0)
-        while message is None or message.error():  # no record yet
-            yield None
-            message = consumer.poll(0)
-        yield _describe_record(message)
+    return consumer
 
 
-def _describe_record(message: Any) -> str:
-    """Return the headers of a record and the beginning of its value, in two lines."""
+def poll_record(consumer: Any) -> str | None:
+    """Return the headers and the beginning of the value of the next record; None if there is no record yet."""
+    message = consumer.poll(0)  # does not wait
+    if message is None or message.error():
+        return None
     headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
     value = message.value().decode()
     if len(value) > _MAX_PRINTED_CHARACTERS:

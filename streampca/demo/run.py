@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.demo.processes import Children, EmbeddedBroker, free_port, poll_first_record
+from streampca.demo.processes import Children, EmbeddedBroker, free_port, open_consumer, poll_record
 from streampca.errors import InputError, SettingsError, StreampcaError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
@@ -124,8 +124,7 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         location = store or str(folder / "store")
         models = _open_models(location)
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
-        first_output = poll_first_record(broker, PROJECTED)
-        stack.enter_context(contextlib.closing(first_output))
+        consumer = stack.enter_context(contextlib.closing(open_consumer(broker, PROJECTED)))
         addresses = _Addresses(broker=broker.address, store=location, port=free_port(port), metrics_port=free_port(0))
         children = Children(_list_settings(stream, addresses), folder)
         stack.callback(children.stop)
@@ -134,7 +133,7 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         _print(_describe_addresses(addresses, folder))
         if stream.rows.notes:
             _print(f"{stream.rows.path}: {stream.rows.notes}")
-        demo = _Demo(children, models, first_output, stream, rate)
+        demo = _Demo(children, models, consumer, stream, rate)
         demo.run(
             url=f"http://127.0.0.1:{addresses.port}/v1/project",
             request_file=folder / "request.json",
@@ -202,13 +201,11 @@ def _open_models(location: str) -> Models:
 class _Demo:
     """Twice a second, checks all processes, projects some vectors and prints the progress."""
 
-    def __init__(
-        self, children: Children, models: Models, first_output: Iterator[str | None], stream: Stream, rate: float
-    ) -> None:
-        """`first_output` yields None until transform has written a record."""
+    def __init__(self, children: Children, models: Models, consumer: Any, stream: Stream, rate: float) -> None:
         self._children = children
         self._models = models
-        self._first_output = first_output
+        self._consumer = consumer  # of transform's outputs
+        self._has_output = False
         self._stream = stream
         self._rate = rate  # messages per second
         self._learned_at: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)  # elapsed seconds, messages
@@ -254,12 +251,19 @@ class _Demo:
         # A version is the number of learned messages.
         learned_count = self._newest_model.version if self._newest_model else 0
         self._learned_at.append((elapsed_s, learned_count))
-        output = next(self._first_output, None)
-        if output is not None:
-            _print(f"first output in topic {PROJECTED}:\n{output}")
+        self._print_first_output()
         if elapsed_s >= self._next_line_s:
             self._next_line_s = elapsed_s + _PRINT_EVERY_S
             _print(f"{elapsed_s:5.1f} s  {self._describe_progress()}")
+
+    def _print_first_output(self) -> None:
+        """Print once the first record that transform has written."""
+        if self._has_output:
+            return
+        output = poll_record(self._consumer)
+        if output is not None:
+            self._has_output = True
+            _print(f"first output in topic {PROJECTED}:\n{output}")
 
     def _warn_of_dominant_dimension(self) -> None:
         """Print once that one dimension has nearly all of the variance."""

@@ -61,6 +61,11 @@ H = TypeVar("H", bound=Header)
 # NumPy parses headers with `ast`, which Python 3.11 cannot always do in several threads: python/cpython#106905.
 _PARSER_LOCK = threading.Lock()
 
+
+class OtherKindError(DamagedFileError):
+    """The file is another kind of file than the one that was to be read."""
+
+
 Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]  # header and arrays
 
 
@@ -81,8 +86,8 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
 def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., Content] | None = None) -> Content:
     """Return header and arrays of a file that `encode` wrote. `upgrade` converts those of the version before.
 
-    Raises `DamagedFileError` for other bytes and kinds, `NewerFormatError` for a newer version, and
-    `EarlierFormatError` for an older one.
+    Raises `DamagedFileError` for other bytes, `OtherKindError` for another kind, `NewerFormatError` for a newer
+    version, and `EarlierFormatError` for an older one.
     """
     body = memoryview(data)[:-_DIGEST_LENGTH]
     digest = data[-_DIGEST_LENGTH:]
@@ -100,7 +105,7 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
     except Exception as error:  # zipfile and NumPy raise a dozen types
         raise DamagedFileError(f"not a streampca file: {error!r}") from None
     if found_kind != kind:
-        raise DamagedFileError(f"this is a {found_kind} file, not a {kind} file")
+        raise OtherKindError(f"this is a {found_kind} file, not a {kind} file")
     is_number = isinstance(version, int) and not isinstance(version, bool)
     if not is_number or version < 1:
         raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")

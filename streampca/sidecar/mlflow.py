@@ -1,7 +1,7 @@
 """MLflow's scoring protocol: a request has the rows of a table, and its answer their coordinates."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -79,10 +79,7 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
     options = [name for name in ProjectQuery.model_fields if name in raw.query]
     refuse_query(options, instead="write it into params")
     content = parse_json_object(raw.body, limits)
-    tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
-    if len(tables) != 1:
-        raise invalid(f"the body must have one of {', '.join(_TABLE_FIELDS)}")
-    rows, columns = _read_table(tables[0])
+    rows, columns = _read_table(content)
     has_records = isinstance(rows, list) and len(rows) > 0 and isinstance(rows[0], dict)
     row_field = "records" if has_records else "vectors"
     params = content.get("params") or {}
@@ -92,8 +89,12 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
     return validate(Invocation, params | {row_field: rows, "columns": columns}, strict=True)
 
 
-def _read_table(table: Any) -> tuple[Any, Any]:
-    """Return the rows of a table, and the names of its columns or None. Raises `RequestError`."""
+def _read_table(content: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the rows of the table in a body, and the names of its columns or None. Raises `RequestError`."""
+    tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
+    if len(tables) != 1:
+        raise invalid(f"the body must have one of {', '.join(_TABLE_FIELDS)}")
+    table = tables[0]
     is_split = isinstance(table, dict)  # {"columns": …, "data": rows}
     if not is_split:
         return table, None
