@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -40,7 +41,7 @@ class ClientSource(Source, ABC):
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
         self._assigned: frozenset[int] = frozenset()  # as of the last event that `poll` has returned
         self._positions = ReadPositions()
-        self._standstills = StandstillSearch(self._find_committed_ends)
+        self._standstills = StandstillSearch(partial(self.offsets_at, time_ms=None))  # None: the ends
 
     @abstractmethod
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
@@ -162,9 +163,6 @@ class ClientSource(Source, ABC):
             self._assigned = frozenset()
             self.membership = None
         return event
-
-    def _find_committed_ends(self, partitions: Collection[int]) -> Mapping[int, int]:
-        return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
         """For each position that a broker did not find, seek once more, or return `OutOfRange`."""

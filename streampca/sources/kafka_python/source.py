@@ -163,12 +163,12 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
 
         A static member that leads its group and restarts does not know that it leads.
         """
-        before = self._partitions_before  # empty at the first poll
         partitions = self.partitions()
-        self._partitions_before = partitions
-        new_partitions = partitions - before
-        if self._is_static_member and before and new_partitions:
+        is_first_poll = not self._partitions_before
+        has_new_partitions = not is_first_poll and not partitions <= self._partitions_before
+        if self._is_static_member and has_new_partitions:
             client_internals.rejoin_group(self._consumer)
+        self._partitions_before = partitions
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
         """Pause new partitions until `seek`, and return the group's metadata; None if the group was not joined."""
