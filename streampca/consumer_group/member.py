@@ -63,15 +63,13 @@ class Member:
         now = self.now()
         new_state = old_state.after(event, now)
         if isinstance(event, LoopTicked) and new_state.saving.must_try_new_client(now.monotonic_s):
-            new_state = self._after_new_client(new_state, now.monotonic_s)
+            # Saves have stopped, and brokers do not answer the member's own client.
+            is_answered = self._could_new_client_save(new_state.saving.unanswered_wait)
+            saving = new_state.saving.after_new_client(now.monotonic_s, is_answered=is_answered)
+            new_state = new_state._replace(saving=saving)
         self.state = new_state
         for observer in self._observers:
             observer.observe(Change(event, before=old_state, after=new_state, now=now))
-
-    def _after_new_client(self, state: MemberState, now: float) -> MemberState:
-        """Let a new client ask whether brokers would accept a save, and return the state after that."""
-        is_answered = self._could_new_client_save(state.saving.unanswered_wait)
-        return state._replace(saving=state.saving.after_new_client(now, is_answered=is_answered))
 
     def __enter__(self) -> Self:
         return self

@@ -195,7 +195,7 @@ class MemberState(NamedTuple):
                 if status.connected:
                     causes[LoopTicked] = ""
                 elif self.was_assigned:
-                    causes[LoopTicked] = _describe_no_answer(status)
+                    causes[LoopTicked] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
                 if not new_state.saving.overdue_s:
                     causes[Saving] = ""
                 elif new_state.saving.has_stopped and Saving not in self.problems:  # a problem keeps its first cause
@@ -209,7 +209,3 @@ class MemberState(NamedTuple):
             return False
         oldest_unsaved_since = new_state.partitions.unsaved_since  # None: all records are saved
         return oldest_unsaved_since is None or oldest_unsaved_since >= failure.since
-
-
-def _describe_no_answer(status: SourceStatus) -> str:
-    return f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
