@@ -1,7 +1,8 @@
 """How fast Algorithm 1 in the unit gauge converges: on Gaussian streams with known gaps, and on the paper's data.
 
-The learner has K columns, η = 1/t and nothing beside C; its k leading ones count. docs/mathematics.md derives what is
-predicted: with q = λⱼ/λᵢ and a = 1 − q, for directions i ≤ k and j > K, to first order in the angles between them,
+The learner has K columns, η = 1/t and nothing beside C; its k leading ones count. Column i of C is near √λᵢ(uᵢ + ε uⱼ),
+with uᵢ the principal axes. A step changes its error ε to ε + (−aε + ξ)/t with Var ξ = νq, q = λⱼ/λᵢ and a = 1 − q. For
+directions i ≤ k and j > K, to first order in the angles between them, this predicts
 
     E angle² = νq [(t₀/t)^2a min(1, 1/(t₀a²)) + (1 − (t₀/t)^(2a−1))/((2a−1)t)]        batch PCA: νq/(a²t)
 

@@ -120,6 +120,11 @@ def list_causes(causes: Mapping[int, str]) -> str:
     return "; ".join(texts[:_MAX_CAUSES]) + more
 
 
+def on_one_line(text: object) -> str:
+    """Return a text, or the message of an error, with a blank in place of each line end and each run of blanks."""
+    return " ".join(str(text).split())
+
+
 def describe_missing_package(package: str, extra: str, needed_by: str) -> str:
     """Say how to install the extra that contains a missing package."""
     return f"{needed_by} needs {package}: pip install '.[{extra}]'"

@@ -57,10 +57,6 @@ class Columns(NamedTuple):
         """Create the object that finds the numbers in rows, with NaN for missing numbers."""
         return NumberFields(self.paths, dimensions, impute=True, value_name=value_name, where=self.where)
 
-    def create_row_filter(self) -> NumberFields:
-        """Create the object that only tests whether rows meet the conditions, and finds no numbers."""
-        return self.create_fields(dimensions=0, value_name="row")
-
     def count_dimensions(self, row: Any, file: str) -> int:
         """Return how many numbers the vectors in this row have; 0 if it holds no vector. Raises `InputError`."""
         try:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from streampca.errors import InputError, explain_missing_extra
+from streampca.errors import InputError, explain_missing_extra, on_one_line
 from streampca.files.rows import ALL_FIELDS
 from streampca.formats import npy, writer_of
 from streampca.pca.arrays import Array
@@ -149,8 +149,9 @@ def _write_parquet(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> It
             batch = pa.record_batch(arrays, schema=schema)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             # A field of JSON Lines may have another type in a later row.
-            text = " ".join(str(error).split())
-            raise InputError(f"Parquet cannot hold the other columns, so write a .jsonl file: {text}") from None
+            raise InputError(
+                f"Parquet cannot hold the other columns, so write a .jsonl file: {on_one_line(error)}"
+            ) from None
         writer.write_batch(batch)
 
     with parquet.ParquetWriter(file, schema) as writer:

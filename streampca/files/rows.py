@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.errors import InputError, explain_missing_extra
+from streampca.errors import InputError, explain_missing_extra, on_one_line
 from streampca.files.columns import FileOptions, choose_columns
 from streampca.formats.element_places import ElementPlaces
 from streampca.formats.errors import NO_VALUE, UNMET, missing_hint
@@ -76,7 +76,7 @@ def input_errors(path: str, *errors: type[Exception]) -> Iterator[None]:
         text = str(getattr(error, "strerror", None) or error)
         # Some libraries end the error with bytes of the file: "Not a gzipped file (b'PK')".
         text, _, _ = text.partition(" (b'")
-        raise InputError(f"{path} cannot be read: {' '.join(text.split())}") from None
+        raise InputError(f"{path} cannot be read: {on_one_line(text)}") from None
 
 
 @contextmanager

@@ -22,13 +22,14 @@ from streampca.files.rows import (
     open_stream,
 )
 from streampca.formats.csv import pack_cells
-from streampca.formats.errors import UNMET, VectorError, quote_names
+from streampca.formats.errors import VectorError, quote_names, unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.json import loads
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, pack_rows
 from streampca.formats.tensors import names_beside
 from streampca.formats.text import MISSING_HINT, begins_as_array, is_missing, parse_cell, parse_value
-from streampca.settings.field_paths import Path, get_steps, parse_paths
+from streampca.formats.walk import are_met
+from streampca.settings.field_paths import Condition, Path, get_steps, parse_paths
 
 _MAX_LINE = 2**24  # bytes of a line
 _MAX_RECORD = 2**24  # characters of a record of CSV, which has several lines if a quoted cell has several lines
@@ -94,11 +95,8 @@ class _CsvReader:
         self._layout = layout
         self._options = options
         # Conditions of more steps lead into JSON in a cell, such as `readings.ok=true`.
-        whole_cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
+        self._cell_conditions = [condition for condition in options.where if len(condition.steps) == 1]
         self._inner_conditions = [condition for condition in options.where if len(condition.steps) > 1]
-        self._filter_by_all_conditions = columns.create_row_filter()
-        # `NumberFields` tests the inner conditions, which may choose elements of an array.
-        self._filter_by_whole_cells = columns._replace(where=whole_cell_conditions).create_row_filter()
 
         self.number_columns = [str(get_steps(path)[0]) for path in columns.paths]
         index_by_name = {name: index for index, name in enumerate(layout.names)}
@@ -117,13 +115,14 @@ class _CsvReader:
 
     def pack_numbers(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a record, one in each column. Raises `VectorError`."""
-        self._refuse_record(cells, self._filter_by_all_conditions)
+        self._refuse_record(cells, self._options.where)
         number_cells = ["" if index is None else cells[index] for index in self._number_indices]
         return pack_cells(number_cells, describe=self._describe_cell)
 
     def pack_texts(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the vectors of a record whose cells hold vectors or JSON. Raises `VectorError`."""
-        self._refuse_record(cells, self._filter_by_whole_cells)
+        # `NumberFields` tests the inner conditions, which may choose elements of an array.
+        self._refuse_record(cells, self._cell_conditions)
         return fields.pack(self.parse_values(cells))
 
     def create_fields(self, paths: Sequence[Path], dimensions: int) -> NumberFields:
@@ -140,16 +139,16 @@ class _CsvReader:
             values = {name: open_text(value) for name, value in values.items()}
         return values
 
-    def _refuse_record(self, cells: list[str], row_filter: NumberFields) -> None:
-        """Raise `VectorError` if a record has a wrong number of cells, or does not meet the conditions."""
+    def _refuse_record(self, cells: list[str], conditions: Sequence[Condition]) -> None:
+        """Raise `VectorError` if a record has a wrong number of cells, or does not meet conditions."""
         layout = self._layout
         if len(cells) != len(layout.names):
             text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
             raise VectorError("wrong_length", text)
-        if row_filter.where:
+        if conditions:
             cell_by_name = dict(zip(layout.names, map(str.strip, cells), strict=True))
-            if not row_filter.accepts(cell_by_name):
-                raise VectorError(UNMET, "it does not meet the conditions of where")
+            if not are_met(conditions, cell_by_name):
+                raise unmet_error()
 
     def _describe_cell(self, i: int, cell: str) -> str:
         """Say what is wrong with the cell of the i-th number."""
@@ -397,12 +396,11 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
 
     Without such a row, raises `InputError` unless the options give the dimensions.
     """
-    row_filter = Columns(paths=(), where=options.where).create_row_filter()
     with open_stream(path) as (file, _):
         for row, value in enumerate(_json_values(file), 1):
             if isinstance(value, VectorError):
                 raise InputError(f"{path}, row {row}: {value}")
-            if not _meets_conditions(value, row_filter):
+            if not _meets_conditions(value, options.where):
                 continue
             columns = choose_columns(value, options, path)
             if columns.are_all_null:  # a later row shows which columns hold numbers
@@ -418,10 +416,10 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
     return _JsonLayout(columns, dimensions=options.dimensions, first_row=None)
 
 
-def _meets_conditions(row: Any, row_filter: NumberFields) -> bool:
+def _meets_conditions(row: Any, conditions: Sequence[Condition]) -> bool:
     """Return whether a row meets the conditions. A null row does not."""
     try:
-        return row is not None and row_filter.accepts(row)
+        return row is not None and are_met(conditions, row)
     except VectorError:  # a path chooses one element of an array, but several fit
         return False
 

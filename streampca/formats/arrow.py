@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from streampca.errors import on_one_line
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.errors import (
     NO_VALUE,
@@ -52,8 +53,7 @@ class ArrowReader(Reader):
         except VectorError:
             raise
         except Exception as error:
-            cause = " ".join(str(error).split())
-            raise VectorError("undecodable", f"not an Arrow IPC stream: {cause[:200]}") from None
+            raise VectorError("undecodable", f"not an Arrow IPC stream: {on_one_line(error)[:200]}") from None
         if len(vectors_of_batches) == 1:
             joined = vectors_of_batches[0]
         else:

@@ -12,6 +12,7 @@ values overflow fastavro's C stack, and arrays of items that take no bytes, beca
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -93,8 +94,15 @@ class AvroReader(Reader):
         may_be_debezium_placeholder = self.dimensions == DEBEZIUM_PLACEHOLDER_LENGTH
         if len(self.paths) > 1 or self.where or may_be_debezium_placeholder:
             return None
-        bulk_schema = _with_bulk_array(schema_json, self._steps, self.dimensions, unused_numbers=count())
-        return None if bulk_schema is None else fastavro.parse_schema(bulk_schema, dict(referenced_types))
+        bulk_schema = deepcopy(schema_json)
+        has_floats = False
+        for number, array_type in enumerate(_find_arrays(bulk_schema, self._steps)):
+            float_size = _find_float_size(array_type["items"])
+            if float_size is not None:
+                has_floats = True
+                array_type.clear()
+                array_type.update(_block_type(float_size * self.dimensions, number))
+        return fastavro.parse_schema(bulk_schema, dict(referenced_types)) if has_floats else None
 
     def _read_bulk(self, value: bytes, schema: Any) -> VectorBytes | None:
         """If the array in a value is a single Avro block of d floats, return them; else return None."""
@@ -247,29 +255,24 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
     check(schema, enclosing_records=())
 
 
-def _with_bulk_array(schema: Any, steps: Sequence[Step], dimensions: int, unused_numbers: Iterator[int]) -> Any:
-    """Return a schema with a record of fixed bytes in place of the array of floats at the end of the steps.
+def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
+    """Yield the types of arrays at the end of the steps: several if unions have several branches of this kind.
 
-    If there is no such array, returns None. `unused_numbers` make the names of the records unique.
+    Leaves out arrays that may be sparse vectors or tensors.
     """
     match schema:
         case list() as branches:  # a union
-            new_branches = [_with_bulk_array(branch, steps, dimensions, unused_numbers) for branch in branches]
-            if not any(new_branches):
-                return None
-            return [new or old for new, old in zip(new_branches, branches, strict=True)]
+            for branch in branches:
+                yield from _find_arrays(branch, steps)
         case {"type": "record", "fields": fields} if steps:
-            if len(steps) == 1:  # the array is a field of this record
-                special_names = names_beside(steps)
-                may_be_sparse_or_tensor = any(field["name"] in special_names for field in fields)
-                if may_be_sparse_or_tensor:
-                    return None
-            return _with_bulk_array_in_record(schema, steps, dimensions, unused_numbers)
-        case {"type": "array", "items": item_type} if not steps:
-            float_size = _find_float_size(item_type)
-            if float_size is not None:
-                return _bulk_record_type(float_size * dimensions, next(unused_numbers))
-    return None
+            is_last_step = len(steps) == 1
+            if is_last_step and any(field["name"] in names_beside(steps) for field in fields):
+                return
+            for field in fields:
+                if field["name"] == steps[0]:
+                    yield from _find_arrays(field["type"], steps[1:])
+        case {"type": "array"} if not steps:
+            yield schema
 
 
 def _find_float_size(item_type: Any) -> int | None:
@@ -278,22 +281,7 @@ def _find_float_size(item_type: Any) -> int | None:
     return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 
 
-def _with_bulk_array_in_record(
-    schema: dict[str, Any], steps: Sequence[Step], dimensions: int, unused_numbers: Iterator[int]
-) -> Any:
-    """Do what `_with_bulk_array` does, for a record."""
-    name = steps[0]
-    new_type = None
-    for field in schema["fields"]:
-        if field["name"] == name:
-            new_type = _with_bulk_array(field["type"], steps[1:], dimensions, unused_numbers)
-    if not new_type:
-        return None
-    new_fields = [{**field, "type": new_type} if field["name"] == name else field for field in schema["fields"]]
-    return {**schema, "fields": new_fields}
-
-
-def _bulk_record_type(size: int, number: int) -> dict[str, Any]:
+def _block_type(size: int, number: int) -> dict[str, Any]:
     """Return a record type with the layout of an Avro block whose items take `size` bytes in all.
 
     The `number` makes its name unique.

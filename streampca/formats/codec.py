@@ -47,16 +47,8 @@ class _ReadValues(NamedTuple):
     """What was read from the first values of a batch: the numbers of m values that hold vectors, and the rejects."""
 
     numbers: Sequence[VectorBytes]  # of the vectors in each of the m values
-    indices: ArrayLike  # (m,), places of these values in the batch
-    counts: ArrayLike  # (m,), how many vectors each of them holds
+    sizes: ArrayLike  # (m,), bytes of these numbers
     rejects: list[Reject]
-    value_count: int  # how many values were read, including the rejects
-
-    @classmethod
-    def of_raw(cls, values: Sequence[bytes]) -> "_ReadValues":
-        """Return values that each are the numbers of a vector."""
-        n = len(values)
-        return cls(values, indices=np.arange(n), counts=np.ones(n, np.int64), rejects=[], value_count=n)
 
 
 @dataclass(frozen=True)
@@ -194,6 +186,8 @@ class Codec:
     ) -> tuple[Decoded, int]:
         """Decode values until their vectors have `stop_after_bytes`. Also return how many were decoded."""
         read = self._read(values, stop_after_bytes)
+        value_count = len(read.numbers) + len(read.rejects)
+        rejected_indices = [reject.index for reject in read.rejects]
         # `join` would copy the numbers of a single value.
         data = read.numbers[0] if len(read.numbers) == 1 else b"".join(read.numbers)
         numbers = np.frombuffer(data, self._reader.dtype)
@@ -201,64 +195,63 @@ class Codec:
         floats = numbers.astype(float_type, copy=False)
         decoded = self.judge.reject_bad(
             vectors=floats.reshape(-1, self.judge.dimensions),
-            indices=np.asarray(read.indices, np.int64),
-            counts=np.asarray(read.counts, np.int64),
+            indices=np.delete(np.arange(value_count), rejected_indices),
+            counts=np.asarray(read.sizes, np.int64) // self._vector_size,
             rejects=read.rejects,
         )
         is_raw = self._reader.raw_size is not None
         if not is_raw:
             element_places = self._reader.numbers.places
             decoded = decoded._replace(warning=element_places.warning)  # if elements of an array have moved
-        return decoded, read.value_count
+        return decoded, value_count
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
         """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
+        vector_size = self._vector_size
         if self._are_raw_vectors(values):
-            return _ReadValues.of_raw(values)  # type: ignore[arg-type]  # no value is None
-        numbers: list[VectorBytes] = []
-        indices = list[int]()
-        counts = list[int]()
+            sizes_of_raw = np.full(len(values), vector_size)
+            return _ReadValues(values, sizes_of_raw, rejects=[])  # type: ignore[arg-type]  # no value is None
+        numbers_of_values: list[VectorBytes] = []
+        sizes: list[int] = []
         rejects: list[Reject] = []
         read_value = self._reader.read
-        max_value_bytes = self._max_value_bytes
-        vector_bytes = self._reader.dtype.itemsize * self.judge.dimensions
-        total_bytes = 0
+        max_value_size = self._max_value_size
+        total_size = 0
         for index, value in enumerate(values):
-            if total_bytes >= stop_after_bytes:
+            if total_size >= stop_after_bytes:
                 break
             try:
                 if value is None:
                     raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
-                if len(value) > max_value_bytes:
-                    raise size_error(len(value), max_value_bytes)
+                if len(value) > max_value_size:
+                    raise size_error(len(value), max_value_size)
                 read = read_value(value)
+                # `explain_wrong_type` checks whether a guessed type is right.
+                numbers = read.numbers if isinstance(read, GuessedNumbers) else read
+                # `len` of a memoryview counts its items, not bytes.
+                size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
+                total_size += size
+                if size > vector_size and not self.allows_several:
+                    raise VectorError("wrong_length", f"{size // vector_size} vectors, where a value must hold one")
             except (StreampcaError, TimeoutError):  # the registry's fault
                 raise
             except Exception as error:  # no value may end the worker
                 reject = _create_reject(index, error)
                 rejects.append(reject)
                 if reject.reason == "unknown_schema":
-                    total_bytes += _UNKNOWN_SCHEMA_BYTES
+                    total_size += _UNKNOWN_SCHEMA_BYTES
                 continue
-            if type(read) is bytes:  # the faster way, for most readers
-                numbers_of_value: VectorBytes = read
-                byte_count = len(read)
-            else:
-                # `explain_wrong_type` checks whether a guessed type is right.
-                numbers_of_value = read.numbers if isinstance(read, GuessedNumbers) else read
-                byte_count = memoryview(numbers_of_value).nbytes  # `len` of a memoryview counts items, not bytes
-            total_bytes += byte_count
-            vector_count = byte_count // vector_bytes
-            if vector_count > 1 and not self.allows_several:
-                rejects.append(Reject(index, "wrong_length", f"{vector_count} vectors, where a value must hold one"))
-                continue
-            numbers.append(numbers_of_value)
-            counts.append(vector_count)
-            indices.append(index)
-        return _ReadValues(numbers, indices, counts, rejects, value_count=len(indices) + len(rejects))
+            numbers_of_values.append(numbers)
+            sizes.append(size)
+        return _ReadValues(numbers_of_values, sizes, rejects)
 
     @property
-    def _max_value_bytes(self) -> int:
+    def _vector_size(self) -> int:
+        """Bytes of a vector's numbers, as the reader returns them."""
+        return self._reader.dtype.itemsize * self.judge.dimensions
+
+    @property
+    def _max_value_size(self) -> int:
         """Bytes of the longest value that is read."""
         return MAX_BATCH_BYTES if self.is_batch else MAX_OBJECT_BYTES + _NUMBER_BYTES * self.judge.dimensions
 

@@ -11,11 +11,12 @@ from typing import Any
 import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.errors import UNMET, VectorError, check_length, hint_at_encoding
+from streampca.formats.errors import VectorError, check_length, hint_at_encoding, unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds, stack_fields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.text import MISSING_HINT, begins_as_array, parse_cell, parse_value
+from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, Path, get_steps
 
 _SEPARATORS = ";\t,"  # the first of these in a line separates its cells: in `1,5;2` the comma is a decimal one
@@ -32,19 +33,20 @@ class CsvReader(Reader):
         """Find the columns that `field` names, and divide the conditions."""
         self._column_numbers = [_column_number(path) for path in self.paths]
         self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)
-        about_cells = [condition for condition in self.where if len(condition.steps) == 1]
-        about_values_in_cells = [condition for condition in self.where if len(condition.steps) > 1]
-        # Without paths, `NumberFields` only test conditions.
-        self._cell_conditions = self._create_fields(paths=(), where=about_cells)
-        self._inner_conditions = self._create_fields(paths=(), where=about_values_in_cells)
+        self._cell_conditions = [condition for condition in self.where if len(condition.steps) == 1]
+        # Conditions of more steps lead into JSON in a cell.
+        self._inner_conditions = [condition for condition in self.where if len(condition.steps) > 1]
 
     @cached_property
     def numbers(self) -> NumberFields:
         """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell."""
-        return self._create_fields(self.paths, self._inner_conditions.where)
-
-    def _create_fields(self, paths: Sequence[Path], where: Sequence[Condition]) -> NumberFields:
-        return NumberFields(paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=where)
+        return NumberFields(
+            self.paths,
+            self.dimensions,
+            impute=self.impute,
+            value_name=self.value_name,
+            where=self._inner_conditions,
+        )
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a line. Raises `VectorError`."""
@@ -62,11 +64,11 @@ class CsvReader(Reader):
     def read_tree(self, value: bytes) -> Any:
         """Return the cells of a line by the numbers of their columns, from "0"."""
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
-        return {str(index): cell.strip() for index, cell in enumerate(_split(text, _QUOTED.sub("", text)))}
+        return _cell_by_column(_split(text, _QUOTED.sub("", text)))
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a line."""
-        self._refuse_unmet(self._cell_conditions, cells)
+        _refuse_unmet(self._cell_conditions, cells)
         if self._column_numbers:
             last_column = max(self._column_numbers)
             if last_column >= len(cells):
@@ -79,17 +81,9 @@ class CsvReader(Reader):
             has_one_more = len(cells) == self.dimensions + 1
             # If a separator ends the line, there is no cell after it.
             chosen = cells[:-1] if has_one_more and not cells[-1].strip() else cells
-        self._refuse_unmet(self._inner_conditions, cells)
+        _refuse_unmet(self._inner_conditions, cells)
         check_length(len(chosen), self.dimensions)
         return pack_cells(chosen, describe=_describe_cell)
-
-    def _refuse_unmet(self, conditions: NumberFields, cells: Sequence[str]) -> None:
-        """Raise `VectorError` if the cells of a line do not meet `conditions.where`."""
-        if not conditions.where:
-            return
-        cell_by_column = {str(column): cell.strip() for column, cell in enumerate(cells)}
-        if not conditions.accepts(cell_by_column):
-            raise VectorError(UNMET, "it does not meet the conditions of where")
 
     def _hold_vectors(self, cells: Sequence[str]) -> bool:
         """Return whether the chosen cells hold arrays or base64, instead of a number each."""
@@ -102,6 +96,17 @@ class CsvReader(Reader):
 def _column_number(path: Path) -> int:
     """Return the number of the column that a path names, from 0."""
     return int(str(get_steps(path)[0]))
+
+
+def _refuse_unmet(conditions: Sequence[Condition], cells: Sequence[str]) -> None:
+    """Raise `VectorError` if the cells of a line do not meet conditions."""
+    if conditions and not are_met(conditions, _cell_by_column(cells)):
+        raise unmet_error()
+
+
+def _cell_by_column(cells: Sequence[str]) -> dict[str, str]:
+    """Return the cells of a line by the numbers of their columns, from "0"."""
+    return {str(column): cell.strip() for column, cell in enumerate(cells)}
 
 
 def _split(line: str, unquoted: str) -> list[str]:

@@ -66,6 +66,10 @@ def sparse_error() -> VectorError:
     return VectorError("undecodable", "a sparse vector: write dense ones, arrays of all numbers with the zeros")
 
 
+def unmet_error() -> VectorError:
+    return VectorError(UNMET, "it does not meet the conditions of where")
+
+
 def check_length(length: int, dimensions: int) -> None:
     """Raise `VectorError` unless the vector has d numbers."""
     if length != dimensions:

@@ -9,10 +9,9 @@ are more, each innermost array is a vector. The numbers at several paths in an e
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
 
 from streampca.formats.element_places import ElementPlaces
 from streampca.formats.errors import (
@@ -22,8 +21,8 @@ from streampca.formats.errors import (
     VectorError,
     check_size,
     missing_field_error,
-    quote_names,
     type_name,
+    unmet_error,
     wrong_length_error,
 )
 from streampca.formats.field_search import suggest_field
@@ -32,12 +31,10 @@ from streampca.formats.numbers import (
     NumberPacker,
     VectorBytes,
     common_dtype,
-    is_number_word,
-    plain_number,
-    widen_floats,
 )
+from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_end
 from streampca.formats.tensors import TensorRow, names_beside
-from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH, begins_as_array, decode_text
+from streampca.formats.text import DEBEZIUM_PLACEHOLDER_LENGTH
 from streampca.formats.walk import Absent, Elements, Found, Item, SkipReason, Walk
 from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
 
@@ -72,8 +69,7 @@ class NumberFields:
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]  # the path () leads to the value itself
         self.names_beside = names_beside({steps[-1] for steps in self._steps_of_paths if steps})
         """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
-        self._number_walk = Walk(self._steps_of_paths, where)
-        self._condition_walk = Walk([()], where)
+        self._number_walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
@@ -103,10 +99,6 @@ class NumberFields:
         steps_of_conditions = [condition.steps for condition in self.where]
         return self.names_beside | collect_names([*self._steps_of_paths, *steps_of_conditions])
 
-    def accepts(self, value: Any) -> bool:
-        """Return whether a value meets the conditions, or any of its elements does."""
-        return self._condition_walk.find(value) is not SkipReason.UNMET
-
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64. Raises `VectorError`.
 
@@ -135,20 +127,16 @@ class NumberFields:
         except VectorError as error:
             if error.reason in (NO_VALUE, UNMET):  # `field` may be right: the record is skipped
                 raise
-            better_field = suggest_field(value, self.dimensions, self._make_packer_for_search(value))
+            better_field = suggest_field(value, self.dimensions, partial(self._pack_at_other_paths, value))
             if better_field is None:
                 raise
             text = f"{error}; field={better_field} reads {self.dimensions} numbers"
             raise VectorError(error.reason, text) from None
 
-    def _make_packer_for_search(self, value: Any) -> Callable[[Sequence[Path]], object]:
-        """Return the function with which `suggest_field` tries other paths in the value."""
-
-        def pack(paths: Sequence[Path]) -> object:
-            fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
-            return fields._pack_any(value)
-
-        return pack
+    def _pack_at_other_paths(self, value: Any, paths: Sequence[Path]) -> bytes | GuessedNumbers:
+        """Return the numbers at these paths in a value. Raises `VectorError`."""
+        fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
+        return fields._pack_any(value)
 
     def count_dimensions(self, value: Any) -> int:
         """Return how many numbers a vector of this value has; 0 if it holds no vector.
@@ -195,7 +183,7 @@ class NumberFields:
                 continue
             packed_vectors.append(self._packer.pack(entries, labels=self._entry_names))
             # Only the type of bytes is guessed.
-            guessed_dtypes.add(entries.dtype if isinstance(entries, _NumbersOfBytes) else None)
+            guessed_dtypes.add(entries.dtype if isinstance(entries, NumbersOfBytes) else None)
         if reasons and not packed_vectors:
             raise self._no_vectors_error(reasons)
         numbers = b"".join(packed_vectors)
@@ -205,7 +193,7 @@ class NumberFields:
     def _no_vectors_error(self, reasons: Collection[SkipReason]) -> VectorError:
         """Return the error of a value that holds no vectors, for these reasons."""
         if SkipReason.UNMET in reasons:
-            return VectorError(UNMET, "it does not meet the conditions of where")
+            return unmet_error()
         field = ",".join(map(spell_path, self._steps_of_paths))
         return VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
 
@@ -235,7 +223,7 @@ class NumberFields:
         for item in found:
             if not isinstance(item.value, Elements):
                 [path_index] = item.path_indices
-                value_by_path[path_index] = self._read_value_at_end(item.value, may_be_encoded=False)
+                value_by_path[path_index] = read_end(item.value, self.dimensions, may_be_encoded=False)
                 continue
             elements = item.value
             check_size(8 * len(item.path_indices) * len(elements.array), _MAX_BYTES)
@@ -263,32 +251,24 @@ class NumberFields:
     def _entries_or_reason(self, values: Sequence[Any]) -> _EntriesOrReason:
         """Return the entries of a vector, with None for missing ones; or the reason why there is no vector.
 
-        If an entry must not be missing, raises `VectorError`.
+        If an entry must not be missing, raises `VectorError`; whether it may be null is left to the `NumberPacker`.
         """
-        missing = [value for value in values if isinstance(value, SkipReason | Absent)]
-        exists_any = len(missing) < len(values)
-        if not exists_any:
-            if SkipReason.UNMET in missing:
-                return SkipReason.UNMET
-            if all(value is SkipReason.NULL for value in missing):
-                return SkipReason.NULL
-        # Here, some entries exist, or some names do not.
-        self._refuse_missing(missing, exists_any=exists_any)
-        return [None if isinstance(value, SkipReason | Absent) else value for value in values]
-
-    def _refuse_missing(self, missing: Sequence[SkipReason | Absent], *, exists_any: bool) -> None:
-        """Raise `VectorError` if an entry must not be missing. Null is left to the `NumberPacker`."""
-        # If none of the names exist, the paths are wrong.
-        are_paths_wrong = all(isinstance(reason, Absent) for reason in missing) and not exists_any
-        for reason in missing:
-            if not isinstance(reason, Absent):
-                continue
-            is_gap = self.impute and reason.may_be_missing and not are_paths_wrong
+        skip_reasons = [value for value in values if isinstance(value, SkipReason)]
+        absent = [value for value in values if isinstance(value, Absent)]
+        exists_any = len(skip_reasons) + len(absent) < len(values)
+        if not exists_any and SkipReason.UNMET in skip_reasons:
+            return SkipReason.UNMET
+        if not exists_any and not absent:
+            return SkipReason.NULL
+        are_paths_wrong = len(absent) == len(values)
+        for entry in absent:
+            is_gap = self.impute and entry.may_be_missing and not are_paths_wrong
             if not is_gap:
-                hint = NULL_HINT if reason.may_be_missing and exists_any else ""
-                raise self._missing_error(reason, hint)
-        if SkipReason.UNMET in missing and not self.impute:
+                hint = NULL_HINT if entry.may_be_missing and exists_any else ""
+                raise self._missing_error(entry, hint)
+        if SkipReason.UNMET in skip_reasons and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
+        return [None if isinstance(value, SkipReason | Absent) else value for value in values]
 
     def _missing_error(self, absent: Absent, hint: str = "") -> VectorError:
         """Return the error for a path that leads to nothing."""
@@ -330,7 +310,7 @@ class NumberFields:
         are_all_arrays = len(arrays) == len(items)
         if are_all_arrays and all(len(array) == d for array in arrays):
             return arrays
-        entries = _flatten(items)
+        entries = flatten(items)
         # The rows of a tensor are never joined.
         has_tensor_rows = any(isinstance(array, TensorRow) for array in arrays)
         if len(entries) == d and not has_tensor_rows:
@@ -343,7 +323,7 @@ class NumberFields:
         if not arrays and len(self._steps_of_paths) == 1:
             return VectorError("undecodable", f"expected an array of numbers, not {type_name(items[0])}")
         if len(arrays) < 2:
-            return wrong_length_error(len(_flatten(items)), self.dimensions)
+            return wrong_length_error(len(flatten(items)), self.dimensions)
         lengths = sorted({len(array) for array in arrays})
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         numbers_beside = " and others beside them" if len(arrays) < len(items) else ""
@@ -361,8 +341,8 @@ class NumberFields:
                 positional_arrays += in_elements.positional_arrays
                 continue
             # With one path, bytes hold all numbers of a vector.
-            value = self._read_value_at_end(item.value, may_be_encoded=len(found) == 1)
-            items += _innermost_arrays(value) if isinstance(value, list) else [value]
+            value = read_end(item.value, self.dimensions, may_be_encoded=len(found) == 1)
+            items += innermost_arrays(value) if isinstance(value, list) else [value]
         return _Collected(items, positional_arrays)
 
     def _collect_in_elements(self, elements: Elements) -> "_Collected":
@@ -370,30 +350,30 @@ class NumberFields:
 
         The array is positional if its elements are parts of one vector, as the numbers x in [{"x": 1}, {"x": 2}].
         """
-        items = list[Any]()
-        inner_arrays_by_place: dict[int, list[_PositionalArray]] = {}
-        for place, found in enumerate(elements.find_in_each()):
-            if isinstance(found, SkipReason):
-                items.append(found)
-                continue
-            in_element = self._collect(found)
-            inner_arrays_by_place[place] = in_element.positional_arrays
-            entries = _flatten(in_element.items)
-            has_several_paths = len(found) > 1
-            if has_several_paths and entries:  # the numbers at these paths count as an array
-                items.append(self._entries_or_reason(entries))
-            else:
-                items += in_element.items
+        collected_in_elements = [self._collect_in_element(found) for found in elements.find_in_each()]
+        items = [item for in_element in collected_in_elements for item in in_element.items]
         arrays = [item for item in items if isinstance(item, list)]
-        are_parts_of_vector = len(arrays) > 1 and len(_flatten(arrays)) == self.dimensions
+        are_parts_of_vector = len(arrays) > 1 and len(flatten(arrays)) == self.dimensions
         are_one_vector = not arrays or are_parts_of_vector
         positional_arrays = [_PositionalArray(elements)] if are_one_vector else []
-        for place, inner_arrays in inner_arrays_by_place.items():
+        for place, in_element in enumerate(collected_in_elements):
+            inner_arrays = in_element.positional_arrays
             if are_one_vector:
                 # Arrays in different elements hold different entries: they must not be compared.
                 inner_arrays = [array.inside(place) for array in inner_arrays]
             positional_arrays += inner_arrays
         return _Collected(self._join_single_entries(items), positional_arrays)
+
+    def _collect_in_element(self, found: Found) -> "_Collected":
+        """Return what the paths lead to in an element of an array. The numbers at several paths count as an array."""
+        if isinstance(found, SkipReason):
+            return _Collected(items=[found], positional_arrays=[])
+        collected = self._collect(found)
+        entries = flatten(collected.items)
+        has_several_paths = len(found) > 1
+        if has_several_paths and entries:
+            return collected._replace(items=[self._entries_or_reason(entries)])
+        return collected
 
     def _join_single_entries(self, items: list[Any]) -> list[Any]:
         """Join the single numbers of an array's elements to one array, unless there are also arrays.
@@ -412,28 +392,9 @@ class NumberFields:
 
     def _compare_places(self, array: "_PositionalArray") -> None:
         """If an element of an array has moved since an earlier value, set the warning of `places`."""
-        elements = array.elements
-        paths = [self._steps_of_paths[index] for index in elements.paths.indices]
-        depth = elements.find_depth(self._steps_of_paths)
-        self.places.look_at(elements.array, paths, depth=depth, outer_places=array.outer_places)
-
-    def _read_value_at_end(self, value: Any, *, may_be_encoded: bool) -> Any:
-        """Return the array, the number or the null at the end of a path.
-
-        With `may_be_encoded`, bytes and base64 are decoded to the numbers of a vector.
-        """
-        is_number_object = plain_number(value) is not value  # of MongoDB
-        if isinstance(value, dict) and not is_number_object:
-            raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")
-        if not isinstance(value, str | bytes) or is_number_word(value):
-            return value
-        should_be_decoded = may_be_encoded or begins_as_array(value)
-        if not should_be_decoded:
-            return value
-        decoded = value if isinstance(value, bytes) else decode_text(value)
-        if not isinstance(decoded, bytes):
-            return decoded
-        return _NumbersOfBytes(decoded, self.dimensions or _guess_dimensions(decoded))
+        shared_paths = array.elements.walk.paths
+        steps_of_paths = [self._steps_of_paths[index] for index in shared_paths.indices]
+        self.places.look_at(array.elements.array, steps_of_paths, shared_paths.depth, array.outer_places)
 
 
 class _Collected(NamedTuple):
@@ -453,41 +414,3 @@ class _PositionalArray(NamedTuple):
     def inside(self, place: int) -> "_PositionalArray":
         """Return the array as one that is inside of the element at this place of another array."""
         return self._replace(outer_places=(place, *self.outer_places))
-
-
-class _NumbersOfBytes(list[float]):
-    """The d numbers that bytes hold: little-endian floats of 4 or 8 bytes. Their number of bytes tells their type."""
-
-    def __init__(self, data: bytes, dimensions: int) -> None:
-        super().__init__(np.frombuffer(widen_floats(data, dimensions)).tolist())
-        self.dtype = f"<f{len(data) // dimensions}"
-
-
-def _guess_dimensions(data: bytes) -> int:
-    """Return how many floats of 4 bytes there are. If they may be floats of 8 bytes, raises `VectorError`."""
-    size = len(data)
-    if data and size % 8 == 0:
-        sizes = f"{size // 4} numbers of 4 or {size // 8} of 8"
-        raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
-    return max(size // 4, 1)
-
-
-def _flatten(items: list[Any]) -> list[Any]:
-    """Return single numbers and the entries of arrays in one list. Nulls in place of vectors are left out."""
-    entries = list[Any]()
-    for item in items:
-        if item is not SkipReason.NULL:
-            entries += item if isinstance(item, list) else [item]
-    return entries
-
-
-def _innermost_arrays(array: list[Any]) -> list[Any]:
-    """Return the innermost arrays of an array, with `SkipReason.NULL` for each null among arrays."""
-    has_arrays = any(isinstance(element, list) for element in array)
-    has_only_arrays_and_nulls = all(isinstance(element, list | None) for element in array)
-    if not has_arrays or not has_only_arrays_and_nulls:
-        return [array]
-    arrays = list[Any]()
-    for element in array:
-        arrays += [SkipReason.NULL] if element is None else _innermost_arrays(element)
-    return arrays

@@ -1,7 +1,8 @@
 """Says which vectors may be learned, and why a vector may not. Records, files and arrays have the same judge."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,30 +81,35 @@ class Judge:
 
         Of m values, `indices` (m,) are the places in a batch, and `counts` (m,) the numbers of vectors.
         """
+        checked = self.missing_values.to_nan(vectors)
         all_rejects = list(rejects)
-        given_vectors = vectors
-        vectors = self.missing_values.to_nan(given_vectors)
-        if not self._are_surely_good(vectors):
+        is_kept = counts > 0
+        if not self._are_surely_good(checked):
             if self.imputes:
                 # NaN has many bit patterns, but equal vectors must have equal bits.
-                vectors = np.where(np.isnan(vectors), np.nan, vectors)
-            value_index_of_vector = np.repeat(np.arange(len(counts)), counts)
-            is_bad = ~self._are_good(vectors)
-            bad_value_indices, first_bad_rows = _find_bad_values(is_bad, value_index_of_vector)
-            for value_index, row in zip(bad_value_indices, first_bad_rows, strict=True):
-                reason, message = self._why_bad(vectors[row], given=given_vectors[row])
-                all_rejects.append(Reject(int(indices[value_index]), reason, message))
-            vectors = vectors[~np.isin(value_index_of_vector, bad_value_indices)]
-            counts = counts.copy()
-            counts[bad_value_indices] = 0
-        holds_vectors = counts > 0
-        return Decoded(
-            vectors=vectors.astype(self.dtype, copy=False),
-            indices=indices[holds_vectors],
+                checked = np.where(np.isnan(checked), np.nan, checked)
+            for value, row in self._find_bad_values(checked, counts):
+                reason, message = self._why_bad(checked[row], given=vectors[row])
+                all_rejects.append(Reject(int(indices[value]), reason, message))
+                is_kept[value] = False
+        decoded = Decoded(
+            vectors=checked,
+            indices=indices,
             rejects=sorted(reject for reject in all_rejects if reject.reason not in SKIP_REASONS),
-            counts=counts[holds_vectors],
+            counts=counts,
             skipped=[reject for reject in all_rejects if reject.reason in SKIP_REASONS],
-        )
+        ).keep_values(is_kept)
+        return decoded._replace(vectors=decoded.vectors.astype(self.dtype, copy=False))
+
+    def _find_bad_values(self, vectors: Array, counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Yield the index of each value that holds a bad vector, and the row of its first bad vector.
+
+        `counts` (m,) are the numbers of vectors in m values.
+        """
+        value_of_vector = np.repeat(np.arange(len(counts)), counts)
+        bad_rows = np.flatnonzero(~self._are_good(vectors))
+        bad_values, first_occurrences = np.unique(value_of_vector[bad_rows], return_index=True)
+        return zip(bad_values.tolist(), bad_rows[first_occurrences].tolist(), strict=True)
 
     def first_bad(self, vectors: Array) -> BadVector | None:
         """Find the first bad vector in (n, d); None if all are good."""
@@ -154,18 +160,6 @@ class Judge:
         return "too_large", (
             f"entry {entry} is {vector[entry]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"
         )
-
-
-def _find_bad_values(
-    is_bad: NDArray[np.bool_], value_index_of_vector: NDArray[np.int64]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the indices of the values that hold bad vectors, and the row of the first bad vector in each.
-
-    `value_index_of_vector` (n,) is the index of the value that holds each of n vectors.
-    """
-    bad_rows = np.flatnonzero(is_bad)
-    bad_value_indices, first_occurrences = np.unique(value_index_of_vector[bad_rows], return_index=True)
-    return bad_value_indices, bad_rows[first_occurrences]
 
 
 def first_not_finite(V: Array, *, impute: bool) -> tuple[int, int] | None:

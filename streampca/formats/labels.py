@@ -17,7 +17,7 @@ class LabelFinder:
     def __init__(self, label: str) -> None:
         """`label` is the setting, a path."""
         [path] = parse_paths(label)
-        self._walk = Walk([get_steps(path)])
+        self._walk = Walk.along([get_steps(path)])
 
     def find(self, record: Any) -> str:
         """Return the label of a record; `NO_LABEL` if the path does not lead to a single text or number."""

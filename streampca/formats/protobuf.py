@@ -19,6 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from streampca.errors import on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import NULL_HINT, MissingFieldError, VectorError, missing_field_error
 from streampca.formats.layout import encode_items, join_columns, varint
@@ -244,8 +245,7 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
     )
     if result.returncode != 0:
         reason = result.stderr.replace(f"{folder}/", "") or f"protoc ended with {result.returncode}"
-        one_line = " ".join(reason.split())
-        raise VectorError("undecodable", f"cannot be compiled: {one_line[-300:]}")
+        raise VectorError("undecodable", f"cannot be compiled: {on_one_line(reason)[-300:]}")
     return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
 
 

@@ -114,6 +114,15 @@ class Decoded(NamedTuple):
     skipped: Sequence[Reject] = ()  # values that are not errors: deletes, and records that do not meet `where`
     warning: str = ""  # for the user, on values that were perhaps not read as they were meant
 
+    def keep_values(self, is_kept: NDArray[np.bool_]) -> Self:
+        """Return the vectors of some of the m values: those that are marked in `is_kept` (m,)."""
+        if is_kept.all():  # the vectors are not copied
+            return self
+        is_vector_kept = np.repeat(is_kept, self.counts)
+        return self._replace(
+            vectors=self.vectors[is_vector_kept], indices=self.indices[is_kept], counts=self.counts[is_kept]
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -148,14 +157,9 @@ class Batch:
             if message is not None:
                 new_rejects.append(Reject(index, reason, message))
         is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
-        is_vector_kept = np.repeat(is_kept, decoded.counts)
-        # No `warning`: the codec repeats it with the next batch.
-        remaining = Decoded(
-            vectors=decoded.vectors[is_vector_kept],
-            indices=decoded.indices[is_kept],
+        remaining = decoded.keep_values(is_kept)._replace(
             rejects=sorted([*decoded.rejects, *new_rejects]),
-            counts=decoded.counts[is_kept],
-            skipped=decoded.skipped,
+            warning="",  # the codec repeats it with the next batch
         )
         return replace(self, decoded=remaining, timestamps=self.timestamps[is_kept])
 

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from streampca.errors import StreampcaError
+from streampca.errors import StreampcaError, on_one_line
 from streampca.formats.errors import VectorError
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class SchemaCache(Generic[T]):
         except (StreampcaError, TimeoutError):
             raise
         except Exception as error:  # schemas are as untrusted as values
-            text = " ".join([type(error).__name__, *str(error).split()])
+            text = on_one_line(f"{type(error).__name__} {error}")
             return VectorError("undecodable", f"schema {schema_id} cannot be used: {text[:_MAX_ERROR_LENGTH]}")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Writer
 
 _ROWS = 3
@@ -31,9 +31,8 @@ def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values
     try:
         values = writer.write(fields, counts)
     except Exception as error:  # a package may raise anything
-        cause = " ".join(str(error).split())
         raise SettingsError(
-            f"{write_name} fails for {rows_text} of {', '.join(fields)}: {type(error).__name__}: {cause}"
+            f"{write_name} fails for {rows_text} of {', '.join(fields)}: {type(error).__name__}: {on_one_line(error)}"
         ) from None
     if not isinstance(values, list) or not all(isinstance(value, bytes) for value in values):
         raise SettingsError(f"{write_name} must return a list of bytes")

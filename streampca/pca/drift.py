@@ -1,4 +1,4 @@
-"""Measures how far a model has moved from an earlier model of the same stream; docs/mathematics.md, section 16.
+"""Measures how far a model has moved from an earlier model of the same stream; docs/mathematics.md, section 14.
 
 The units are those of the newest model, y = D(v − m). In these units, Q is an orthonormal basis of the kₚ axes DDₚ⁻¹Uₚ
 of the earlier model. The stream has the variance σ²(1 + t) along its true axes, and σ² in all other directions. Each

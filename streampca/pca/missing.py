@@ -214,4 +214,9 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], left: NDArray[np.intp], ri
     variance, axes = np.linalg.eigh(S[np.ix_(L, L)])
     least = max(_MIN_NOISE * variance[-1], _TINY)  # Σ_LL may be singular
     inverse = (axes / np.maximum(variance, least)) @ axes.T
-    return np.asarray(S[np.ix_(left, L)] @ inverse @ S[np.ix_(L, right)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        linked = np.nan_to_num(S[np.ix_(left, L)] @ inverse @ S[np.ix_(L, right)])
+    # Σ_LL of few messages may have eigenvalues below 0, by which the product becomes far too large.
+    deviations = np.sqrt(S.diagonal())
+    largest = np.outer(deviations[left], deviations[right])
+    return np.clip(linked, -largest, largest)

@@ -1,7 +1,7 @@
 """Standardises streams: z = D(v − m) is learned, where D is 1/standard deviation of each entry so far.
 
 D is constant within a block. Before the next block, C is multiplied by D′/D, where D′ is the next D. Σ is kept in the
-units of v, and turned into DΣD where it is used. docs/mathematics.md, section 15.
+units of v, and turned into DΣD where it is used. docs/mathematics.md, section 13.
 """
 
 from dataclasses import replace

@@ -9,6 +9,7 @@ import structlog
 from streampca.errors import StoreBusyError
 from streampca.process.http_server import KeepAliveConnection, create_server, serve
 from streampca.process.listening import format_address, listen
+from streampca.process.machine import share_heap_between_threads
 from streampca.process.metrics import StoreMetrics
 from streampca.process.start import prepare_process
 from streampca.process.tls_certificate import create_tls_context
@@ -32,6 +33,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     """
     with suppress(StoreBusyError):
         Models(store, settings.topic).versions()  # raises if the store cannot be read
+    share_heap_between_threads()
     with prepare_process() as process:  # installs the tracer, which the app needs
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)

@@ -1,14 +1,18 @@
 """The runbook's procedures: its own command lines, run on real workers, a real broker and a real store."""
 
+import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
-from tests.command_line import printed
+from tests.command_line import printed, succeeded
 from tests.example_models import models_in
 from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
@@ -26,10 +30,10 @@ class Shell:
     """Runs command lines of the page with its placeholders replaced."""
 
     def __init__(self, store: Path, topic: str) -> None:
-        self._names = {"STORE": store, "BACKUP": store.parent / "backup", "TOPIC": topic, "PARTITION": 1}
+        self.names = {"STORE": store, "BACKUP": store.parent / "backup", "TOPIC": topic, "PARTITION": 1}
 
     def __call__(self, line: str) -> None:
-        for name, value in self._names.items():
+        for name, value in self.names.items():
             line = re.sub(rf"\b{name}\b", str(value), line)
         outcome = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
         pruned = "tar" in line and outcome.returncode == 1  # tar warns of a checkpoint that was pruned meanwhile
@@ -101,8 +105,21 @@ def test_back_up_and_restore(learned: Group, shell: Shell) -> None:
     assert_relearned(learned, bits)
 
 
-def damage(members: Group, partition: int) -> None:
-    for path in (members.store / "checkpoints" / members.topic / str(partition)).iterdir():
+def test_a_copy_of_the_store_is_continued_in_another_place(learned: Group) -> None:
+    """Needs no reset: the copy has the same id, and its checkpoints are at the group's offsets."""
+    moved = learned.folder / "moved"
+    shutil.copytree(learned.store, moved)
+    learned.store.rename(learned.folder / "away")
+    learned.settings = {"store": moved}
+    produce(learned, ROUNDS)
+    learned.learn()
+    learned.assert_same_bits()
+    assert "✗" not in run_command(learned, "doctor")
+    assert not learned.store.exists()
+
+
+def damage(members: Group, partition: int | str) -> None:
+    for path in (members.store / "checkpoints" / members.topic / str(partition)).glob("*.npz"):
         path.write_bytes(path.read_bytes()[:-100])
 
 
@@ -115,6 +132,37 @@ def test_one_damaged_partition_is_restored(learned: Group, shell: Shell) -> None
     assert_relearned(learned, bits)
 
 
+def test_a_damaged_backfill_is_restored(members: Group, shell: Shell) -> None:
+    """The topic is learned further after the backup; afterwards, each model contains the backfill and the topic."""
+    np.save(members.folder / "past.npy", vectors(500, seed=99))
+    # Not forked from a process of the tests: a forked process may have no children.
+    command = [sys.executable, "-m", "streampca", "backfill", members.folder / "past.npy"]
+    succeeded(*command, env=os.environ | members._environment({}))
+    members.start()
+    produce_and_wait_for_model(members, 0)
+    shell(*lines(BACKUP_SECTION, "tar -C STORE --exclude"))
+    produce_and_wait_for_model(members, 1)
+    members.workers[0].stop()
+    (backfill,) = (members.store / "checkpoints" / members.topic / "backfill-0").glob("*.npz")
+    bits = backfill.read_bytes()
+    damage(members, "backfill-0")
+    assert_refused(members, "backfill-0")
+    shell.names["PARTITION"] = "backfill-0"
+    shell(*lines(BACKUP_SECTION, "rm -r STORE"))
+    run_command(members, "reset", "--yes")
+    assert backfill.read_bytes() == bits
+    members.start()
+    produce_and_wait_for_model(members, 2)
+    assert "✗" not in run_command(members, "doctor")
+
+
+def produce_and_wait_for_model(members: Group, round_: int) -> None:
+    """Produce a round; wait for the model of a backfill of 500 rows and of all rounds so far."""
+    produce(members, round_)
+    models = models_in(members.store, members.topic)
+    members.wait(lambda: models.versions()[-1:] == [500 + (round_ + 1) * 2000], "a model of everything")
+
+
 def test_one_damaged_partition_is_learned_again(learned: Group) -> None:
     bits = learned.files()
     damage(learned, 1)
@@ -125,11 +173,11 @@ def test_one_damaged_partition_is_learned_again(learned: Group) -> None:
     assert_relearned(learned, bits)
 
 
-def assert_refused(members: Group) -> None:
+def assert_refused(members: Group, partition: str = "1") -> None:
     """A worker ends where a checkpoint is damaged and no older one is whole."""
     worker = members.start()
     assert worker.wait() == 1
-    assert "every checkpoint of partition 1" in worker.text()
+    assert f"every checkpoint of partition {partition} is damaged" in worker.text()
 
 
 def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:

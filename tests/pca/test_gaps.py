@@ -263,3 +263,22 @@ def test_the_covariance_of_sensors_that_are_never_together_follows_from_sensors_
     known = triangle.unpack(state.known, 24)  # type: ignore[arg-type]
     assert (known[:8, 16:] == 0).all()
     assert close(find_covariance(state)[:8, 16:], loadings.T[:8] @ loadings[:, 16:], 0.1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e149])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_covariance_that_follows_from_others_is_at_most_the_product_of_the_standard_deviations(
+    seed: int, scale: float
+) -> None:
+    """The covariances of a few messages need not be possible together: they gave correlations of up to 1e10."""
+    random = np.random.default_rng(seed)
+    Y = scale * random.standard_normal((7, 12))
+    shown = random.random(Y.shape) < 0.5
+    counts = shown.T.astype(np.float64) @ shown
+    Y[~shown] = 0.0
+    is_known = counts > 0
+    S = missing.complete_covariance(Y.T @ Y / np.maximum(counts, 1.0), is_known)
+    assert np.isfinite(S).all()
+    deviations = np.sqrt(S.diagonal())
+    largest = np.outer(deviations, deviations) * (1 + 1e-12)
+    assert (np.abs(S) <= largest)[~is_known].all()

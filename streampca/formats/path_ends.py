@@ -1,0 +1,67 @@
+"""What is at the end of a path: a number, a null, an array, or a text or bytes that hold an array."""
+
+from typing import Any
+
+import numpy as np
+
+from streampca.formats.errors import VectorError, quote_names
+from streampca.formats.numbers import is_number_word, plain_number, widen_floats
+from streampca.formats.text import begins_as_array, decode_text
+from streampca.formats.walk import SkipReason
+
+
+def read_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
+    """Return the number, the null, or the array at the end of a path.
+
+    With `may_be_encoded`, bytes and base64 are decoded to the d numbers of a vector; if `dimensions` is 0, to as many
+    as there are.
+    """
+    if isinstance(value, dict):
+        is_number = plain_number(value) is not value  # of MongoDB
+        if is_number:
+            return value
+        raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")
+    is_text = isinstance(value, str) and not is_number_word(value)
+    if is_text and (may_be_encoded or begins_as_array(value)):
+        value = decode_text(value)
+    if isinstance(value, bytes) and may_be_encoded:
+        return NumbersOfBytes(value, dimensions or _guess_dimensions(value))
+    return value
+
+
+class NumbersOfBytes(list[float]):
+    """The d numbers that bytes hold: little-endian floats of 4 or 8 bytes. Their number of bytes tells their type."""
+
+    def __init__(self, data: bytes, dimensions: int) -> None:
+        super().__init__(np.frombuffer(widen_floats(data, dimensions)).tolist())
+        self.dtype = f"<f{len(data) // dimensions}"
+
+
+def _guess_dimensions(data: bytes) -> int:
+    """Return how many floats of 4 bytes there are. If they may be floats of 8 bytes, raises `VectorError`."""
+    size = len(data)
+    if data and size % 8 == 0:
+        sizes = f"{size // 4} numbers of 4 or {size // 8} of 8"
+        raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
+    return max(size // 4, 1)
+
+
+def flatten(items: list[Any]) -> list[Any]:
+    """Return single numbers and the entries of arrays in one list. Nulls in place of vectors are left out."""
+    entries = list[Any]()
+    for item in items:
+        if item is not SkipReason.NULL:
+            entries += item if isinstance(item, list) else [item]
+    return entries
+
+
+def innermost_arrays(array: list[Any]) -> list[Any]:
+    """Return the innermost arrays of an array, with `SkipReason.NULL` for each null among arrays."""
+    has_arrays = any(isinstance(element, list) for element in array)
+    has_only_arrays_and_nulls = all(isinstance(element, list | None) for element in array)
+    if not has_arrays or not has_only_arrays_and_nulls:
+        return [array]
+    arrays = list[Any]()
+    for element in array:
+        arrays += [SkipReason.NULL] if element is None else innermost_arrays(element)
+    return arrays
