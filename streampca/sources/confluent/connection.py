@@ -99,14 +99,20 @@ class ConfluentConnection(ClientConnection):
         """Ask the cluster for the topic once a second, without waiting, and log outages."""
         self._replace_if_silent()
         self._handle_errors()
-        if self._background_request is not None and self._background_request.done():
-            with contextlib.suppress(KafkaException):
-                self._last_description = self._read_description(self._background_request)
-            self._background_request = None
+        self._take_background_answer()
         if self._background_request is None and time.monotonic() >= self._next_request_at:
             self._next_request_at = time.monotonic() + _BACKGROUND_INTERVAL_S
             self._background_request = self._request_topic(_BACKGROUND_TIMEOUT_S)
         super().watch()
+
+    def _take_background_answer(self) -> None:
+        """If the request in the background has ended, note the topic as the broker has described it."""
+        request = self._background_request
+        if request is None or not request.done():
+            return
+        self._background_request = None
+        with contextlib.suppress(KafkaException):
+            self._last_description = self._read_description(request)
 
     def topic_configs(self) -> dict[str, str]:
         """Ask for the topic's options, also those with default values; {} if a broker does not tell them."""

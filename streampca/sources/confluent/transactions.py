@@ -169,19 +169,19 @@ class ConfluentProducer(ClientProducer):
         """Add a record to the producer's queue; if the queue is full, wait for room. Raises `SourceError`."""
         try:
             self._add_to_queue(number, record)
+            return
         except BufferError:  # the queue is full, or smaller than the record
-            left_in_queue = self._producer.flush(self._full_queue_timeout_s)
-            if not left_in_queue:
-                self._enlarge_queue(record)
-            try:
-                self._add_to_queue(number, record)
-            except BufferError:
-                raise self._explain_full_queue() from None
+            self._make_room_for(record)
+        try:
+            self._add_to_queue(number, record)
+        except BufferError:
+            raise self._explain_full_queue() from None
 
-    def _enlarge_queue(self, record: ProducedRecord) -> None:
-        """If a record is larger than the queue, which is empty, replace the producer by one with a larger queue."""
+    def _make_room_for(self, record: ProducedRecord) -> None:
+        """Wait until the queue is empty. If it is too small for a record, replace the producer and its queue."""
+        left_in_queue = self._producer.flush(self._full_queue_timeout_s)
         needed_kib = record_size(record.value, record.key, record.headers) // 1024 + 1
-        if needed_kib > self._options[_QUEUE_LIMIT]:
+        if not left_in_queue and needed_kib > self._options[_QUEUE_LIMIT]:
             self._options[_QUEUE_LIMIT] = needed_kib
             self._producer = create(Producer, self._options)
 
