@@ -74,17 +74,17 @@ class ConfluentTransactions(ClientTransactions):
         produce: Any = producer.produce
         for topic, partition, value, key, headers, timestamp in records:
             partition_number = _BY_KEY if partition is None else partition
-            time_ms = _to_client_time(timestamp)
+            # An optimisation: most records need no call.
+            time_ms = timestamp if timestamp > 0 else _to_client_time(timestamp)
             on_delivery = None  # then the producer calls its option `on_delivery`
             if self._has_smaller_batches:  # measuring each record takes time
                 on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
-            # Positional arguments are an optimisation: the call takes a third less time.
-            arguments = (topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             try:
-                produce(*arguments)
+                # Positional arguments are an optimisation, too: the call takes a third less time.
+                produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except BufferError:
                 self._wait_for_room_in_queue(producer)
-                produce(*arguments)
+                produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except KafkaException as error:
                 self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
 
