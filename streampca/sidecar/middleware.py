@@ -24,7 +24,7 @@ READ_TIMEOUT_S = 30.0  # a client that takes longer for the next 128 KiB of its 
 SLOT_TIMEOUT_S = 1.0  # a large request that waits longer for a slot is refused
 
 # Requests with a large body or answer that may run at once. Each holds up to 16 MiB of body or answer. With the models
-# and the computations, the process then needs 420 of its 512 MiB.
+# and the computations, the process then needs up to 310 of its 512 MiB.
 LARGE_REQUESTS = 4
 
 # An attribute of a request's state: true if it is a probe without a valid token, and the sidecar requires tokens.
