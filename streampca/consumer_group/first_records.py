@@ -5,12 +5,12 @@ are held back until 100 of them have been compared with the configured type, or 
 or rejected before. Records that name the type of their numbers are not held back.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from streampca.consumer_group.countdown import Countdown
 from streampca.errors import RejectLimitError
-from streampca.formats.codec import Codec
 from streampca.formats.record import Record
 from streampca.pca.arrays import Array
 from streampca.sources.events import Vectors
@@ -35,15 +35,25 @@ class _PartitionStart:
         return self.compared >= FIRST_RECORDS
 
 
+class Comparison(Protocol):
+    """Compares the numbers of records that do not name their type, as `formats.codec.Codec` does."""
+
+    def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
+        """Return numbers of each vector whose record does not name their type: all (d,), or a sample."""
+
+    def explain_wrong_type(self, samples: Sequence[Array]) -> str:
+        """Return why these numbers cannot be what was sent; "" if they can."""
+
+
 class FirstRecords:
     """Compares the first records of partitions with the configured type, before any of them is handled.
 
     Only their numbers are kept. Records that cannot be handled yet are dropped, and read again later.
     """
 
-    def __init__(self, topic: str, codec: Codec) -> None:
+    def __init__(self, topic: str, comparison: Comparison) -> None:
         self._topic = topic
-        self._codec = codec
+        self._comparison = comparison
         self._starts: dict[int, _PartitionStart] = {}  # by partition; only while its first records are compared
 
     def begin(self, partitions: Collection[int]) -> None:
@@ -99,8 +109,8 @@ class FirstRecords:
         records = _select_to_compare(start, batch)
         start.compared += len(records)
         start.next_to_compare = max(start.next_to_compare, batch.next)
-        start.samples += self._codec.sample_untyped(records)  # only of records that name no type
-        why_wrong_type = self._codec.explain_wrong_type(start.samples)
+        start.samples += self._comparison.sample_untyped(records)  # only of records that name no type
+        why_wrong_type = self._comparison.explain_wrong_type(start.samples)
         if why_wrong_type:
             raise RejectLimitError(
                 f"partition {batch.partition} of {self._topic}: the first records are not what was sent: "
