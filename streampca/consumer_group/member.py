@@ -62,11 +62,11 @@ class Member:
         old_state = self.state
         now = self.now()
         new_state = old_state.after(event, now)
-        saving = new_state.saving
-        if isinstance(event, LoopTicked) and saving.must_try_new_client(now.monotonic_s):
+        if isinstance(event, LoopTicked) and new_state.saving.must_try_new_client(now.monotonic_s):
             # Saves have stopped, and brokers do not answer the member's own client.
-            is_answered = self._could_new_client_save(saving.unanswered_wait)
-            new_state = new_state._replace(saving=saving.after_new_client(now.monotonic_s, is_answered=is_answered))
+            is_answered = self._could_new_client_save(new_state.saving.unanswered_wait)
+            saving = new_state.saving.after_new_client(now.monotonic_s, is_answered=is_answered)
+            new_state = new_state._replace(saving=saving)
         self.state = new_state
         for observer in self._observers:
             observer.observe(Change(event, before=old_state, after=new_state, now=now))

@@ -40,8 +40,7 @@ class MemberLoop(ABC):
             while self._stop_cause is None:
                 watchdog.tick()
                 self._turn(clock)
-                if self._first_names.is_searching:
-                    self._report_unseen_names(clock())
+                self._report_unseen_names(clock)
                 self._notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:
             self.stop(str(error))
@@ -58,9 +57,11 @@ class MemberLoop(ABC):
             self._handle(event)
         self._in_flight.handle_ended()
 
-    def _report_unseen_names(self, now: float) -> None:
+    def _report_unseen_names(self, clock: Callable[[], float]) -> None:
         """Once enough records were read, report the names in `field` at which none of them had a number."""
-        message = self._first_names.find_unseen(now)
+        if not self._first_names.is_searching:
+            return
+        message = self._first_names.find_unseen(clock())
         if message:
             self._notify(events.NamesUnseen(message))
 

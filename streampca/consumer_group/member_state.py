@@ -105,37 +105,41 @@ class MemberState(NamedTuple):
         partitions = self.partitions.after(event, now.monotonic_s)
         saving = self.saving.after(event, partitions, now.monotonic_s)
         state = self._replace(partitions=partitions, saving=saving)
-        state = state._replace(problems=self._problems_after(event, state, now.monotonic_s))
+        problems = self._problems_after(event, state, now.monotonic_s)
+        return state._replace(problems=problems)._with_other_fields_after(event, now)
+
+    def _with_other_fields_after(self, event: MemberEvent, now: Moment) -> "MemberState":
+        """Return the state after an event, of which `partitions`, `saving` and `problems` are set already."""
         match event:
             case StartDelayed():
-                return state._after_start_delay(event, now)
+                return self._after_start_delay(event, now)
             case LoopTicked(source_status):
-                return state._replace(last_turn_at=now, has_run=True)._after_poll(source_status, now.monotonic_s)
+                return self._replace(last_turn_at=now, has_run=True)._after_poll(source_status, now.monotonic_s)
             case RestoreBegun(partitions=count):
-                return state._replace(left_to_restore=count)
+                return self._replace(left_to_restore=count)
             case PartitionsAssigned(positions):
                 left = max(self.left_to_restore - len(positions), 0)
-                return state._replace(has_joined=True, was_assigned=True, has_caught_up=False, left_to_restore=left)
+                return self._replace(has_joined=True, was_assigned=True, has_caught_up=False, left_to_restore=left)
             case PartitionsReleased(lost=True):  # the group has removed this member
-                return state._replace(has_joined=False, is_member=False, left_to_restore=0)
+                return self._replace(has_joined=False, is_member=False, left_to_restore=0)
             case PartitionsReleased():  # the member stays in the group
-                return state._replace(has_joined=True, left_to_restore=0)
+                return self._replace(has_joined=True, left_to_restore=0)
             case BatchLearned(messages=messages):
-                return state._after_batch(messages, now.monotonic_s)
+                return self._after_batch(messages, now.monotonic_s)
             case BatchTransformed(messages=messages, outputs=outputs, version=version):
-                transformed = state._after_batch(messages, now.monotonic_s)
+                transformed = self._after_batch(messages, now.monotonic_s)
                 return transformed._replace(outputs=self.outputs + outputs, model_version=version)
             case TransactionEnded("committed", counts):
-                return state._replace(committed=Counter(self.committed) + Counter(counts), committed_at=now.unix_s)
+                return self._replace(committed=Counter(self.committed) + Counter(counts), committed_at=now.unix_s)
             case ModelPublished(model):
-                return state._replace(model_version=model.version)
+                return self._replace(model_version=model.version)
             case ModelFixed(version):
-                return state._replace(fixed_version=version)
+                return self._replace(fixed_version=version)
             case MemberStopping(cause):
-                return state._replace(stop_cause=cause)
+                return self._replace(stop_cause=cause)
             case MemberEnded():
-                return state._replace(has_ended=True)
-        return state
+                return self._replace(has_ended=True)
+        return self
 
     def _after_start_delay(self, event: StartDelayed, now: Moment) -> "MemberState":
         """Return the state after an attempt to start that must be repeated."""
@@ -195,7 +199,7 @@ class MemberState(NamedTuple):
                 if status.connected:
                     causes[LoopTicked] = ""
                 elif self.was_assigned:
-                    causes[LoopTicked] = _describe_no_answer(status)
+                    causes[LoopTicked] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
                 if not new_state.saving.overdue_s:
                     causes[Saving] = ""
                 elif new_state.saving.has_stopped and Saving not in self.problems:  # a problem keeps its first cause
@@ -209,7 +213,3 @@ class MemberState(NamedTuple):
             return False
         oldest_unsaved_since = new_state.partitions.unsaved_since  # None: all records are saved
         return oldest_unsaved_since is None or oldest_unsaved_since >= failure.since
-
-
-def _describe_no_answer(status: SourceStatus) -> str:
-    return f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER

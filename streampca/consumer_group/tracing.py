@@ -56,12 +56,12 @@ class BatchSpans(Observer):
         if not isinstance(event, BatchLearned | BatchTransformed):
             return
         for partition, offset_behind_batch in list(self._open_spans):  # other threads add spans
-            if partition == event.partition and offset_behind_batch <= event.next:
-                span = self._open_spans.pop((partition, offset_behind_batch))
-                # An earlier batch was dropped and read again: its span is not recorded.
-                is_of_this_batch = offset_behind_batch == event.next
-                if is_of_this_batch:
-                    span.end()
+            if partition != event.partition or offset_behind_batch > event.next:
+                continue
+            span = self._open_spans.pop((partition, offset_behind_batch))
+            # An earlier batch was dropped and read again: its span is not recorded.
+            if offset_behind_batch == event.next:
+                span.end()
 
     def _begin_span(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":
         """Begin a span for these records of a partition, with links to at most 100 spans that have written them."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SourceError
+from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SourceError, on_one_line
 from streampca.settings.kafka import KafkaSettings
 
 # Codes of errors in Kafka's protocol: https://kafka.apache.org/protocol#protocol_error_codes
@@ -148,4 +148,4 @@ class BrokerErrors:
 
 def one_line(error: object) -> str:
     """Return an error's text without line breaks; if it has no text, the name of its type."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return on_one_line(error) or type(error).__name__

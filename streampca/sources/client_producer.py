@@ -3,13 +3,13 @@
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import structlog
 
 from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings, ProduceSettings
-from streampca.sources.base import DeadLetters, Header
+from streampca.sources.base import DeadLetters, Headers
 from streampca.sources.broker_errors import INVALID_RECORD_CODES
 from streampca.sources.client_connection import ClientConnection
 from streampca.sources.dead_letters import dead_letter_headers, read_own_time
@@ -17,6 +17,16 @@ from streampca.sources.dead_letters import dead_letter_headers, read_own_time
 _WATCH_EVERY_S = 0.5  # while `flush` waits for acknowledgements, it looks for outages this often
 
 log = structlog.get_logger()
+
+
+class ProducedRecord(NamedTuple):
+    """A record for a producer's topic."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    partition: int | None  # None: the key decides
+    time_ms: int | None = None  # None: the time of sending
 
 
 class ClientProducer(DeadLetters, ABC):
@@ -50,33 +60,31 @@ class ClientProducer(DeadLetters, ABC):
         """
 
     @abstractmethod
-    def produce(
-        self,
-        value: bytes | None,
-        partition: int | None = None,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-    ) -> None:
-        """Send a record, and do not wait for an answer; without a partition, the key decides. Raises `SourceError`."""
+    def _produce(self, record: ProducedRecord) -> None:
+        """Send a record, and keep it until it is acknowledged. Do not wait for an answer. Raises `SourceError`."""
+
+    def produce(self, value: bytes | None, partition: int | None = None) -> None:
+        """Send a value, and do not wait for an answer. Raises `SourceError`."""
+        self._produce(ProducedRecord(value, key=None, headers=[], partition=partition))
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
-        self.produce(record.value, partition=None, key=record.key, headers=headers)
+        self._produce(ProducedRecord(record.value, record.key, headers, partition=None))
 
-    def _find_own_time_to_send(self, code: int | None, headers: Sequence[Header]) -> int | None:
-        """If a dead letter is refused for the time of sending, return the time of its rejected record.
+    def _with_own_time(self, letter: ProducedRecord, code: int | None) -> ProducedRecord | None:
+        """Return a refused dead letter with the time of its rejected record; None if it should not be sent again.
 
-        Return None if the letter should not be sent again.
+        Brokers may refuse the time of sending if their clock differs. `code` is the code of their error.
         """
-        if code not in INVALID_RECORD_CODES:
-            return None
-        time_ms = read_own_time(headers)
-        if time_ms < 0:  # unknown
+        own_time_ms = read_own_time(letter.headers)
+        is_time_known = own_time_ms >= 0
+        was_sent_twice = letter.time_ms is not None
+        if code not in INVALID_RECORD_CODES or was_sent_twice or not is_time_known:
             return None
         if not self._is_wrong_clock_logged:
             log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
             self._is_wrong_clock_logged = True
-        return time_ms
+        return letter._replace(time_ms=own_time_ms)
 
     def partitions(self) -> frozenset[int]:
         """Return the topic's partitions."""

@@ -40,7 +40,7 @@ class ClientSource(Source, ABC):
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
         self._assigned: frozenset[int] = frozenset()  # as of the last event that `poll` has returned
         self._positions = ReadPositions()
-        self._standstills = StandstillSearch(self._find_committed_ends)
+        self._standstills = StandstillSearch(self._find_ends)
 
     @abstractmethod
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
@@ -68,6 +68,17 @@ class ClientSource(Source, ABC):
     @abstractmethod
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
         """Ask brokers for the earliest offset and the end of a partition; None if no broker answers."""
+
+    @abstractmethod
+    def _find_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Ask brokers where the committed records of partitions end. Raises `TimeoutError`."""
+
+    @abstractmethod
+    def _find_first_at(self, partitions: Collection[int], time_ms: int) -> dict[int, int]:
+        """Ask brokers for the first offset of each partition at this time or later, if it has one.
+
+        Raises `TimeoutError`.
+        """
 
     @abstractmethod
     def _commit(self, offsets: Mapping[int, Committed]) -> None:
@@ -120,6 +131,11 @@ class ClientSource(Source, ABC):
             self._positions.stop(partition)
         self._stop_fetching(partitions)
 
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        """Ask for the offset of each partition's first record at or after this time, or its end."""
+        ends = self._find_ends(partitions)
+        return ends if time_ms is None else ends | self._find_first_at(partitions, time_ms)
+
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         """Commit offsets to the group. A failure is only logged."""
         if not self._connection.connected or not positions:
@@ -162,9 +178,6 @@ class ClientSource(Source, ABC):
             self._assigned = frozenset()
             self.membership = None
         return event
-
-    def _find_committed_ends(self, partitions: Collection[int]) -> Mapping[int, int]:
-        return self.offsets_at(partitions, None)
 
     def _check_out_of_range(self) -> list[Event]:
         """For each position that a broker did not find, seek once more, or return `OutOfRange`."""

@@ -149,8 +149,7 @@ class ClientTransactions(Transactions, ABC):
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
             self._drop_producer()
-            failure = self._make_transaction_failure(error)
-            final_error = self._find_final_error(failure)
+            final_error = self._find_final_error(Failure(error, self._output_topic))
             if final_error is not None:
                 raise final_error from None
             _, text = self._code_and_text(error)
@@ -171,7 +170,7 @@ class ClientTransactions(Transactions, ABC):
         try:
             self._commit(producer, offsets, membership)
         except self.client_error as error:
-            self._give_up_and_raise(self._make_transaction_failure(error))
+            self._give_up_and_raise(Failure(error, self._output_topic))
         self._is_transaction_open = False
 
     def abort(self) -> None:
@@ -205,14 +204,10 @@ class ClientTransactions(Transactions, ABC):
             try:
                 self._producer.begin_transaction()
             except self.client_error as error:
-                self._give_up_and_raise(self._make_transaction_failure(error))
+                self._give_up_and_raise(Failure(error, self._output_topic))
             self._is_transaction_open = True
             self._failures = []
         return self._producer
-
-    def _make_transaction_failure(self, error: Exception) -> Failure:
-        """Return the failure of a whole transaction."""
-        return Failure(error, self._output_topic)
 
     def _give_up_and_raise(self, failure: Failure) -> NoReturn:
         """Give the producer up, and raise its first final error, or `TransactionFailedError` if a retry may help."""

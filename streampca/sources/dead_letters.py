@@ -149,17 +149,24 @@ class DeadLetterTopic:
             origin = read_origin(record.headers)
             if origin is None:
                 continue
-            # The offset is not enough: a topic that was created again has other records at the same offsets.
-            content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
-            content_hash = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
+            record_hash = _hash_rejected_record(origin, record)
             if (partition, record.offset) in self._replayed:
                 status = LetterStatus.REPLAYED
-            elif content_hash in earlier_hashes:
+            elif record_hash in earlier_hashes:
                 status = LetterStatus.REPEATED
             else:
                 status = LetterStatus.WAITING
-            earlier_hashes.add(content_hash)
+            earlier_hashes.add(record_hash)
             yield DeadLetter(partition=partition, offset=record.offset, record=record, origin=origin, status=status)
+
+
+def _hash_rejected_record(origin: Origin, letter: Record) -> bytes:
+    """Return a hash that is the same for all letters of one rejected record.
+
+    The record's offset is not enough: a topic that was created again has other records at the same offsets.
+    """
+    content = (origin.topic, origin.partition, origin.offset, letter.key, letter.value)
+    return hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
 
 
 def make_replay_note(offsets: Iterable[int]) -> tuple[bytes, Headers]:

@@ -111,8 +111,9 @@ class SchemaRegistry:
 
         If only this schema fails for five minutes, it counts as unknown (`KeyError`).
         """
-        if isinstance(error, SourceError):  # access may be refused only to this schema
-            return TimeoutError(str(error)) if self._answers() else error
+        if isinstance(error, SourceError):
+            is_refused_only_here = self._answers()
+            return TimeoutError(str(error)) if is_refused_only_here else error
         now = time.monotonic()
         failing_since = self._failing_since.setdefault(schema_id, now)
         fails_for_long = now - failing_since > _UNKNOWN_AFTER_S

@@ -130,11 +130,12 @@ class TopicReader:
             for event in self._source.poll(_POLL_S):
                 if isinstance(event, OutOfRange):
                     raise SourceError(f"partition {event.partition} of {self._topic} begins at {event.earliest} now")
-                if isinstance(event, Records) and event.partition in unfinished:
-                    yield event
-                    deadline = time.monotonic() + record_timeout_s  # the caller may have taken long
-                    if event.next >= ends[event.partition]:
-                        unfinished.remove(event.partition)
+                if not isinstance(event, Records) or event.partition not in unfinished:
+                    continue
+                yield event
+                deadline = time.monotonic() + record_timeout_s  # the caller may have taken long
+                if event.next >= ends[event.partition]:
+                    unfinished.remove(event.partition)
             if unfinished and time.monotonic() > deadline:
                 raise self._make_stalled_error(min(unfinished))
 

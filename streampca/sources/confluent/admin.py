@@ -1,6 +1,6 @@
 """Asks brokers about a topic, on confluent-kafka."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -23,16 +23,19 @@ class ConfluentAdmin(ConfluentConnection):
         """Return the earliest offset and the high watermark of each partition."""
         tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().partitions]
         spec: Any = OffsetSpec  # it has no types
-        earliest_requests = self._admin.list_offsets(dict.fromkeys(tps, spec.earliest()), request_timeout=_ANSWER_S)
-        latest_requests = self._admin.list_offsets(dict.fromkeys(tps, spec.latest()), request_timeout=_ANSWER_S)
-        log_bounds = {}
-        for tp in tps:
-            earliest = self._require_answer(earliest_requests[tp]).offset
-            high_watermark = self._require_answer(latest_requests[tp]).offset
-            if min(earliest, high_watermark) < 0:  # librdkafka reports no error
+        earliest = self._list_offsets(tps, spec.earliest())
+        latest = self._list_offsets(tps, spec.latest())
+        return {tp.partition: (earliest[tp], latest[tp]) for tp in tps}
+
+    def _list_offsets(self, tps: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
+        """Ask for the earliest or the latest offset of each partition."""
+        offsets = {}
+        for tp, request in self._admin.list_offsets(dict.fromkeys(tps, which), request_timeout=_ANSWER_S).items():
+            offset = self._require_answer(request).offset
+            if offset < 0:  # librdkafka reports no error
                 raise self.broker_errors.unreachable_error(f"the leader of partition {tp.partition} does not answer")
-            log_bounds[tp.partition] = (earliest, high_watermark)
-        return log_bounds
+            offsets[tp] = offset
+        return offsets
 
     def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
         """Create the topic, unless somebody else has created it meanwhile."""

@@ -7,6 +7,7 @@ does not wait for the answer, so that a broker that hangs is noticed, too.
 import contextlib
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from typing import Any, Self
 
@@ -98,14 +99,20 @@ class ConfluentConnection(ClientConnection):
         """Ask the cluster for the topic once a second, without waiting, and log outages."""
         self._replace_if_silent()
         self._handle_errors()
-        if self._background_request is not None and self._background_request.done():
-            with contextlib.suppress(KafkaException):
-                self._last_description = self._read_description(self._background_request)
-            self._background_request = None
+        self._take_background_answer()
         if self._background_request is None and time.monotonic() >= self._next_request_at:
             self._next_request_at = time.monotonic() + _BACKGROUND_INTERVAL_S
             self._background_request = self._request_topic(_BACKGROUND_TIMEOUT_S)
         super().watch()
+
+    def _take_background_answer(self) -> None:
+        """If the request in the background has ended, note the topic as the broker has described it."""
+        request = self._background_request
+        if request is None or not request.done():
+            return
+        self._background_request = None
+        with contextlib.suppress(KafkaException):
+            self._last_description = self._read_description(request)
 
     def topic_configs(self) -> dict[str, str]:
         """Ask for the topic's options, also those with default values; {} if a broker does not tell them."""
@@ -147,11 +154,19 @@ class ConfluentConnection(ClientConnection):
         code = protocol_code(error)
         return self.broker_errors.explain(code, one_line(error.str()), all_have_keys=has_key)
 
-    def offsets_error(self, asked_for: str, error: KafkaError) -> Exception:
-        """Return our error for a failed request for offsets: a `TimeoutError` if waiting may help."""
-        if self.must_raise(error):
-            return self.source_error(error)
-        return TimeoutError(f"{asked_for} are not known: {error.str()}")
+    @contextlib.contextmanager
+    def translate_errors(self, asked_for: str) -> Iterator[None]:
+        """Raise `SourceError` for an error of the client in the block; `TimeoutError` if waiting may help.
+
+        `asked_for` names what the block asks for, such as "the offsets".
+        """
+        try:
+            yield
+        except KafkaException as exception:
+            error = exception.args[0]
+            if self.must_raise(error):
+                raise self.source_error(error) from None
+            raise TimeoutError(f"{asked_for} are not known: {error.str()}") from None
 
     def _request_topic(self, timeout_s: float) -> Any:
         """Send a request for the topic, and do not wait for the answer."""
@@ -169,21 +184,18 @@ class ConfluentConnection(ClientConnection):
         """
         self._replace_if_silent()
         request = self._request_topic(max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S))
-        while not wait([request], _CHECK_S).done:
-            self._raise_reported_error()
-        self._raise_reported_error()
+        has_ended = False
+        while not has_ended:
+            has_ended = bool(wait([request], _CHECK_S).done)
+            final_error = self._handle_errors()
+            if final_error is not None:
+                raise self.source_error(final_error)
         try:
             return self._read_description(request)
         except KafkaException as exception:
             self._raise_if_final(exception.args[0])
             self._other_broker_answers = self._does_any_broker_answer()
             raise TimeoutError from None
-
-    def _raise_reported_error(self) -> None:
-        """Raise `SourceError` if the client has reported an error that waiting cannot fix."""
-        final_error = self._handle_errors()
-        if final_error is not None:
-            raise self.source_error(final_error)
 
     def _raise_if_final(self, error: KafkaError) -> None:
         """Raise `SourceError` for a failed request if the topic does not exist, or if waiting cannot fix the error."""

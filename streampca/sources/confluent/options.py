@@ -18,24 +18,22 @@ from streampca.sources.oauth_tokens import create_tokens
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
     """Return the options of every client. Raises `SourceError` if the login gets no token."""
     tokens = create_tokens(settings)
-    login: dict[str, Any] = {
-        "sasl.mechanism": settings.sasl_mechanism,
-        "sasl.username": settings.sasl_username,
-        "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
+    optional: dict[str, Any] = {
         "ssl.ca.location": settings.ssl_cafile and str(settings.ssl_cafile),
         "ssl.certificate.location": settings.ssl_certfile and str(settings.ssl_certfile),
         "ssl.key.location": settings.ssl_keyfile and str(settings.ssl_keyfile),
         "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
     }
     if tokens is not None:
-        login |= {
-            "sasl.mechanism": "OAUTHBEARER",
-            "sasl.username": None,
-            "sasl.password": None,
-            "oauth_cb": lambda _: tokens.current(),
+        optional |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
+    else:
+        optional |= {
+            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.username": settings.sasl_username,
+            "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
         }
-    login = {name: value for name, value in login.items() if value is not None}  # librdkafka does not take None
-    return login | {
+    given = {name: value for name, value in optional.items() if value is not None}  # librdkafka does not take None
+    return given | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
         "ssl.endpoint.identification.algorithm": "https",

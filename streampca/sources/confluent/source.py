@@ -140,10 +140,8 @@ class ConfluentSource(ClientSource):
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         """Ask for the group's committed offsets of these partitions; a partition without one is left out."""
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
-        try:
+        with self._connection.translate_errors("the committed offsets"):
             answer = self._consumer.committed(tps, timeout=_OFFSETS_TIMEOUT_S) if tps else []
-        except KafkaException as error:
-            raise self._connection.offsets_error("the committed offsets", error.args[0]) from None
         committed = {}
         for tp in answer:
             if tp.error is not None:
@@ -153,26 +151,21 @@ class ConfluentSource(ClientSource):
                 committed[tp.partition] = Committed(tp.offset, _read_metadata(tp))
         return committed
 
-    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        """Ask for the offset of each partition's first record at or after this time, or its end."""
-        offsets = {}
-        found: list[TopicPartition] = []
-        try:
+    def _find_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        ends = {}
+        with self._connection.translate_errors("the offsets"):
             for partition in partitions:
                 tp = TopicPartition(self._topic, partition)
                 _, end = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_TIMEOUT_S)
-                offsets[partition] = end
-            if time_ms is not None:
-                # `offsets_for_times` takes the timestamp in the field for the offset.
-                questions = [TopicPartition(self._topic, partition, time_ms) for partition in partitions]
-                found = self._consumer.offsets_for_times(questions, timeout=_OFFSETS_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._connection.offsets_error("the offsets", error.args[0]) from None
-        for tp in found:
-            is_found = tp.offset >= 0
-            if is_found:
-                offsets[tp.partition] = tp.offset
-        return offsets
+                ends[partition] = end
+        return ends
+
+    def _find_first_at(self, partitions: Collection[int], time_ms: int) -> dict[int, int]:
+        # `offsets_for_times` takes the timestamp in the field for the offset.
+        questions = [TopicPartition(self._topic, partition, time_ms) for partition in partitions]
+        with self._connection.translate_errors("the offsets"):
+            answer = self._consumer.offsets_for_times(questions, timeout=_OFFSETS_TIMEOUT_S)
+        return {tp.partition: tp.offset for tp in answer if tp.offset >= 0}  # negative: no such record
 
     def _leave(self) -> None:
         """Leave the group, and close the consumer, within some seconds."""
@@ -201,12 +194,6 @@ class ConfluentSource(ClientSource):
         return messages
 
     def _start_fetching(self, partitions: Collection[int]) -> None:
-        self._assign_read_partitions()
-
-    def _stop_fetching(self, partitions: Collection[int]) -> None:
-        self._assign_read_partitions()
-
-    def _assign_read_partitions(self) -> None:
         """Let the client fetch all partitions that are being read, each from its position, and no others."""
         if self._rebalances:  # the positions are of the assignment before
             return
@@ -214,6 +201,8 @@ class ConfluentSource(ClientSource):
         for partition in self._positions.by_partition:
             tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
         self._consumer.assign(tps)
+
+    _stop_fetching = _start_fetching  # both assign what is to be read now
 
     def _handle_error_message(self, message: Any) -> None:
         """Note that the client has read a partition to its end, or has failed to read it."""

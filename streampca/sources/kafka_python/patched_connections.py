@@ -96,19 +96,20 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         """
         # The pause before the next connection is reset below, if the login succeeds.
         await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)
-        login = conn.init_future
-        if not login.is_done:  # the connection was closed meanwhile
-            return
+        login = conn.init_future  # neither failed nor succeeded if the connection was closed meanwhile
         if login.failed():
-            error = login.exception
-            self._owner.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
-            if isinstance(error, _LOGIN_REFUSALS):
-                self._auth_failures[node.node_id] = error
-            pause_s = self.connection_delay(node.node_id)
-            if pause_s == 0:  # the connection succeeded, only the login failed
-                self.update_backoff(node.node_id)
-        elif reset_backoff_on_connect:
+            self._note_failed_login(node, login.exception)
+        elif login.succeeded() and reset_backoff_on_connect:
             self.reset_backoff(node.node_id)
+
+    def _note_failed_login(self, node: Any, error: BaseException) -> None:
+        """Note why a broker cannot be used, and pause before the next connection."""
+        self._owner.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
+        if isinstance(error, _LOGIN_REFUSALS):
+            self._auth_failures[node.node_id] = error
+        is_pausing = self.connection_delay(node.node_id) > 0
+        if not is_pausing:  # the connection succeeded, only the login failed
+            self.update_backoff(node.node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
         """Connect to a broker.

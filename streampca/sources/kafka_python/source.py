@@ -138,19 +138,17 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         with self._connection.translate_errors("the committed offsets"):
             return client_internals.read_committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
-    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        """Ask for the offset of each partition's first record at or after this time, or its end."""
+    def _find_ends(self, partitions: Collection[int]) -> dict[int, int]:
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
-        first_records = {}
         with self._connection.translate_errors("the offsets"):
             ends = self._consumer.end_offsets(tps, _OFFSETS_TIMEOUT_MS)
-            if time_ms is not None:
-                first_records = self._consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
-        offsets = {}
-        for tp in tps:
-            first = first_records.get(tp)
-            offsets[tp.partition] = ends[tp] if first is None else first.offset
-        return offsets
+        return {tp.partition: end for tp, end in ends.items()}
+
+    def _find_first_at(self, partitions: Collection[int], time_ms: int) -> dict[int, int]:
+        times = {TopicPartition(self._topic, partition): time_ms for partition in partitions}
+        with self._connection.translate_errors("the offsets"):
+            answer = self._consumer.offsets_for_times(times)
+        return {tp.partition: first.offset for tp, first in answer.items() if first is not None}
 
     def _leave(self) -> None:
         try:
@@ -163,12 +161,12 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
 
         A static member that leads its group and restarts does not know that it leads.
         """
-        before = self._partitions_before  # empty at the first poll
         partitions = self.partitions()
-        self._partitions_before = partitions
-        new_partitions = partitions - before
-        if self._is_static_member and before and new_partitions:
+        is_first_poll = not self._partitions_before
+        has_new_partitions = not is_first_poll and not partitions <= self._partitions_before
+        if self._is_static_member and has_new_partitions:
             client_internals.rejoin_group(self._consumer)
+        self._partitions_before = partitions
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
         """Pause new partitions until `seek`, and return the group's metadata; None if the group was not joined."""

@@ -14,7 +14,7 @@ from kafka.serializer import Serializer
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Header, Headers, OutgoingFields
 from streampca.sources.broker_errors import one_line
-from streampca.sources.client_producer import ClientProducer
+from streampca.sources.client_producer import ClientProducer, ProducedRecord
 from streampca.sources.client_transactions import (
     ABORT_S,
     EACH_RECORD_ALONE,
@@ -47,21 +47,11 @@ def _replace_null_by_empty(headers: Sequence[Header]) -> list[tuple[str, bytes]]
     return [(name, value or b"") for name, value in headers]
 
 
-class _Record(NamedTuple):
-    """A record of the producer's topic."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: Sequence[Header]
-    partition: int | None  # None: the key decides
-
-
 class _Sent(NamedTuple):
     """A record that was handed to the client."""
 
+    record: ProducedRecord
     answer: Any  # a future
-    record: _Record
-    time_ms: int | None  # its timestamp; None: the time of sending
 
 
 class KafkaPythonProducer(ClientProducer):
@@ -90,20 +80,7 @@ class KafkaPythonProducer(ClientProducer):
             self.close()
             raise
 
-    def produce(
-        self,
-        value: bytes | None,
-        partition: int | None = None,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-    ) -> None:
-        """Send a record without waiting for an answer, and keep it until it is acknowledged."""
-        record = _Record(value=value, key=key, headers=headers, partition=partition)
-        sent = self._hand_over(record)
-        self._unacknowledged.append(sent)
-
-    def _hand_over(self, record: _Record, time_ms: int | None = None) -> _Sent:
-        """Hand a record to the client, with this timestamp or the time of sending."""
+    def _produce(self, record: ProducedRecord) -> None:
         with self._connection.translate_errors():
             future = self._producer.send(
                 self._topic,
@@ -111,9 +88,9 @@ class KafkaPythonProducer(ClientProducer):
                 record.key,
                 headers=_replace_null_by_empty(record.headers),
                 partition=record.partition,
-                timestamp_ms=time_ms,
+                timestamp_ms=record.time_ms,
             )
-        return _Sent(answer=future, record=record, time_ms=time_ms)
+        self._unacknowledged.append(_Sent(record, future))
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         """Wait at most `timeout_s` for each record, and return how many are not acknowledged yet.
@@ -128,22 +105,19 @@ class KafkaPythonProducer(ClientProducer):
                 is_brokers_answer = oldest.answer.exception is error
                 if not is_brokers_answer:  # no answer has come in time
                     break
-                # Brokers may refuse the time of sending, if their clock differs. They may accept the record's own time.
-                sent_again = self._send_with_own_time(oldest, error)
-                self._unacknowledged.append(sent_again)
+                self._send_with_own_time(oldest.record, error)
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
-    def _send_with_own_time(self, refused: _Sent, error: KafkaError) -> _Sent:
+    def _send_with_own_time(self, refused: ProducedRecord, error: KafkaError) -> None:
         """Send a refused dead letter again, with the timestamp of its rejected record.
 
         Raises `SourceError` unless the letter was refused for the time of sending.
         """
-        own_time_ms = self._find_own_time_to_send(getattr(error, "errno", None), refused.record.headers)
-        was_sent_twice = refused.time_ms is not None
-        if was_sent_twice or own_time_ms is None:
-            raise self._connection.source_error(error, has_key=refused.record.key is not None) from None
-        return self._hand_over(refused.record, own_time_ms)
+        letter = self._with_own_time(refused, getattr(error, "errno", None))
+        if letter is None:
+            raise self._connection.source_error(error, has_key=refused.key is not None) from None
+        self._produce(letter)
 
     def close(self) -> None:
         close_producer(self._producer, _CLOSE_TIMEOUT_S)
