@@ -21,15 +21,17 @@ class ConfluentBatch(Columns):
         if isinstance(index, slice):
             return ConfluentBatch(self._messages[index])
         message = self._messages[index]
-        return Record(**{name: read(message) for name, read in _FIELD_READERS.items()})
+        return Record(**{name: read([message])[0] for name, read in _COLUMN_READERS.items()})
 
     def column(self, name: str) -> list[Any]:
-        return list(map(_FIELD_READERS[name], self._messages))
+        return _COLUMN_READERS[name](self._messages)
 
 
-def _read_timestamp(message: Message) -> int:
-    timestamp_type, timestamp = message.timestamp()
-    return -1 if timestamp_type == TIMESTAMP_NOT_AVAILABLE else timestamp
+def _read_timestamps(messages: Sequence[Message]) -> list[int]:
+    return [
+        -1 if timestamp_type == TIMESTAMP_NOT_AVAILABLE else timestamp
+        for timestamp_type, timestamp in map(Message.timestamp, messages)
+    ]
 
 
 def _read_headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
@@ -39,13 +41,18 @@ def _read_headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
         return [("__connect.errors.headers", b"a header name is not UTF-8")]
 
 
-# Field of `Record` → function that reads it from a message. As an optimisation, these are methods of the class, which
-# take a quarter of the time of `methodcaller`.
-_FIELD_READERS: Mapping[str, Callable[[Message], Any]] = {
-    "offset": Message.offset,
-    "value": Message.value,
-    "timestamp": _read_timestamp,
-    "key": Message.key,
-    "headers": _read_headers,
-    "leader_epoch": Message.leader_epoch,
+def _read_each(read: Callable[[Message], Any]) -> Callable[[Sequence[Message]], list[Any]]:
+    """Return a function that reads a field from each message."""
+    return lambda messages: list(map(read, messages))
+
+
+# Field of `Record` → function that reads it from all messages. As optimisations, methods of the class are called, in a
+# quarter of the time of `methodcaller`, and timestamps are read without a call of our own for each message.
+_COLUMN_READERS: Mapping[str, Callable[[Sequence[Message]], list[Any]]] = {
+    "offset": _read_each(Message.offset),
+    "value": _read_each(Message.value),
+    "timestamp": _read_timestamps,
+    "key": _read_each(Message.key),
+    "headers": _read_each(_read_headers),
+    "leader_epoch": _read_each(Message.leader_epoch),
 }
