@@ -95,10 +95,10 @@ class Assignment(Generic[P]):
 
     def release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Drop partitions that were revoked or lost."""
-        self._end_restore_attempt()  # the next retry restores the remaining ones
+        self._end_restore_attempt()  # the next retry restores the partitions that are left
         self._to_restore -= set(partitions)
         self._forget(partitions)
-        # Also ends the stalls of partitions that were never restored.
+        # Partitions that were never restored are named, too: they are no longer reported as stalled.
         self._notify(events.PartitionsReleased(sorted(partitions), lost))
 
     def restart(self) -> None:

@@ -64,7 +64,7 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
         readings = Sensors().rows()
         return Stream(
             rows=readings,
-            produce_arguments=["--synthetic"],  # with the format json: readings of sensors
+            produce_arguments=["--synthetic"],  # because of the format json, it sends readings of sensors
             record_settings={"format": "json", "field": ",".join(readings.names or ())},
             model_settings={"dimensions": readings.dimensions, "components": 3, "standardize": True},
         )

@@ -102,10 +102,10 @@ class _CellParser:
         self._index_of_parsed_column = {name: i for i, name in enumerate(layout.names) if name in parsed_columns}
 
     def parse(self, cells: list[str]) -> dict[str, Any]:
-        """Return the values of the columns that numbers and conditions lead into, by column."""
+        """Return the values in the columns that the numbers or the conditions of `where` need, by column."""
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
         if self._columns_beside:
-            # `shape` beside `data` says how it is read only if both are arrays, not JSON texts.
+            # Only arrays are read together, such as `data` and its `shape`, so JSON texts become arrays.
             values = {name: open_text(value) for name, value in values.items()}
         return values
 

@@ -37,7 +37,8 @@ def describe_dominant_variance(
     if len(variances) == 1 or vector_count < _FEWEST_VECTORS:
         return ""
     largest = int(np.argmax(variances))
-    if not variances[largest] > _LARGEST_SHARE * total_variance:  # the total may be 0 or infinite
+    dominates = variances[largest] > _LARGEST_SHARE * total_variance
+    if not dominates:
         return ""
     name = list_names([names[largest]]) if names else f"{largest} (counted from 0)"
     share = variances[largest] / total_variance

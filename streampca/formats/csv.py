@@ -65,7 +65,7 @@ class CsvReader(Reader):
         _refuse_unmet(self._cell_conditions, cells)
         chosen = self._choose_cells(cells)
         if self._column_numbers and (self._paths_lead_into_cells or self._hold_vectors(chosen)):
-            # This tests the inner conditions, too.
+            # `pack` also tests the conditions that lead into cells.
             return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         _refuse_unmet(self._inner_conditions, cells)
         check_length(len(chosen), self.dimensions)

@@ -13,11 +13,12 @@ from streampca.formats.walk import SkipReason
 def read_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
     """Return the number, the null, or the array at the end of a path.
 
-    With `may_be_encoded`, bytes and base64 are decoded to the d numbers of a vector; if `dimensions` is 0, to as many
-    as there are.
+    With `may_be_encoded`, bytes and base64 are decoded to the d numbers of a vector. If `dimensions` is 0, d follows
+    from the number of bytes.
     """
     if isinstance(value, dict):
-        is_number = plain_number(value) is not value  # of MongoDB
+        # MongoDB writes a number as an object, such as {"$numberLong": "5"}.
+        is_number = plain_number(value) is not value
         if is_number:
             return value
         raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")

@@ -121,7 +121,9 @@ def _may_be_packed(field: FieldDescriptor | None, dimensions: int) -> bool:
     """Return whether all numbers of a vector may be packed in a field, and nothing else may be there."""
     if field is None or not field.is_repeated or field.type not in _PACKED_SIZES:
         return False
-    may_be_sparse_or_tensor = names_beside([field.name]).intersection(field.containing_type.fields_by_name)
+    # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
+    names_in_message = set(field.containing_type.fields_by_name)
+    may_be_sparse_or_tensor = bool(names_in_message & names_beside([field.name]))
     return not may_be_sparse_or_tensor and not may_be_debezium_placeholder(dimensions)
 
 
@@ -170,9 +172,11 @@ class ProtobufWriter(Writer):
                 case "O":  # texts or bytes
                     columns.append(encode_items(values, with_tag_and_size))
                 case "f" if values.ndim == 1:
-                    columns += [_encode_tag(number, _WIRE_FIXED64), values]
+                    tag = _encode_tag(number, _WIRE_FIXED64)
+                    columns.extend([tag, values])  # a tag is equal in all rows
                 case "f":
-                    columns += [length_tag + varint(8 * values.shape[1]), values]
+                    tag_and_size = length_tag + varint(8 * values.shape[1])
+                    columns.extend([tag_and_size, values])
                 case _:  # whole numbers, which are packed
                     columns.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
         messages = join_columns(columns)

@@ -50,8 +50,9 @@ def fill_missing_entries(state: State, V: Array, weights: centring.Weights, comp
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
     q = weights.c @ ~missing / weights.c.sum()  # share of messages that show each entry
+    # Residuals are divided by √q, so that their squares are right on average.
     root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))
-    filled, X = filling.fill(V, *predictor, root_q)
+    filled, X = filling.fill(V, *predictor, root_q)  # X: the coordinates of the predictions
     return Filled(V=filled, predictor=predictor, X=X, root_q=root_q, shown=~missing)
 
 

@@ -76,7 +76,7 @@ class KernelAlarm:
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
         no_old_time = None  # the time that was left is not needed
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), no_old_time)
-        # Cancel the alarm: the timer may have run out while the process was stopped.
+        # If the timer ran out while the process was stopped, it has called `alarm`, which 0 cancels.
         signal.alarm(0)
 
     def stop(self) -> None:

@@ -125,9 +125,9 @@ class ClientConnection(ABC):
             self._logged_at = now
 
     def _refuse_replaced_files(self) -> None:
-        """Raise `SourceError` if a file was replaced that only a new process reads.
+        """Raise `SourceError` if a file that is read only at the start was replaced.
 
-        The new file may end the outage, for example if it is a certificate.
+        A new process, which reads the new file, may end the outage: a certificate may have expired.
         """
         for path, version_at_start in self._versions_at_start.items():
             version = read_file_version(path)

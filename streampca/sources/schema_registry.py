@@ -47,7 +47,10 @@ def create_writer(
 
 
 def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, registers: bool) -> bytes:
-    """Register a schema, and return the frame of values with its id. Without `registers`, only check it; return b""."""
+    """Register a schema, and return the frame that values written with it begin with: it holds the schema's id.
+
+    Without `registers`, only check that the registry accepts the schema, and return b"".
+    """
     try:
         with closing(SchemaRegistry(settings)) as registry:
             if not registry.accepts(subject, schema):

@@ -157,7 +157,7 @@ class Models:
         for name, version in self._pins.all().items():
             if version in to_delete:
                 self._pins.delete(name)
-        # The newest first: it is in use, so it must not remain if a later deletion fails.
+        # Sidecars serve the newest version, so it is deleted first: if a later deletion fails, it is gone.
         for version in sorted(to_delete, reverse=True):
             self.store.delete(numbered.path(self._folder, version))
 

@@ -231,7 +231,7 @@ class ObjectStore(Store):
 
     @contextmanager
     def _convert_errors(self, action: Action, name: str) -> Iterator[None]:
-        """Convert the library's errors to `StoreError`, without what they quote: URLs and answers may hold secrets.
+        """Convert the library's errors to `StoreError`, without their URLs and answers, which may hold secrets.
 
         If an object to read or delete is missing, `FileNotFoundError` is raised.
         """

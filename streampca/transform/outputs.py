@@ -79,6 +79,7 @@ class Outputs:
             return None
         offsets = offsets_of(batch.records)[batch.decoded.indices]
         counts = batch.decoded.counts
+        # These records share no tile with others: the rounding of a row depends on its place in the tile.
         have_own_tiles = (counts > 1) | self.codec.is_batch
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
         if self.only_p_below is not None:

@@ -165,7 +165,7 @@ def _is_output(record: Record) -> bool:
 
 
 def _find_written(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> Written:
-    """Return what the newest outputs in a partition of the output topic tell.
+    """Return which records of the source the newest outputs in a partition of the output topic were made from.
 
     `outputs` is None if the search for them gave up, and `earliest_offset` is the offset of the oldest output left.
     """
@@ -173,7 +173,8 @@ def _find_written(outputs: Sequence[Record] | None, earliest_offset: int, topic_
         return Written(last_offset=None, surely_has_no_output=False)
     last_offset = _find_last_input_offset(outputs, topic_id)
     has_lost_no_record = earliest_offset == 0
-    return Written(last_offset, surely_has_no_output=last_offset is None and has_lost_no_record)
+    surely_has_no_output = last_offset is None and has_lost_no_record
+    return Written(last_offset=last_offset, surely_has_no_output=surely_has_no_output)
 
 
 def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:

@@ -151,7 +151,8 @@ class GroupStore:
         self._checkpoints = checkpoints
         # The identity of this worker's store; None before the first assignment.
         self._ours: StoreIdentity | None = None
-        self._is_newly_assigned = False  # nothing was committed since
+        # True from an assignment until the next commit.
+        self._is_newly_assigned = False
         self._is_comparison_due = False
 
     def read_committed(self) -> Mapping[int, Committed]:

@@ -138,7 +138,7 @@ class Worker(MemberLoop):
 
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread, after the earlier batches of its partition."""
-        self._first_names.add(batch)
+        self._first_names.add(batch)  # logs names in `field` under which no record has a number
         partition = batch.partition
         current_fold = self._folds[partition]
         config = self._config.fold
