@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,16 +157,21 @@ class Children:
         return self.started[command].log.read_text(encoding="utf-8")
 
     def stop(self) -> None:
-        """Terminate all processes, and kill those that have not ended after ten seconds."""
-        for process in self.started.values():
-            process.terminate()
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        for process in self.started.values():
-            try:
-                process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """Stop all processes."""
+        stop(self.started.values())
+
+
+def stop(children: Collection[ChildProcess]) -> None:
+    """Terminate all children, and kill those that have not ended after ten seconds."""
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    for child in children:
+        try:
+            child.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def free_port(preferred: int) -> int:
