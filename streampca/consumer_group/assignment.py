@@ -76,7 +76,7 @@ class Assignment(Generic[P]):
         self._to_restore: set[int] = set()
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
-        self._foreign_store_grace = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
+        self._foreign_store_grace: Countdown | None = None  # None until a retry begins an attempt
         self._refuses_foreign_store = False  # whether `ForeignStoreError` ends the member
         self._undecoded: set[int] = set()
         self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
@@ -203,19 +203,22 @@ class Assignment(Generic[P]):
 
     def _tolerate_foreign_store(self) -> None:
         """Refuse a foreign store only after a minute: a network folder may show old contents for so long."""
-        self._foreign_store_grace = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
+        self._foreign_store_grace = None
         self._refuses_foreign_store = False
 
     def _retry_restore(self, now: float) -> None:
         """Do the next step of the attempt to restore, or begin an attempt when it is time."""
         if self._restore_attempt is None and self._to_restore:
             self._begin_attempt_when_due(now)
+        grace = self._foreign_store_grace
+        self._refuses_foreign_store = grace is not None and grace.is_over(now)
         if self._restore_attempt is not None:
             self._continue_restore(self._restore_attempt)
 
     def _begin_attempt_when_due(self, now: float) -> None:
         """Begin the next attempt to restore the remaining partitions if the pause after the last one is over."""
-        self._refuses_foreign_store = self._foreign_store_grace.is_over(now)
+        if self._foreign_store_grace is None:
+            self._foreign_store_grace = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
         if self._retry_pause.is_over(now):
             self._retry_pause = Countdown(min(2 * self._retry_pause.seconds, _LONGEST_PAUSE_S))
             self._restore_attempt = self._restore(sorted(self._to_restore))

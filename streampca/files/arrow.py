@@ -41,8 +41,8 @@ _SEVERAL_FILES = "it is several files, one behind the other: keep each of them, 
 _MAX_PADDING = 128  # bytes between the last batch and the footer: the end mark, and perhaps an alignment
 
 
-def rows_of_arrow(path: str, options: FileOptions, group_bounds: tuple[int, int] | None = None) -> Rows:
-    """Open an Arrow IPC file or a Parquet file; of Parquet, only the row groups within `group_bounds` if given."""
+def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, int] | None = None) -> Rows:
+    """Open an Arrow IPC file or a Parquet file; of Parquet, only the row groups within `row_group_bounds` if given."""
     with input_errors(path, pa.ArrowException), _open_tables(path) as tables:
         schema = tables.schema
         columns = choose_columns_by_schema(schema, options, path)
@@ -55,7 +55,7 @@ def rows_of_arrow(path: str, options: FileOptions, group_bounds: tuple[int, int]
     return Rows(
         path=path,
         dimensions=d,
-        batches=partial(_read_rows, path, group_bounds, columns, fields),
+        batches=partial(_read_rows, path, row_group_bounds, columns, fields),
         impute=options.impute,
         names=columns.names,
         notes="; ".join(columns.notes),
@@ -65,13 +65,13 @@ def rows_of_arrow(path: str, options: FileOptions, group_bounds: tuple[int, int]
 
 
 def _read_rows(
-    path: str, group_bounds: tuple[int, int] | None, columns: Columns, fields: NumberFields
+    path: str, row_group_bounds: tuple[int, int] | None, columns: Columns, fields: NumberFields
 ) -> Iterator[FileBatch]:
-    """Open a file, and yield its rows in batches of bounded size."""
+    """Open a file, and yield its rows, or those of a range of row groups, in batches of bounded size."""
     names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
     batch_size = choose_batch_size(fields.dimensions)
     with input_errors(path, pa.ArrowException, VectorError), _open_tables(path) as tables:
-        for batch, progress in tables.read(names, group_bounds):
+        for batch, progress in tables.read(names, row_group_bounds):
             for start in range(0, len(batch), batch_size):
                 yield read_record_batch(batch.slice(start, batch_size), columns, fields, progress)
 
@@ -185,10 +185,10 @@ def _open_arrow_file(path: str) -> Iterator[_Tables]:
 
 
 def _read_parquet(
-    table: Any, names: Sequence[str], group_bounds: tuple[int, int] | None
+    table: Any, names: Sequence[str], row_group_bounds: tuple[int, int] | None
 ) -> Iterator[tuple[Any, float]]:
     """Yield record batches of the row groups, each with the share of the file read so far."""
-    start, end = group_bounds or (0, table.num_row_groups)
+    start, end = row_group_bounds or (0, table.num_row_groups)
     rows_read = 0
     for i in range(start, end):
         group = table.metadata.row_group(i)

@@ -80,12 +80,11 @@ def _list_files(source: str) -> list[str]:
         return [source]
     if file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
         return _list_delta_files(source)
-    return _list_folder(source)
+    return _list_folder(source, file_system, path)
 
 
-def _list_folder(source: str) -> list[str]:
+def _list_folder(source: str, file_system: Any, path: str) -> list[str]:
     """Return the paths or URLs of the files in a folder and its subfolders, sorted."""
-    file_system, path = _locate(source)
     entries = file_system.get_file_info(pa.fs.FileSelector(path, recursive=True))
     files = sorted(entry.path for entry in entries if entry.is_file and _is_data_file(entry.path.removeprefix(path)))
     if "://" not in source:

@@ -122,7 +122,7 @@ def _choose_other_columns(
 
 def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, file: str) -> None:
     """Raise `InputError` if the options ask for columns that a file does not have."""
-    if (options.field or options.where) and not columns:
+    if (options.field.strip() or options.where) and not columns:
         raise InputError(f"{file} has no columns: leave --field and --where away")
     if isinstance(options.other_columns, bool):  # all or none
         return
@@ -172,7 +172,7 @@ def _describe_order(names_in_file: Sequence[str] | None, options: FileOptions) -
         return ["its columns have no names, so they are read in their order"]
     if learned_names and list(learned_names) != names_in_file:
         return ["columns are read by their names"]
-    if names_in_file and not options.field:
+    if names_in_file and not options.field.strip():
         return [f"the dimensions are its columns {list_names(names_in_file)}"]
     return []
 
@@ -254,7 +254,7 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
         chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
         return {step: chosen[0] if chosen else None}
     columns = _find_columns(value)
-    names = [name for name in columns if name == step.name]
+    names = [step.name] if step.name in columns else []
     if not names and not step.quoted:
         names = [name for name in columns if name and fnmatchcase(name, step.name)]
     if not names:

@@ -69,7 +69,8 @@ class _NumberColumns:
         self._layout = layout
         self._names = names
         self._where = where
-        self._indices = [layout.names.index(name) if name in layout.names else None for name in names]
+        index_by_name = {name: index for index, name in enumerate(layout.names)}
+        self._indices = [index_by_name.get(name) for name in names]
 
     def pack(self, cells: list[str]) -> VectorBytes:
         """Return the numbers of a record. Raises `VectorError`."""

@@ -56,19 +56,21 @@ class Checkpoint:
     def find_changes(self, fold_config: FoldConfig) -> list[Change]:
         """Return all settings that differ between the checkpoint and the worker.
 
-        Names of dimensions are compared only if both have names.
+        If the checkpoint or the worker has names of dimensions, `field` is not compared: the names already say
+        which numbers were learned. The names are compared if both have names.
         """
         then = dict(self.settings)
         now = fold_config.as_dict()
-        different_names = describe_difference(self.names, fold_config.names)
-        if different_names:
-            then["names"], now["names"] = different_names
-        compared = now.keys() | then.keys()
+        names_then_and_now = describe_difference(self.names, fold_config.names)
+        if names_then_and_now:
+            then["names"], now["names"] = names_then_and_now
+        not_compared = set[str]()
         if self.names or fold_config.names:
-            compared -= {"field"}  # the names say which numbers were learned
+            not_compared.add("field")
         if is_backfill(self.partition):
-            compared -= {"field", "where"}  # they mean something else in files
-        settings = [Change(name, then.get(name), now.get(name)) for name in sorted(compared)]
+            not_compared |= {"field", "where"}  # a backfill's name columns of files, a worker's lead into records
+        compared = sorted((then.keys() | now.keys()) - not_compared)
+        settings = [Change(name, then.get(name), now.get(name)) for name in compared]
         return [setting for setting in settings if setting.then != setting.now]
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:

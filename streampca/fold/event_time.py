@@ -30,18 +30,20 @@ class EventTime:
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
         """Return the event time after n records, and by how many milliseconds each record advanced it (n,).
 
-        Records without a timestamp (−1) do not advance it.
+        Records without a timestamp (−1) do not advance it. The first event time is not an advance.
         """
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
-        # With 62 timestamps before them, each of the m new ones ends a window of 63.
+        new_ms = timestamps[has_time]  # (m,)
+        # The 62 timestamps before them are put in front, so that each new one ends a window of 63. At the start, fewer
+        # are known: `_UNKNOWN`, which is less than all timestamps, fills the windows up.
         unknown = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
-        timestamps_ms = np.concatenate([unknown + self.recent, timestamps[has_time]])  # (62 + m,)
+        timestamps_ms = np.concatenate([unknown + self.recent, new_ms])  # (62 + m,)
         medians_ms = _compute_medians(timestamps_ms)  # (m,)
         # The event time is the greatest median so far.
         event_times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
         event_times_before_ms = event_times_ms[:-1]  # (m,), one before each new timestamp
-        is_first = event_times_before_ms == _UNKNOWN  # the first event time is not a step: it takes no weight
+        is_first = event_times_before_ms == _UNKNOWN
         steps_ms = np.zeros(len(timestamps), np.int64)
         steps_ms[has_time] = np.where(is_first, 0, np.diff(event_times_ms))
         last_ms = timestamps_ms[-(_WINDOW - 1) :]

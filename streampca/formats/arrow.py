@@ -302,13 +302,13 @@ def _find_column(batch: Any, path: Path) -> Column | None:
 
 def _require_column(batch: Any, name: str) -> Column:
     """Return the column of this name. Raises `VectorError` if there is none, or if there are several."""
-    column_count = batch.schema.names.count(name)
-    if column_count > 1:
-        raise VectorError("undecodable", f"{column_count} columns {name!r} in the record batch")
-    if column_count == 0:
+    indices = batch.schema.get_all_field_indices(name)
+    if len(indices) > 1:
+        raise VectorError("undecodable", f"{len(indices)} columns {name!r} in the record batch")
+    if not indices:
         existing = quote_names(batch.schema.names)
         raise MissingFieldError("undecodable", f"no column {name!r} in the record batch: there is {existing}")
-    return batch.column(name)
+    return batch.column(indices[0])
 
 
 def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:

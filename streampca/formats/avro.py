@@ -12,7 +12,6 @@ values overflow fastavro's C stack, and arrays of items that take no bytes, beca
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -67,26 +66,25 @@ class AvroReader(Reader):
         referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
-        schema_json = _load_schema(schema.text)
         # A copy, because `parse_schema` adds the schema's types to it, and the bulk schema defines them again.
         named_types = dict(referenced_types)
-        parsed_schema = fastavro.parse_schema(schema_json, named_types)
+        parsed_schema = fastavro.parse_schema(_load_schema(schema.text), named_types)
         _check_types(parsed_schema, named_types)
         for path in self.paths:
             steps = get_steps(path)
             _refuse_times(parsed_schema, named_types, steps, spell_path(steps))
-        return _ParsedSchemas(parsed_schema, bulk=self._create_bulk_schema(schema_json, referenced_types))
+        return _ParsedSchemas(parsed_schema, bulk=self._create_bulk_schema(schema.text, referenced_types))
 
     @property
     def _steps(self) -> Sequence[Step]:
         """The steps to the numbers, if there is at most one path."""
         return get_steps(self.paths[0]) if self.paths else ()
 
-    def _create_bulk_schema(self, schema_json: Any, referenced_types: Mapping[str, Any]) -> Any:
+    def _create_bulk_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
         """Return the schema that reads the array of d floats as bytes; None if there is no such array."""
         if len(self.paths) > 1 or self.where or may_be_debezium_placeholder(self.dimensions):
             return None
-        bulk_schema = deepcopy(schema_json)
+        bulk_schema = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
         has_floats = False
         for number, array_type in enumerate(_find_arrays(bulk_schema, self._steps)):
             float_size = _find_float_size(array_type["items"])

@@ -234,14 +234,6 @@ class Codec:
                 if value is None or len(value) > max_value_size:
                     raise _refusal(value, max_value_size)
                 read = read_value(value)
-                # `explain_wrong_type` checks whether a guessed type is right.
-                numbers = read.numbers if isinstance(read, GuessedNumbers) else read
-                # `len` of a memoryview counts its items, not bytes.
-                size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
-                total_size += size
-                count = size // vector_size
-                if count > 1 and not self.allows_several:
-                    raise VectorError("wrong_length", f"{count} vectors, where a value must hold one")
             except (StreampcaError, TimeoutError):  # the registry's fault
                 raise
             except Exception as error:  # no value may end the worker
@@ -249,6 +241,15 @@ class Codec:
                 rejects.append(reject)
                 if reject.reason == "unknown_schema":
                     total_size += _UNKNOWN_SCHEMA_BYTES
+                continue
+            # `explain_wrong_type` checks whether a guessed type is right.
+            numbers = read.numbers if isinstance(read, GuessedNumbers) else read
+            # `len` of a memoryview counts its items, not bytes.
+            size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
+            total_size += size
+            count = size // vector_size
+            if count > 1 and not self.allows_several:
+                rejects.append(Reject(index, "wrong_length", f"{count} vectors, where a value must hold one"))
                 continue
             numbers_of_values.append(numbers)
             counts.append(count)

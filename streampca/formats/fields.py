@@ -370,12 +370,15 @@ class NumberFields:
         return _Collected(self._join_single_entries(items), positional_arrays)
 
     def _collect_in_element(self, found: Found) -> "_Collected":
-        """Return what the paths lead to in an element of an array. The numbers at several paths count as an array."""
+        """Return what the paths lead to in an element of an array.
+
+        The numbers at several paths are joined to one array: x and y in {"x": 1, "y": 2} become [1, 2].
+        """
         if isinstance(found, SkipReason):
             return _Collected(items=[found], positional_arrays=[])
         collected = self._collect(found)
         entries = flatten(collected.items)
-        has_several_paths = len(found) > 1
+        has_several_paths = len(found) > 1  # one item was found for each path
         if has_several_paths and entries:
             return collected._replace(items=[self._entries_or_reason(entries)])
         return collected

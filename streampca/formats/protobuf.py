@@ -180,10 +180,12 @@ class ProtobufWriter(Writer):
                 case _:  # whole numbers, which are packed
                     columns.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
         messages = join_columns(columns)
+        tag_around = _encode_tag(1, _WIRE_LENGTH)
         for _ in self.around:
-            messages = [_encode_item(_encode_tag(1, _WIRE_LENGTH), message) for message in messages]
-        first_type = b"\0"  # the indexes of the schema's first type
-        return [self.frame + first_type + message for message in messages]
+            head_by_size = {size: tag_around + varint(size) for size in set(map(len, messages))}
+            messages = [head_by_size[len(message)] + message for message in messages]
+        frame_and_type = self.frame + b"\0"  # the indexes of the schema's first type
+        return [frame_and_type + message for message in messages]
 
 
 def _encode_tag(number: int, wire_type: int) -> bytes:
@@ -246,9 +248,9 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
 
 
 def _message_class(files: Files, indexes: tuple[int, ...]) -> type[Message]:
-    """Return the class of the messages of the type at these indexes.
+    """Return the class of the messages of one type of a schema.
 
-    The first index counts the types of the schema's own file, each further one the types nested in the type before.
+    `indexes` lead to the type: (2, 0) is the first type nested in the third type of the schema's own file.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:

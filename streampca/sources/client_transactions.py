@@ -229,11 +229,11 @@ class ClientTransactions(Transactions, ABC):
         error = BrokerErrors(self._settings, failure.topic).explain(code, text, all_have_keys=all_have_keys)
         if code in _ANY_TRANSACTION_REFUSED_CODES:
             return error
-        if code in TOO_LARGE_CODES:
+        if code in TOO_LARGE_CODES or code in INVALID_RECORD_CODES:
             self._reread_configs_at = 0.0  # the topic's limits may have changed
+        if code in TOO_LARGE_CODES:
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:
-            self._reread_configs_at = 0.0
             # Brokers send NO_KEY for wrong timestamps, too.
             lacks_needed_key = code == NO_KEY and not all_have_keys and self._is_compacted(failure.topic)
             return error if lacks_needed_key else RecordRefusedError(str(error), code)

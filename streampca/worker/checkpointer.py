@@ -120,7 +120,7 @@ class Checkpointer:
         self._reported_missing: Collection[int] = set()  # the partitions in the last report
 
     def restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
-        """Yield the folds of assigned partitions, by partition, as soon as they are restored.
+        """Restore the folds of assigned partitions, and yield them in dicts by partition, as soon as they are there.
 
         Partitions that cannot be restored are reported. Raises `StoreError`, `TimeoutError` or `ForeignStoreError`.
         """

@@ -233,7 +233,7 @@ class Restorer:
     def _save_starts(self, starts: Mapping[int, int], examined: Examined) -> FoldGenerator[dict[int, Fold]]:
         """Save an empty fold at the start of each new partition, and return the saved folds."""
         self._topic.check_id()  # offsets of another topic would mean other records
-        # Commit first, marked as starts: if this process dies, the next owner begins there, too.
+        # This commits them, marked as starts: if this process dies before it saves, the next owner begins there.
         agreed_starts = self._group_store.agree_on_starts(starts)
         not_agreed = starts.keys() - agreed_starts.keys()
         self._failures |= dict.fromkeys(not_agreed, "the group did not take the offset where it begins")
@@ -241,11 +241,10 @@ class Restorer:
         folds = {partition: empty.at(offset) for partition, offset in agreed_starts.items()}
         saved_folds = yield from self._save(folds, examined.stored)
         for partition, fold in saved_folds.items():
-            is_committed_by_other = (
-                partition in examined.compared.committed_starts or fold.position != starts[partition]
-            )
-            start = "committed" if is_committed_by_other else self._start
-            log.info("partition begun", partition=partition, offset=fold.position, start=start)
+            was_committed_before = partition in examined.compared.committed_starts
+            other_owner_was_first = fold.position != starts[partition]
+            origin = "committed" if was_committed_before or other_owner_was_first else self._start
+            log.info("partition begun", partition=partition, offset=fold.position, start=origin)
         # Commit again without the mark of a start: the checkpoints are saved now.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds

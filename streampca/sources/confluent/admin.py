@@ -1,6 +1,7 @@
 """Asks brokers about a topic, on confluent-kafka."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -23,19 +24,22 @@ class ConfluentAdmin(ConfluentConnection):
         """Return the earliest offset and the high watermark of each partition."""
         tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().partitions]
         spec: Any = OffsetSpec  # it has no types
-        earliest = self._list_offsets(tps, spec.earliest())
-        latest = self._list_offsets(tps, spec.latest())
-        return {tp.partition: (earliest[tp], latest[tp]) for tp in tps}
+        # Both are sent before the first answer is awaited.
+        earliest = self._admin.list_offsets(dict.fromkeys(tps, spec.earliest()), request_timeout=_ANSWER_S)
+        latest = self._admin.list_offsets(dict.fromkeys(tps, spec.latest()), request_timeout=_ANSWER_S)
+        bounds = {}
+        for tp in tps:
+            first_offset = self._require_offset(tp.partition, earliest[tp])
+            end = self._require_offset(tp.partition, latest[tp])
+            bounds[tp.partition] = (first_offset, end)
+        return bounds
 
-    def _list_offsets(self, tps: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
-        """Ask for the earliest or the latest offset of each partition."""
-        offsets = {}
-        for tp, request in self._admin.list_offsets(dict.fromkeys(tps, which), request_timeout=_ANSWER_S).items():
-            offset = self._require_answer(request).offset
-            if offset < 0:  # librdkafka reports no error
-                raise self.broker_errors.unreachable_error(f"the leader of partition {tp.partition} does not answer")
-            offsets[tp] = offset
-        return offsets
+    def _require_offset(self, partition: int, request: "Future[Any]") -> int:
+        """Wait for the answer to a request for an offset of a partition."""
+        offset: int = self._require_answer(request).offset
+        if offset < 0:  # librdkafka reports no error
+            raise self.broker_errors.unreachable_error(f"the leader of partition {partition} does not answer")
+        return offset
 
     def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
         """Create the topic, unless somebody else has created it meanwhile."""

@@ -123,7 +123,7 @@ class ConfluentTransactions(ClientTransactions):
 
 
 class ConfluentProducer(ClientProducer):
-    """See `streampca.sources.client_transactions.ClientProducer`.
+    """See `streampca.sources.client_producer.ClientProducer`.
 
     If a producer gets no answer for long while a broker answers, it is replaced. The next producer sends the
     unacknowledged records again.

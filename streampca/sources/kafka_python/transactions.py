@@ -55,7 +55,7 @@ class _Sent(NamedTuple):
 
 
 class KafkaPythonProducer(ClientProducer):
-    """See `streampca.sources.client_transactions.ClientProducer`."""
+    """See `streampca.sources.client_producer.ClientProducer`."""
 
     _connection: KafkaPythonConnection
 
