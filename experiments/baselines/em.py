@@ -1,6 +1,6 @@
 """EM for PCA: batch EM without noise, and online EM with noise.
 
-Without noise (Roweis 1998; eq. 15 as mathematics.md §13 reads it), the fixed points span eigenvectors of Σ:
+Without noise (Roweis 1998; eq. 15 with (CᵀC)⁻¹Cᵀ in place of (CCᵀ)⁻¹Cᵀ), the fixed points span eigenvectors of Σ:
 
     X = C†Y          C ← YX†
 
@@ -47,7 +47,10 @@ def posterior_gain(C: Array, epsilon: float) -> Array:
 
 
 def upper_bound(C: Array, Y: Array, epsilon: float, A: Array, epsilon_after: float) -> float:
-    """Eq. 14, the EM bound of the parameters A (d, k) and ε̃ given C and ε, up to a constant, as §13 corrects it."""
+    """Eq. 14, the EM bound of the parameters A (d, k) and ε̃ given C and ε, up to a constant.
+
+    (d/2) log ε̃ stands in place of the paper's d log ε̃, a misprint.
+    """
     X, n = posterior_gain(C, epsilon) @ Y.T, len(Y)
     second = np.eye(C.shape[1]) - posterior_gain(C, epsilon) @ C + X @ X.T / n
     squares = np.trace(A @ second @ A.T) - 2 / n * np.trace(Y.T @ X.T @ A.T) + np.sum(Y**2) / n

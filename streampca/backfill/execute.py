@@ -128,9 +128,8 @@ class _StoredBackfill:
             return  # an engine would start its processes for nothing
         for key, part in engine(missing_chunks, self._plan):
             self._store.write(f"{self._parts_folder}/{key}.parquet", part.rejects_bytes)
-            self._store.write(
-                f"{self._parts_folder}/{key}.npz", part.checkpoint_bytes
-            )  # last: it marks the part as saved
+            # Last: it marks the part as saved.
+            self._store.write(f"{self._parts_folder}/{key}.npz", part.checkpoint_bytes)
             done_count += 1
             on_done(done_count)
 

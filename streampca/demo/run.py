@@ -263,6 +263,7 @@ class _Demo:
         output = poll_record(self._consumer)
         if output is not None:
             self._has_output = True
+            self._consumer.close()  # otherwise it would fetch all later outputs, too
             _print(f"first output in topic {PROJECTED}:\n{output}")
 
     def _warn_of_dominant_dimension(self) -> None:

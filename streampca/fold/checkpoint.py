@@ -27,7 +27,7 @@ KIND = "checkpoint"
 FORMAT_VERSION = 4
 # Fields of a state by the same names in the header and among the arrays of a file.
 _STATE_NUMBERS = ("weight", "total_variance", "count", "concentration", "clipped")
-_STATE_ARRAYS = ("C", "mean", "missing", "covariance", "scale", "variances", "known")  # a state may lack the last five
+_OPTIONAL_ARRAYS = ("missing", "covariance", "scale", "variances", "known")  # a state may lack them
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +211,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.pending_retention,
     }
-    arrays |= {name: getattr(state, name) for name in _STATE_ARRAYS if getattr(state, name) is not None}
+    arrays |= {name: getattr(state, name) for name in _OPTIONAL_ARRAYS if getattr(state, name) is not None}
     return npz.encode(header, arrays)
 
 
@@ -227,11 +227,11 @@ def decode(data: bytes) -> Checkpoint:
     if not npz.are_valid_names(header.names, d):
         raise DamagedFileError(f"the names of the dimensions are not {d} different names")
     state_fields: dict[str, Any] = {name: getattr(header, name) for name in _STATE_NUMBERS}
-    state_fields |= {name: arrays.get(name) for name in _STATE_ARRAYS}
+    state_fields |= {name: arrays.get(name) for name in _OPTIONAL_ARRAYS}
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(
         position=header.next_offset,
-        state=State(**state_fields),
+        state=State(C=arrays["C"], mean=arrays["mean"], **state_fields),
         pending=arrays["pending"],
         pending_retention=arrays["pending_retention"],
         event_time=EventTime(**dict(header.event_time)),

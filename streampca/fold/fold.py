@@ -170,13 +170,13 @@ class FoldConfig:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
-        learning_names = {field.name for field in fields(LearningConfig)}
-        own_names = {field.name for field in fields(cls)}
-        learning = LearningConfig(
-            impute=settings["missing"] == "impute",
-            **{name: value for name, value in settings.items() if name in learning_names},
-        )
-        own_values = {name: value for name, value in settings.items() if name in own_names}
+        values = dict(settings)
+        values.setdefault("missing_values", "")  # `as_dict` leaves it out if it is empty
+        values["impute"] = values["missing"] == "impute"
+        values["factor"] = False  # set only by tests
+        learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
+        own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
+        own_values = {name: values[name] for name in own_names if name in values}
         return cls(learning=learning, names=names, **own_values)
 
     def compute_retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:

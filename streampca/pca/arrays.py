@@ -79,9 +79,15 @@ def as_kernel_input(V: Array) -> Array:
 
 def limit_correlations(S: F64) -> F64:
     """Clip Σ (d, d) so that no correlation is beyond ±1."""
-    deviation = np.sqrt(np.maximum(S.diagonal(), 0.0))
-    largest = np.outer(deviation, deviation)
-    return np.clip(S, -largest, largest)
+    return limit_covariances(S, S.diagonal(), S.diagonal())
+
+
+def limit_covariances(covariances: F64, row_variances: F64, column_variances: F64) -> F64:
+    """Clip covariances (n, m) of entries with these variances, (n,) and (m,), so that no correlation is beyond ±1."""
+    row_deviations = np.sqrt(np.maximum(row_variances, 0.0))
+    column_deviations = np.sqrt(np.maximum(column_variances, 0.0))
+    largest = np.outer(row_deviations, column_deviations)
+    return np.clip(covariances, -largest, largest)
 
 
 def find_packed_diagonal(d: int) -> NDArray[np.int64]:

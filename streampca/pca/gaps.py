@@ -70,7 +70,8 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     # Fits are averaged over all messages, residuals over those that show the entry.
     row_mean_change = learned.mean - prepared.mean_before
     sum_of_residuals = (row_mean_change - sum_of_fits) * root_q  # Σc r
-    mean_residual = sum_of_residuals / np.where(shown > 0, shown, np.inf)
+    divisor = np.where(shown > 0, shown, np.inf)  # an entry that no message shows has the mean residual 0
+    mean_residual = sum_of_residuals / divisor
     block_mean = sum_of_fits / eta + mean_residual  # μ, about the mean before the block
     counted = np.minimum(eta, shown / pairs.RARELY_SHOWN)  # diag(g): less if few messages show the entry
     known_before = weights.past * prepared.before.known_entries
@@ -82,7 +83,7 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
             shown=shown,
             known_before=known_before,
             root_q=root_q,
-            mean_factor=np.where(shown > 0, root_q / np.where(shown > 0, shown, 1.0), 0.0),
+            mean_factor=root_q / divisor,
         ),
         row_mean_change=row_mean_change,
         replaced_share=replaced_share,

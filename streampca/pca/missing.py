@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array, compute_observed_mean
+from streampca.pca.arrays import F64, Array, compute_observed_mean, limit_covariances
 from streampca.pca.blocked import centring, filling, pairs, ritz
 from streampca.pca.spiked_covariance import compute_noise_variance
 from streampca.pca.state import State
@@ -210,6 +210,5 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], left: NDArray[np.intp], ri
     with np.errstate(over="ignore", invalid="ignore"):
         linked = np.nan_to_num(S[np.ix_(left, L)] @ inverse @ S[np.ix_(L, right)])
     # Σ_LL of few messages may have eigenvalues below 0, by which the product becomes far too large.
-    deviations = np.sqrt(S.diagonal())
-    largest = np.outer(deviations[left], deviations[right])
-    return np.asarray(np.clip(linked, -largest, largest))
+    variances = S.diagonal()
+    return limit_covariances(linked, variances[left], variances[right])

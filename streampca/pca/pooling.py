@@ -92,11 +92,12 @@ class PooledCovariance:
     def _with_columns(self, moments: State, columns: int) -> State:
         """Add the scale to the pooled moments and, without a covariance, up to `columns` columns C."""
         state = replace(moments, C=np.zeros((len(moments.mean), 0)))
-        rows = self._rows
-        if rows.scale is not None:
-            state, scale = rescale(state, state.entry_variances)
-            rows = rows.in_units_of(scale)
-        return state if state.covariance is not None else replace(state, C=rows.find_columns(columns))
+        if self._rows.scale is not None:
+            state, _ = rescale(state, state.entry_variances)
+        if state.covariance is not None:
+            return state
+        rows = self._rows.in_units_of(state.scale)
+        return replace(state, C=rows.find_columns(columns))
 
 
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:

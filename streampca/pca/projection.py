@@ -56,7 +56,7 @@ def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: floa
         known = np.where(missing, 0.0, centred[rows])
         expected, sigma2_Psi = _predict_entries(known, missing, Phi, sigma2)
         centred[rows] = np.where(missing, expected, known)
-        added_t2[rows], added_spe[rows] = _compute_uncertainty(missing, sigma2_Psi, U, variance, sigma2)
+        added_t2[rows], added_spe[rows] = _compute_uncertainty(missing, sigma2_Psi, U, Phi, variance, sigma2)
     return added_t2, added_spe
 
 
@@ -79,14 +79,14 @@ def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: f
 
 
 def _compute_uncertainty(
-    missing: NDArray[np.bool_], sigma2_Psi: F64, U: F64, variance: F64, sigma2: float
+    missing: NDArray[np.bool_], sigma2_Psi: F64, U: F64, Phi: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ, where Φ is U · `root`.
+    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
     """
-    root = np.sqrt(variance - sigma2)
-    U_Phi = U.T @ (U * root * missing[:, :, None])  # U_mᵀΦ_m
+    root = np.sqrt(variance - sigma2)  # Φ is U · root
+    U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
     Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m

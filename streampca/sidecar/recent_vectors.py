@@ -25,12 +25,12 @@ _DESCRIBED_VECTORS = 5  # the most unusual ones
 _DESCRIBED_DIMENSIONS = 3  # of each of these vectors, those that contribute most
 
 
-class _Vector(NamedTuple):
-    """A vector of a request."""
+class _Request(NamedTuple):
+    """The vectors of one request."""
 
-    numbers: Array  # (d,)
-    label: str
-    time_s: float  # of the request, since 1970
+    vectors: Array  # (n, d)
+    labels: Sequence[str]  # of the vectors
+    time_s: float  # since 1970
 
 
 class _Snapshot(NamedTuple):
@@ -45,27 +45,33 @@ class RecentVectors:
     """The vectors of the last requests, all with the same number of dimensions. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._vectors: deque[_Vector] = deque()  # the oldest first
-        self._dimensions = 0  # of each of them
+        self._requests: deque[_Request] = deque()  # the oldest first; all have the same d
+        self._count = 0  # of vectors
         self._lock = threading.Lock()
 
     def add(self, vectors: Array, labels: Sequence[str] | None = None) -> None:
-        """Add the vectors (n, d) of a request, and drop the oldest vectors beyond the limit.
+        """Add the vectors (n, d) of a request, and drop the oldest requests that are not needed for the limit.
 
         If the earlier vectors have another d, drop all of them.
         """
         n, d = vectors.shape
-        labels = [NO_LABEL] * n if labels is None else labels
-        now = time.time()
         max_count = _max_vector_count(d)
-        first_kept = max(n - max_count, 0)
-        # Copies, since a view would keep the whole array in memory.
-        added = [_Vector(vectors[i].copy(), labels[i], now) for i in range(first_kept, n)]
+        labels = [NO_LABEL] * n if labels is None else labels
+        if n > max_count:
+            labels = labels[n - max_count :]
+            vectors = vectors[n - max_count :].copy()  # a view would keep the whole array in memory
         with self._lock:
-            if d != self._dimensions:
-                self._dimensions = d
-                self._vectors = deque(maxlen=max_count)
-            self._vectors.extend(added)
+            if self._requests and self._requests[0].vectors.shape[1] != d:
+                self._requests.clear()
+                self._count = 0
+            self._requests.append(_Request(vectors=vectors, labels=labels, time_s=time.time()))
+            self._count += len(vectors)
+            while self._requests:
+                count_without_oldest = self._count - len(self._requests[0].vectors)
+                if count_without_oldest < max_count:
+                    break
+                self._requests.popleft()
+                self._count = count_without_oldest
 
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """Return the coordinates of the vectors along components x and y, counted from 1, the oldest first.
@@ -94,12 +100,16 @@ class RecentVectors:
     def _snapshot(self, dimensions: int) -> _Snapshot:
         """Return the kept vectors, the oldest first; none if they have other dimensions."""
         with self._lock:
-            kept = list(self._vectors) if dimensions == self._dimensions else []
-        return _Snapshot(
-            vectors=np.array([vector.numbers for vector in kept]).reshape(len(kept), dimensions),
-            labels=np.array([vector.label for vector in kept], object),
-            times_s=np.array([vector.time_s for vector in kept], np.float64),
-        )
+            requests = list(self._requests)
+        if not requests or requests[0].vectors.shape[1] != dimensions:
+            return _Snapshot(vectors=np.empty((0, dimensions)), labels=np.empty(0, object), times_s=np.empty(0))
+        vectors = np.concatenate([request.vectors for request in requests])
+        counts = [len(request.vectors) for request in requests]
+        times_s = np.repeat([request.time_s for request in requests], counts)
+        # There may be too many vectors, since requests are dropped as a whole.
+        max_count = _max_vector_count(dimensions)
+        labels = np.array([label for request in requests for label in request.labels], object)
+        return _Snapshot(vectors=vectors[-max_count:], labels=labels[-max_count:], times_s=times_s[-max_count:])
 
 
 def _describe_most_unusual(

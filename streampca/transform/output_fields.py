@@ -112,7 +112,7 @@ class OutputFields:
         """Return the `count` dimensions that contribute most to T² and to SPE."""
         d = published.model.dimensions
         # The schema of the outputs needs names, so a model without names gets numbers.
-        names = np.array(published.names or [str(i) for i in range(d)], object)
+        names = np.array(published.names or [str(i) for i in range(d)], object) if self.with_names else None
         dimensions, contributions = projected.contributions(min(count, d))
         t2_dimensions, spe_dimensions = dimensions
         fields: dict[str, NDArray[Any]] = {}
@@ -122,7 +122,7 @@ class OutputFields:
         ):
             fields[f"{score}_dimensions"] = indices
             fields[f"{score}_contributions"] = values
-            if self.with_names:
+            if names is not None:
                 fields[f"{score}_names"] = names[indices]
         return fields
 

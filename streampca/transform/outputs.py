@@ -88,6 +88,7 @@ class Outputs:
             if not has_output.any():
                 return None
             fields, batch = _select_records(has_output, fields, batch)
+            offsets = offsets[has_output]
         fields = {**fields, **self._read_fields(batch)}
         indices = batch.decoded.indices
         return ProjectedRecords(
@@ -98,7 +99,7 @@ class Outputs:
             counts=batch.decoded.counts,
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
-            offsets=offsets_of(batch.records)[indices],
+            offsets=offsets,
             timestamps=batch.timestamps,
         )
 
@@ -137,16 +138,10 @@ def _without_content(batch: Vectors) -> Vectors:
 
 
 def _select_records(is_chosen: NDArray[np.bool_], fields: Fields, batch: Vectors) -> tuple[Fields, Vectors]:
-    """Return the fields and the batch with only the chosen (m,) of the records that hold vectors.
-
-    The vectors of the batch are left out: their fields are computed already.
-    """
-    decoded = batch.decoded
-    is_row_chosen = np.repeat(is_chosen, decoded.counts)
+    """Return the fields and the batch with only the chosen (m,) of the records that hold vectors."""
+    is_row_chosen = np.repeat(is_chosen, batch.decoded.counts)
     chosen_fields = {name: values[is_row_chosen] for name, values in fields.items()}
-    chosen = decoded._replace(
-        vectors=decoded.vectors[:0], indices=decoded.indices[is_chosen], counts=decoded.counts[is_chosen]
-    )
+    chosen = batch.decoded.keep_values(is_chosen)
     return chosen_fields, replace(batch, decoded=chosen, timestamps=batch.timestamps[is_chosen])
 
 

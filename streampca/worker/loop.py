@@ -1,6 +1,6 @@
 """The worker's loop: it polls, learns, saves checkpoints and commits offsets until it is stopped.
 
-A partition continues at the position inside its checkpoint (checkpointer.py), never at a committed offset.
+A partition continues at the position inside its checkpoint (restorer.py), never at a committed offset.
 """
 
 import math

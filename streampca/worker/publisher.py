@@ -200,8 +200,7 @@ class Publisher:
 
     def _update_newest_model(self, models: Models) -> None:
         """Read the newest model from the store, unless this worker knows it already."""
-        known_version = self._newest_model.version if self._newest_model else None
-        if models.versions()[-1:] != [known_version]:
+        if self._newest_model is None or models.versions()[-1:] != [self._newest_model.version]:
             self._newest_model = models.newest()  # another worker may have published it
 
     def _is_published(self, listed: Listed) -> bool:

@@ -1,4 +1,4 @@
-"""EM and eq. 11 against their objectives and limits, and the slips in the paper that mathematics.md §13 names."""
+"""EM and eq. 11 against their objectives and limits, and the paper's misprints."""
 
 from collections.abc import Callable
 
@@ -103,7 +103,7 @@ def test_an_infinite_step_with_noise_is_em_of_probabilistic_pca(seed: int) -> No
     assert close(em.online_step(C, Y, 1e13, epsilon), expected, 1e-9)
 
 
-# The paper's slips (mathematics.md §13). The oracle is the joint Gaussian distribution of (x, y).
+# The paper's misprints. The oracle is the joint Gaussian distribution of (x, y).
 
 
 @given(seeds, etas)

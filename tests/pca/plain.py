@@ -19,7 +19,7 @@ from streampca.pca.state import Losses, State
 
 
 class Block(NamedTuple):
-    """The messages of a block, standardised and filled (sections 11 and 15), and their weights (section 3)."""
+    """The messages of a block, standardised and filled (sections 11 and 13), and their weights (section 3)."""
 
     V: F64  # (B, d), in units of D
     fits: F64  # (B, d): what the axes predict of each message; the mean without gaps
