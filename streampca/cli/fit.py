@@ -125,7 +125,7 @@ def _parse_missing_values(text: str) -> str:
 
 
 def _create_scores_builder(fold_config: FoldConfig, start_model: model_file.PublishedModel | None) -> PastScoresBuilder:
-    """Create the builder of past scores, with those of the model to continue."""
+    """Create the builder of past scores. It begins with the past scores of the model that is continued."""
     builder = PastScoresBuilder(fold_config.learning.components)
     if start_model and start_model.past_scores:
         builder.histograms = start_model.past_scores
