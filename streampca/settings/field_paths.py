@@ -85,8 +85,8 @@ def parse_paths(field: str) -> tuple[Path, ...]:
         new_parts = _make_parts(match) if match else ()
         if match is None or not new_parts:
             raise ValueError(
-                f"{field!r} is neither a path nor several: write names like temp,hum or payload.embedding, choose an "
-                "element as in values[id=temp].v, and put a name with [ and = in backticks"
+                f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
+                "an element as in values[id=temp].v, and put a name with [ and = in backticks"
             )
         parts += new_parts
         if match["separator"] == ",":
@@ -136,7 +136,9 @@ def parse_conditions(where: str) -> tuple[Condition, ...]:
     conditions = []
     for match in _split_into_matches(_CONDITION, f"{where},"):  # the comma ends the last condition
         if match is None:
-            raise ValueError(f"where={where!r} is neither a condition nor several: write path=word or path!=word")
+            raise ValueError(
+                f"where={where!r} is not a condition or a list of conditions: write path=word or path!=word"
+            )
         [path] = parse_paths(match["path"])
         conditions.append(Condition(get_steps(path), is_equal=match["sign"] == "=", word=_read_word(match)))
     return tuple(conditions)
