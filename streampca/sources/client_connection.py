@@ -66,8 +66,8 @@ class ClientConnection(ABC):
     def describe(self, timeout_s: float = 2.0, wait_for_topic_s: float = _NEW_TOPIC_S) -> TopicDescription:
         """Ask for the topic until a broker answers. Raises `TimeoutError` after `timeout_s`.
 
-        If brokers answer that the topic does not exist, ask again until `wait_for_topic_s` have passed, since the topic
-        may just have been created. Then raise `TopicError`.
+        If a broker answers with an error for the topic, ask again until `wait_for_topic_s` have passed, since the topic
+        may just have been created. Then raise this `TopicError`.
         """
         started_at = time.monotonic()
         waited_s = 0.0

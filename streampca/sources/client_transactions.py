@@ -228,7 +228,7 @@ class ClientTransactions(Transactions, ABC):
     def _find_permanent_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
         """Return the error of a failure if no retry of the same records can succeed; None if a retry may help.
 
-        A `RecordRefusedError` is of a single record, without which a retry can succeed.
+        After a `RecordRefusedError`, a retry can succeed if the record is changed or left out.
         """
         code, text = self._code_and_text(failure.error)
         lacks_key = self._is_record_without_key_refused(failure)

@@ -31,9 +31,9 @@ class ReadPositions:
         self.by_partition: dict[int, Reached] = {}
         # By partition, the last record before the position; None if it is unknown.
         self._last_records: dict[int, LastRecord | None] = {}
-        # The last records of those partitions in which the log must still be asked whether it holds the same record.
+        # By partition, the last record if it must still be compared with the log. Nothing else is read before.
         self.records_to_compare: dict[int, LastRecord] = {}
-        # By partition, the position of a partition that is not read, since the log does not hold the position.
+        # By partition, the position at which reading has stopped, since a broker did not find it.
         self.out_of_range: dict[int, int] = {}
 
     def start(self, partition: int, position: int | None, last: LastRecord | None) -> None:
@@ -45,7 +45,7 @@ class ReadPositions:
         self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
         self._last_records[partition] = last
         if last is not None:
-            self.records_to_compare[partition] = last  # in what is fetched first, to notice a truncated log
+            self.records_to_compare[partition] = last  # it is fetched first, to notice a truncated log
 
     def stop(self, partition: int) -> None:
         """Do not read a partition any more."""
@@ -70,7 +70,7 @@ class ReadPositions:
         self._move_to_out_of_range(partition)
 
     def stop_as_truncated(self, partition: int) -> None:
-        """Stop reading a partition, since its log was truncated before its position. Keep it in `out_of_range`."""
+        """Stop reading a partition whose log was truncated before the position. Keep the position in `out_of_range`."""
         self._move_to_out_of_range(partition)
 
     def _move_to_out_of_range(self, partition: int) -> None:
@@ -80,8 +80,8 @@ class ReadPositions:
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
         """Move a partition's position past new records, and return the event for them.
 
-        Return None if nothing is new. Also return None, and drop the records, until the last record before the position
-        was compared with the log: if the log was truncated, its records do not follow those that were read.
+        Return None if nothing is new. If the last record before the position must be compared with the log, also return
+        None until the log is found to hold it: the records of a truncated log do not follow those that were read.
         """
         before = self.by_partition[partition]
         if partition in self.records_to_compare:

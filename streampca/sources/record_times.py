@@ -154,9 +154,8 @@ def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
     is_dead_letter = timestamp_ms < 0  # only dead letters are to be sent with the time of sending
-    if is_dead_letter:
-        timestamp_ms = read_timestamp_of_rejected(headers)
-    return topic, partition, value, key, headers, timestamp_ms
+    original_ms = read_timestamp_of_rejected(headers) if is_dead_letter else timestamp_ms
+    return topic, partition, value, key, headers, original_ms
 
 
 def _keep_or_replace_timestamp(record: OutgoingFields, earliest_ms: int, latest_ms: int) -> OutgoingFields:

@@ -75,7 +75,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             fetched = self._consumer.poll(int(timeout_s * 1000))
             client_internals.raise_if_fenced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
-            self._mark_out_of_range(error)
+            self._stop_out_of_range(error)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
             self._refetch_lost_records()
@@ -87,8 +87,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
 
-    def _mark_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
-        """Stop reading the partitions in an error of the client: their logs do not hold the positions to read."""
+    def _stop_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
+        """Stop reading the partitions in an error of the client, since their logs do not hold the positions to read."""
         is_truncated = isinstance(error, LogTruncationError)
         offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
         self._consumer.pause(*offsets_by_tp)
@@ -252,6 +252,7 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "max_poll_interval_ms": intervals.longest_poll_ms,
         "session_timeout_ms": intervals.session_ms,
         "heartbeat_interval_ms": intervals.heartbeat_ms,
-        # An eager assignor: with a cooperative one, a member would keep partitions through a rebalance that it missed.
+        # The range assignor is eager: with a cooperative one, a member would keep partitions through a rebalance that
+        # it missed. It is patched, since it gives some members no partitions if only others are static.
         "partition_assignment_strategy": (PatchedRangeAssignor,),
     }

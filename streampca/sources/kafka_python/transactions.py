@@ -75,9 +75,8 @@ class KafkaPythonProducer(ClientProducer):
         )
         try:
             with self._connection.translate_errors():
-                self._producer.partitions_for(
-                    self._topic
-                )  # the client keeps them, so that `produce` never waits for them
+                # The client keeps the partitions, so that `produce` never waits for them.
+                self._producer.partitions_for(self._topic)
         except SourceError:
             self.close()
             raise
@@ -107,7 +106,7 @@ class KafkaPythonProducer(ClientProducer):
             except KafkaError as error:
                 # `get` raises the error that the brokers have answered, or an error of its own after `timeout_s`.
                 is_brokers_answer = oldest.answer.exception is error
-                if not is_brokers_answer:
+                if not is_brokers_answer:  # no answer has come in time
                     break
                 self._resend_or_raise(oldest.record, error)
             self._unacknowledged.popleft()
@@ -141,7 +140,7 @@ class KafkaPythonTransactions(ClientTransactions):
             KafkaProducer,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            value_serializer=_TupleToValue(),
+            value_serializer=_TupleToValue(),  # `_send` passes each value in a tuple
             acks="all",
             linger_ms=5,
             # So long that no record expires: the client would commit the transaction without an expired record.
