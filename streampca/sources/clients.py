@@ -144,8 +144,8 @@ def create_client(settings: ConsumerSettings) -> Source:
 def would_brokers_accept_save(settings: ConsumerSettings, waits_for: str) -> bool:
     """Ask brokers whether each partition of a topic has enough replicas in sync; return False if no broker answers.
 
-    If a save waits for the acknowledgement of "dead letters", the dead-letter topic is checked. If it `waits_for`
-    something else, such as "topic", the topic that the member reads is checked.
+    If a save `waits_for` "dead letters", the dead-letter topic is checked. If it waits for anything else, such as
+    "topic", the topic that the member reads is checked.
     """
     topic = settings.topic
     if waits_for == "dead letters" and settings.dead_letter_topic:

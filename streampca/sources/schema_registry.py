@@ -117,7 +117,8 @@ class SchemaRegistry:
 
         - `SourceError`: the registry refuses all access.
         - `TimeoutError`: the registry refuses access to this schema only, or does not answer. The caller tries again.
-        - `KeyError`: the registry answers other requests, but not for this schema, for five minutes. It is unknown.
+        - `KeyError`: the registry answers other requests, but calls the request for this schema a bad one, or has not
+          answered it for five minutes. The schema counts as unknown.
         """
         if isinstance(error, SourceError):
             is_only_schema_refused = self._answers_other_requests()

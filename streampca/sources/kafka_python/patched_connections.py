@@ -67,7 +67,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         """
         super().__init__(net, **configs)
         self._owner = owner
-        # When a broker that the cluster's metadata list was last seen connected. Bootstrap servers are not listed.
+        # When a broker listed in the cluster's metadata was last seen connected. Bootstrap servers are not listed.
         self._listed_broker_connected_at = time.monotonic()
         self.cluster.config["allow_auto_create_topics"] = False
 

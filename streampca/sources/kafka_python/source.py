@@ -253,6 +253,6 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "session_timeout_ms": intervals.session_ms,
         "heartbeat_interval_ms": intervals.heartbeat_ms,
         # The range assignor is eager: with a cooperative one, a member would keep partitions through a rebalance that
-        # it missed. It is patched, since it gives some members no partitions if only others are static.
+        # it missed. The patch gives partitions to every member, also if only some have a `group_instance_id`.
         "partition_assignment_strategy": (PatchedRangeAssignor,),
     }
