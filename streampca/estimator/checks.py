@@ -137,8 +137,8 @@ def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> 
     is_missing = np.isnan(with_gaps)
     if estimator.missing != "impute" and is_missing.any():
         number = V[is_missing][0]
-        found = "NaN" if np.isnan(number) else f"{number}, one of missing_values"
-        raise ValueError(f'Input X contains {found}: {type(estimator).__name__} fills it with missing="impute"')
+        entry = "NaN" if np.isnan(number) else f"{number}, one of missing_values"
+        raise ValueError(f'Input X contains {entry}: {type(estimator).__name__} fills it with missing="impute"')
     return with_gaps
 
 
