@@ -337,7 +337,7 @@ class ArrowWriter(Writer):
 
     def _put_into_structs(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
         """Put columns inside of structs with the names `around`."""
-        for name in reversed(self.around):
+        for name in reversed(self.enclosing_names):
             columns = {name: pa.StructArray.from_arrays(list(columns.values()), list(columns))}
         return columns
 

@@ -22,7 +22,7 @@ from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import VectorError
 from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
-from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
+from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import names_beside
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Step, get_steps, spell_path
@@ -112,8 +112,8 @@ class AvroWriter(Writer):
     holds_names = True
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """Return a value for each row: the frame, then the fields. `counts` are not used."""
-        columns: list[Any] = [self.frame]
+        """Return a value for each row: the schema prefix, then the fields. `counts` are not used."""
+        columns: list[Any] = [self.schema_prefix]
         for values in fields.values():
             is_array = values.ndim == 2
             if is_array:
@@ -140,7 +140,7 @@ def _encode_bytes(data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a record with these fields. Each name of `layout.around` puts a record around it.
+    """Return the schema of a record with these fields, inside of a record for each of `layout.enclosing_names`.
 
     With ["after"], the record is the field `after` of another record.
     """
@@ -149,7 +149,7 @@ def schema_of(layout: Layout) -> WriterSchema:
         return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
     fields = [{"name": name, "type": _TYPES[kind]} for name, kind in layout.fields.items()]
     schema = {"type": "record", "name": layout.record, "fields": fields}
-    for depth, name in enumerate(reversed(layout.around), 1):
+    for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         schema = {"type": "record", "name": f"{layout.record}{depth}", "fields": [{"name": name, "type": schema}]}
     return WriterSchema("AVRO", json.dumps(schema))
 
@@ -196,9 +196,9 @@ def _refuse_times(schema: Any, named_types: Mapping[str, Any], steps: Sequence[S
 
 
 def _read_datum(value: bytes, schema: Any) -> Any:
-    """Read what follows the frame of a value. Raises `VectorError`."""
+    """Read what follows the schema prefix of a value. Raises `VectorError`."""
     stream = io.BytesIO(value)
-    stream.seek(frame_size(value))
+    stream.seek(schema_prefix_size(value))
     try:
         datum = fastavro.schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
     except Exception as error:  # of many kinds

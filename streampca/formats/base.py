@@ -94,8 +94,8 @@ class Writer(ABC):
     """Writes one format: values with named fields. A reader with the path of one of the fields reads it again."""
 
     format: str
-    around: tuple[str, ...]  # names of the objects that the fields are inside of, from the outermost
-    frame: bytes  # comes before each value, and names its schema
+    enclosing_names: tuple[str, ...]  # names of the objects that the fields are inside of, from the outermost
+    schema_prefix: bytes  # comes before each value, and holds the id of its schema; b"" without a schema
     holds_names: ClassVar[bool] = False
     """Whether values have the names of their fields, and may hold integers, texts and bytes beside numbers."""
 
@@ -111,7 +111,7 @@ class Layout(NamedTuple):
     """The fields of a value, for its schema."""
 
     fields: Mapping[str, Kind]
-    around: tuple[str, ...] = ()  # names of the objects that the fields are inside of, from the outermost
+    enclosing_names: tuple[str, ...] = ()  # names of the objects that the fields are inside of, from the outermost
     record: str = "Vector"  # the name of the type that has the fields
 
     @classmethod
@@ -129,8 +129,8 @@ class Layout(NamedTuple):
         if format == "csv":
             raise ValueError("a line that is written has no other cells: leave field unset")
         names_of_paths = [tuple(map(str, steps)) for steps in steps_of_paths]
-        around = names_of_paths[0][:-1]
-        if any(names[:-1] != around for names in names_of_paths):
+        enclosing_names = names_of_paths[0][:-1]
+        if any(names[:-1] != enclosing_names for names in names_of_paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
         kind: Kind = "numbers" if len(names_of_paths) == 1 else "number"
-        return cls(fields={names[-1]: kind for names in names_of_paths}, around=around)
+        return cls(fields={names[-1]: kind for names in names_of_paths}, enclosing_names=enclosing_names)

@@ -99,18 +99,18 @@ class Codec:
         return self._reader.is_batch
 
     def values_to_decode(self, records: Sequence[Record]) -> list[bytes | None]:
-        """Return the values of records. If a header holds the frame with the schema's id, put it before the value."""
+        """Return the values of records. If a header holds a schema prefix, put the prefix before the value."""
         values = values_of(records)
         if self.schemas is None:
             return values
         headers = headers_of(records)
         if not any(headers):
             return values
-        framed: list[bytes | None] = []
+        values_with_prefix: list[bytes | None] = []
         for value, headers_of_record in zip(values, headers, strict=True):
-            frame = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""  # a header may hold None
-            framed.append(None if value is None else frame + value)
-        return framed
+            prefix = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""  # a header may hold None
+            values_with_prefix.append(None if value is None else prefix + value)
+        return values_with_prefix
 
     def read_labels(self, records: Sequence[Record], counts: NDArray[np.int64]) -> list[str]:
         """Return the label of each vector in m records. `counts` (m,) are the numbers of vectors in each record.

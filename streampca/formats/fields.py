@@ -32,7 +32,7 @@ from streampca.formats.numbers import (
     VectorBytes,
     common_dtype,
 )
-from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_end
+from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_path_end
 from streampca.formats.tensors import TensorRow, names_beside
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.formats.walk import Absent, Elements, Found, Item, SkipReason, Walk
@@ -225,7 +225,7 @@ class NumberFields:
                 value_by_path |= self._values_in_elements(item.value, item.path_indices)
             else:
                 [path_index] = item.path_indices
-                value_by_path[path_index] = read_end(item.value, self.dimensions, may_be_encoded=False)
+                value_by_path[path_index] = read_path_end(item.value, self.dimensions, may_be_encoded=False)
         return value_by_path
 
     def _values_in_elements(self, elements: Elements, path_indices: Sequence[int]) -> dict[int, list[Any]]:
@@ -346,7 +346,7 @@ class NumberFields:
                 positional_arrays += in_elements.positional_arrays
                 continue
             # With one path, bytes hold all numbers of a vector.
-            value = read_end(item.value, self.dimensions, may_be_encoded=len(found) == 1)
+            value = read_path_end(item.value, self.dimensions, may_be_encoded=len(found) == 1)
             items += innermost_arrays(value) if isinstance(value, list) else [value]
         return _Collected(items, positional_arrays)
 

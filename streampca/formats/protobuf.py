@@ -24,7 +24,7 @@ from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import MissingFieldError, VectorError, missing_field_error, refuse_missing_fields
 from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
-from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
+from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import names_beside
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
@@ -181,10 +181,10 @@ class ProtobufWriter(Writer):
                     columns.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
         messages = join_columns(columns)
         tag_around = _encode_tag(1, _WIRE_LENGTH)
-        for _ in self.around:
+        for _ in self.enclosing_names:
             head_by_size = {size: tag_around + varint(size) for size in set(map(len, messages))}
             messages = [head_by_size[len(message)] + message for message in messages]
-        frame_and_type = self.frame + b"\0"  # the indexes of the schema's first type
+        frame_and_type = self.schema_prefix + b"\0"  # the indexes of the schema's first type
         return [frame_and_type + message for message in messages]
 
 
@@ -198,14 +198,14 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a message with these fields. Each name of `layout.around` puts a message around it.
+    """Return the schema of a message with these fields, inside of a message for each of `layout.enclosing_names`.
 
     With ["after"]: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
-    for depth, name in enumerate(reversed(layout.around), 1):
+    for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         inner_type = f"{outermost_type}{depth}"
         content = f"{inner_type} {name} = 1; message {inner_type} {{ {content} }}"
     return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {outermost_type} {{ {content} }}')
@@ -434,7 +434,7 @@ def _parse_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
     A value has their number, then the indexes, as zigzag varints. Without indexes, the only one is 0.
     """
-    next_byte = frame_size(value)
+    next_byte = schema_prefix_size(value)
     head = value[: next_byte + _MAX_INDEX_BYTES]
     count, next_byte = _parse_zigzag(head, next_byte)
     indexes = []

@@ -21,7 +21,11 @@ def names_beside(names: Collection[object]) -> set[str]:
 
 
 def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
-    """Return the entry `name` of an object; for the array of a tensor, return its rows."""
+    """Return the entry `name` of an object. If the entry is the array of a tensor, return the rows of the tensor.
+
+    A tensor has an array `values` or `data`, and beside it a `shape`. An array `values` beside `indices` is a sparse
+    vector, for which `VectorError` is raised.
+    """
     array = parent[name]
     if name not in _ARRAY_NAMES:
         return array
@@ -36,7 +40,8 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
 def _has_indices(parent: Mapping[Any, Any], array: Any) -> bool:
     """Return whether an object has indices for the entries of an array, as a sparse vector has."""
     indices = parent.get("indices")
-    # Protobuf reads an unset field as [], but a sparse vector of zeros has [] for both of its arrays.
+    # Protobuf reads an unset field as []. So [] beside an array with entries means that there are no indices. A sparse
+    # vector of zeros has [] for both of its arrays.
     is_unset_in_protobuf = indices == [] and bool(array)
     return indices is not None and not is_unset_in_protobuf
 

@@ -42,12 +42,12 @@ def create_writer(
     Without `registers`, only check it: the values must not be sent. Raises `NoBrokerError` and `SourceError`.
     """
     schema = schema_of(format, layout)
-    frame = b"" if schema is None else _register(settings, f"{topic}-value", schema, registers=registers)
-    return writer_of(format, around=layout.around, frame=frame)
+    schema_prefix = b"" if schema is None else _register(settings, f"{topic}-value", schema, registers=registers)
+    return writer_of(format, layout.enclosing_names, schema_prefix)
 
 
 def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, registers: bool) -> bytes:
-    """Register a schema, and return the frame that values written with it begin with: it holds the schema's id.
+    """Register a schema, and return the schema prefix, with which the values written with this schema begin.
 
     Without `registers`, only check that the registry accepts the schema, and return b"".
     """
