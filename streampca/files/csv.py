@@ -14,7 +14,7 @@ from streampca.formats.csv import pack_cells
 from streampca.formats.errors import VectorError, unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
-from streampca.formats.tensors import names_beside
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import MISSING_HINT, begins_as_array, parse_value
 from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, Path, get_steps
@@ -97,7 +97,7 @@ class _CellParser:
         # Conditions of more steps lead into JSON in a cell, such as `readings.ok=true`.
         self.conditions_in_cells = [condition for condition in where if len(condition.steps) > 1]
         self.number_columns = number_columns
-        self._columns_beside = names_beside(number_columns)  # such as `shape` beside `data`
+        self._columns_beside = tensor_field_names(number_columns)  # such as `shape` beside `data`
         condition_columns = {condition.steps[0] for condition in self.conditions_in_cells}
         parsed_columns = {*number_columns, *self._columns_beside, *condition_columns}
         self._index_of_parsed_column = {name: i for i, name in enumerate(layout.names) if name in parsed_columns}

@@ -33,7 +33,7 @@ from streampca.formats.numbers import (
     common_dtype,
 )
 from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_path_end
-from streampca.formats.tensors import TensorRow, names_beside
+from streampca.formats.tensors import TensorRow, tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.formats.walk import Absent, Elements, Found, Item, SkipReason, Walk
 from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
@@ -67,7 +67,7 @@ class NumberFields:
         self.places = ElementPlaces()
         """Where the elements of arrays were, if they are entries of a vector."""
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]  # the path () leads to the value itself
-        self.names_beside = names_beside({steps[-1] for steps in self._steps_of_paths if steps})
+        self.tensor_field_names = tensor_field_names({steps[-1] for steps in self._steps_of_paths if steps})
         """With a field of one of these names beside it, the array at a path is a sparse vector or a tensor."""
         self._number_walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
@@ -97,7 +97,7 @@ class NumberFields:
     def names(self) -> set[str]:
         """The names of all entries that are looked at, to find the numbers and to test the conditions."""
         steps_of_conditions = [condition.steps for condition in self.where]
-        return self.names_beside | collect_names([*self._steps_of_paths, *steps_of_conditions])
+        return self.tensor_field_names | collect_names([*self._steps_of_paths, *steps_of_conditions])
 
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64. Raises `VectorError`.
@@ -113,7 +113,7 @@ class NumberFields:
                     container = container[step]
                 if self._get_entries is not None:
                     return self._pack_numbers(*self._get_entries(container))
-                may_be_sparse_or_tensor = self.names_beside and any(name in parent for name in self.names_beside)
+                may_be_sparse_or_tensor = self.tensor_field_names and any(name in parent for name in self.tensor_field_names)
                 if type(container) is list and not may_be_sparse_or_tensor:
                     return self._pack_numbers(*container)
             except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # not the usual form

@@ -25,7 +25,7 @@ from streampca.formats.errors import MissingFieldError, VectorError, missing_fie
 from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
-from streampca.formats.tensors import names_beside
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
 
@@ -123,7 +123,7 @@ def _may_be_packed(field: FieldDescriptor | None, dimensions: int) -> bool:
         return False
     # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
     names_in_message = set(field.containing_type.fields_by_name)
-    may_be_sparse_or_tensor = bool(names_in_message & names_beside([field.name]))
+    may_be_sparse_or_tensor = bool(names_in_message & tensor_field_names([field.name]))
     return not may_be_sparse_or_tensor and not may_be_debezium_placeholder(dimensions)
 
 
@@ -277,7 +277,7 @@ def _find_fields(reader: Reader, root: Descriptor) -> list[FieldDescriptor | Non
             fields.append(_find_field(path, root))
         except MissingFieldError as error:
             errors.append(error)
-    refuse_missing_fields(errors, exists_any=bool(fields), impute=reader.impute)
+    refuse_missing_fields(errors, any_field_exists=bool(fields), impute=reader.impute)
     return fields
 
 

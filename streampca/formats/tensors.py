@@ -15,7 +15,7 @@ class TensorRow(list[Any]):
     """A vector of a tensor. It is never a part of a longer vector."""
 
 
-def names_beside(names: Collection[object]) -> set[str]:
+def tensor_field_names(names: Collection[object]) -> set[str]:
     """Return the names of the fields that say how the arrays with these names are read."""
     return _NAMES_BESIDE if _ARRAY_NAMES & set(names) else set()
 
