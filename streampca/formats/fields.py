@@ -35,7 +35,7 @@ from streampca.formats.numbers import (
 from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_path_end
 from streampca.formats.tensors import TensorRow, tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
-from streampca.formats.walk import Absent, Elements, Found, Item, SkipReason, Walk
+from streampca.formats.walk import Absent, Elements, Item, ItemsOrReason, SkipReason, Walk
 from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
 
 _MAX_BYTES = 64 * 2**20  # of the vectors in a value: with gaps, a short value may claim to hold many
@@ -145,7 +145,7 @@ class NumberFields:
         """
         return self._count_found_dimensions(self._number_walk.find(value))
 
-    def _count_found_dimensions(self, found: Found) -> int:
+    def _count_found_dimensions(self, found: ItemsOrReason) -> int:
         """Do what `count_dimensions` does, for what the paths lead to in a value or an element."""
         if isinstance(found, SkipReason):
             return 0
@@ -199,7 +199,7 @@ class NumberFields:
 
     # These methods are for d paths, which lead to one of the d numbers each, or to a column of them each.
 
-    def _vectors_of_entry_paths(self, found: Found) -> Iterator[_EntriesOrReason]:
+    def _vectors_of_entry_paths(self, found: ItemsOrReason) -> Iterator[_EntriesOrReason]:
         """Yield one vector if each of d paths leads to a number, or n vectors if each leads to n numbers."""
         if isinstance(found, SkipReason):
             yield found
@@ -212,7 +212,7 @@ class NumberFields:
             value_by_path = self._value_by_path(found)
             yield from self._vectors_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
 
-    def _value_by_path(self, found: Found) -> dict[int, Any]:
+    def _value_by_path(self, found: ItemsOrReason) -> dict[int, Any]:
         """Return what each path leads to, by the index of the path: a number, or a list with a number of each element.
 
         If the conditions of `where` are not met, returns no values.
@@ -283,7 +283,7 @@ class NumberFields:
 
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
-    def _vectors_of_arrays(self, found: Found) -> Sequence[_EntriesOrReason]:
+    def _vectors_of_arrays(self, found: ItemsOrReason) -> Sequence[_EntriesOrReason]:
         """Return the vectors of a value, or the reasons why there are none.
 
         Also compares the places of elements with their places in earlier values.
@@ -369,7 +369,7 @@ class NumberFields:
             positional_arrays += inner_arrays
         return _Collected(self._join_single_entries(items), positional_arrays)
 
-    def _collect_in_element(self, found: Found) -> "_Collected":
+    def _collect_in_element(self, found: ItemsOrReason) -> "_Collected":
         """Return what the paths lead to in an element of an array.
 
         The numbers at several paths are joined to one array: x and y in {"x": 1, "y": 2} become [1, 2].
