@@ -108,7 +108,7 @@ def read_record_batch(batch: Any, columns: Columns, fields: NumberFields, progre
         found=vectors_in(batch, fields),
         progress=progress,
         other_columns={name: batch.column(name) for name in columns.other_columns},
-        places=fields.places,
+        element_indices=fields.element_indices,
     )
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from streampca.errors import InputError, explain_missing_extra, on_one_line
 from streampca.files.columns import FileOptions, choose_columns
-from streampca.formats.element_places import ElementPlaces
+from streampca.formats.element_indices import ElementIndices
 from streampca.formats.errors import NO_VALUE, UNMET, missing_hint
 from streampca.formats.fields import NumberFields
 from streampca.formats.judge import first_not_finite
@@ -147,7 +147,7 @@ class FileBatch(NamedTuple):
     found: RowVectors
     progress: float  # share of the file read so far
     other_columns: Mapping[str, Any]  # arrays of NumPy, or of Arrow
-    places: ElementPlaces | None = None  # where elements that are read by position were, in the rows so far
+    element_indices: ElementIndices | None = None  # of array elements that hold entries of vectors, in all rows so far
 
 
 class RowChunk(NamedTuple):
@@ -213,7 +213,7 @@ class Rows(NamedTuple):
 
     def describe_moved_array_elements(self) -> str:
         """Return a warning if array elements that are read by position have moved; else ""."""
-        return self.fields.places.warning if self.fields else ""
+        return self.fields.element_indices.warning if self.fields else ""
 
     def _refuse_not_finite(self, vectors: Array, numbers_in_file: Array, row_numbers: NDArray[np.int64]) -> None:
         """Raise `InputError` if an entry of the vectors (n, d) is infinite, or NaN where no gaps are allowed.

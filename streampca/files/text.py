@@ -32,7 +32,7 @@ def text_batches(
                 found=pack_rows(batch, pack, d),
                 progress=compute_progress(),
                 other_columns={name: _make_column(get_value, batch) for name, get_value in getter_by_column.items()},
-                places=fields.places if fields else None,
+                element_indices=fields.element_indices if fields else None,
             )
 
 

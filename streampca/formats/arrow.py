@@ -48,7 +48,8 @@ class ArrowReader(Reader):
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of all rows, one vector after the other. Raises `VectorError`.
 
-        A column of bytes does not say the type of its numbers, so the type is guessed from the length of the bytes. If all numbers have the same guessed type, returns them as `GuessedNumbers` of this type.
+        A column of bytes does not say the type of its numbers, so the type is guessed from the length of the bytes.
+        If all numbers have the same guessed type, returns them as `GuessedNumbers` of this type.
         """
         try:
             # Arrow's own memory pools would keep freed memory.
@@ -103,7 +104,7 @@ class ArrowReader(Reader):
             guessed_dtypes.add(rows.guessed_dtype)
         has_vectors = any(map(len, vectors))
         if error_by_skip_reason and not has_vectors:
-            # All rows were skipped. Conditions that are not met come first: they are in the settings, nulls in the data.
+            # All rows were skipped. An unmet condition is reported rather than a null.
             raise error_by_skip_reason.get(UNMET) or error_by_skip_reason[NO_VALUE]
         return vectors, guessed_dtypes
 

@@ -87,7 +87,7 @@ class AvroReader(Reader):
 
         If the numbers are not in an array of floats, or if values have to be looked at before, returns None.
         """
-        # Debezium's placeholder for a column is an array of a certain length. Read as bytes, it would not be recognised.
+        # With this d, an array may be Debezium's placeholder, which the block schema would read as numbers.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
         if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None

@@ -7,7 +7,7 @@ from typing import Any
 from streampca.formats.errors import VectorError, sparse_error
 
 _ARRAY_NAMES = {"values", "data"}  # of arrays that may be the numbers of a sparse vector or of a tensor
-_NAMES_BESIDE = {"indices", "shape"}  # of the fields beside such an array that say what it is
+_TENSOR_FIELD_NAMES = {"indices", "shape"}  # of the fields beside such an array that say how it is read
 _MAX_AXES = 32
 
 
@@ -16,8 +16,11 @@ class TensorRow(list[Any]):
 
 
 def tensor_field_names(names: Collection[object]) -> set[str]:
-    """Return the names of the fields that say how the arrays with these names are read."""
-    return _NAMES_BESIDE if _ARRAY_NAMES & set(names) else set()
+    """Return the names of fields that, beside an array with one of `names`, make it a sparse vector or a tensor.
+
+    For example, `indices` beside `values` makes a sparse vector, and `shape` beside `data` makes a tensor.
+    """
+    return _TENSOR_FIELD_NAMES if _ARRAY_NAMES & set(names) else set()
 
 
 def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
