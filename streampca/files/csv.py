@@ -11,7 +11,7 @@ from streampca.files.csv_layout import CsvLayout, find_csv_layout
 from streampca.files.rows import Rows, input_errors, open_stream
 from streampca.files.text import text_batches
 from streampca.formats.csv import pack_cells
-from streampca.formats.errors import VectorError, unmet_error
+from streampca.formats.errors import VectorError, condition_unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.tensors import tensor_field_names
@@ -125,7 +125,7 @@ def _refuse_record(cells: list[str], layout: CsvLayout, conditions: Sequence[Con
     if conditions:
         cell_by_name = dict(zip(layout.names, map(str.strip, cells), strict=True))
         if not are_met(conditions, cell_by_name):
-            raise unmet_error()
+            raise condition_unmet_error()
 
 
 def _get_cell(index: int, cells: list[str]) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from streampca.errors import InputError, explain_missing_extra, on_one_line
 from streampca.files.columns import FileOptions, choose_columns
 from streampca.formats.element_indices import ElementIndices
-from streampca.formats.errors import NO_VALUE, UNMET, missing_hint
+from streampca.formats.errors import CONDITION_UNMET, NO_VALUE, missing_hint
 from streampca.formats.fields import NumberFields
 from streampca.formats.judge import first_not_finite
 from streampca.formats.numbers import RowVectors
@@ -178,7 +178,7 @@ class Rows(NamedTuple):
 
         Rows that do not meet the conditions are skipped, and with `skip_nulls` also null rows.
         """
-        reasons_to_skip = {UNMET}
+        reasons_to_skip = {CONDITION_UNMET}
         if skip_nulls:
             reasons_to_skip.add(NO_VALUE)
         rows_before = 0
@@ -237,7 +237,7 @@ def no_vectors_error(path: str, where: Sequence[Condition] = ()) -> InputError:
 
 def describe_skipped(skipped: Mapping[str, int]) -> list[str]:
     """Return a line of text for each reason, with the number of rows that were skipped for it."""
-    text_by_reason = {NO_VALUE: "null instead of a vector", UNMET: "they do not meet --where"}
+    text_by_reason = {NO_VALUE: "null instead of a vector", CONDITION_UNMET: "they do not meet --where"}
     return [f"{count:,} rows skipped: {text_by_reason[reason]}" for reason, count in skipped.items()]
 
 

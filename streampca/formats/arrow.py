@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from streampca.errors import on_one_line
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.errors import (
+    CONDITION_UNMET,
     NO_VALUE,
     NULL_HINT,
     SKIP_REASONS,
-    UNMET,
     MissingFieldError,
     VectorError,
     check_length,
@@ -105,7 +105,7 @@ class ArrowReader(Reader):
         has_vectors = any(map(len, vectors))
         if error_by_skip_reason and not has_vectors:
             # All rows were skipped. An unmet condition is reported rather than a null.
-            raise error_by_skip_reason.get(UNMET) or error_by_skip_reason[NO_VALUE]
+            raise error_by_skip_reason.get(CONDITION_UNMET) or error_by_skip_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
@@ -122,8 +122,8 @@ class ArrowReader(Reader):
 def _raise_unless_skipped(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
     """Raise the first error that is not a reason to skip its row: one bad row makes the whole value invalid.
 
-    If there is none, return one error for each reason to skip: `NO_VALUE` for rows that are null, `UNMET` for rows that
-    do not meet the conditions of `where`.
+    If there is none, return one error for each reason to skip: `NO_VALUE` for rows that are null, `CONDITION_UNMET` for
+    rows that do not meet the conditions of `where`.
     """
     error_by_skip_reason = {}
     for _, error in errors:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.errors import VectorError, check_length, hint_at_encoding, unmet_error
+from streampca.formats.errors import VectorError, check_length, condition_unmet_error, hint_at_encoding
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds, stack_fields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
@@ -63,7 +63,7 @@ class CsvReader(Reader):
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers in the cells of a line.
 
-        The cells that `field` names may hold JSON, or arrays of numbers. Any other cells hold one number each.
+        Cells that `field` names may hold JSON or arrays of numbers. All other cells hold one number each.
         """
         _refuse_unmet(self._cell_conditions, cells)
         chosen = self._choose_cells(cells)
@@ -86,7 +86,7 @@ class CsvReader(Reader):
         return [cells[column] for column in self._column_numbers]
 
     def _hold_json_or_arrays(self, cells: Sequence[str]) -> bool:
-        """Return whether the chosen cells hold JSON, or arrays of numbers (as text or base64), and not one number each."""
+        """Return whether the chosen cells hold JSON or arrays (as text or in base64), and not one number each."""
         if self._paths_lead_into_cells:
             return True
         is_only_cell = len(cells) == 1
@@ -103,7 +103,7 @@ def _column_number(path: Path) -> int:
 def _refuse_unmet(conditions: Sequence[Condition], cells: Sequence[str]) -> None:
     """Raise `VectorError` if the cells of a line do not meet conditions."""
     if conditions and not are_met(conditions, _cell_by_column(cells)):
-        raise unmet_error()
+        raise condition_unmet_error()
 
 
 def _cell_by_column(cells: Sequence[str]) -> dict[str, str]:

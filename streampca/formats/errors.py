@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector
-UNMET = "where"  # the reason of a record that does not meet the conditions of `where`
-SKIP_REASONS = (NO_VALUE, UNMET)  # a record is skipped for these reasons, and not rejected
+CONDITION_UNMET = "where"  # the reason of a record that does not meet the conditions of `where`
+SKIP_REASONS = (NO_VALUE, CONDITION_UNMET)  # a record is skipped for these reasons, and not rejected
 NULL_HINT = " (missing=impute learns vectors with gaps)"
 
 # Limits of what a message lists of a value's names.
@@ -78,8 +78,8 @@ def sparse_error() -> VectorError:
     return VectorError("undecodable", "a sparse vector: write dense ones, arrays of all numbers with the zeros")
 
 
-def unmet_error() -> VectorError:
-    return VectorError(UNMET, "it does not meet the conditions of where")
+def condition_unmet_error() -> VectorError:
+    return VectorError(CONDITION_UNMET, "it does not meet the conditions of where")
 
 
 def check_length(length: int, dimensions: int) -> None:

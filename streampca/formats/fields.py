@@ -19,14 +19,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streampca.formats.element_indices import ElementIndices
 from streampca.formats.errors import (
+    CONDITION_UNMET,
     NO_VALUE,
     NULL_HINT,
-    UNMET,
     VectorError,
     check_size,
+    condition_unmet_error,
     missing_field_error,
     type_name,
-    unmet_error,
     wrong_length_error,
 )
 from streampca.formats.field_search import suggest_field
@@ -110,8 +110,8 @@ class NumberFields:
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64. Raises `VectorError`.
 
-        The reason is `NO_VALUE` for a null, and `UNMET` if a condition is not met. If vectors are given as bytes, which
-        do not say the type of their numbers, returns `GuessedNumbers`.
+        The reason is `NO_VALUE` for a null, and `CONDITION_UNMET` if a condition is not met. If vectors are given as
+        bytes, which do not say the type of their numbers, returns `GuessedNumbers`.
         """
         if self._has_direct_way:  # inline, since a call for each value would cost a tenth of its time
             try:
@@ -136,7 +136,7 @@ class NumberFields:
         try:
             return self._pack_by_walk(value)
         except VectorError as error:
-            is_skipped = error.reason in (NO_VALUE, UNMET)
+            is_skipped = error.reason in (NO_VALUE, CONDITION_UNMET)
             if is_skipped:  # `field` may be right
                 raise
             better_field = suggest_field(value, self.dimensions, partial(self._pack_at_other_paths, value))
@@ -206,8 +206,8 @@ class NumberFields:
 
     def _all_skipped_error(self, skip_reasons: Collection[SkipReason]) -> VectorError:
         """Return the error of a value that holds no vectors, because all were skipped for these reasons."""
-        if SkipReason.UNMET in skip_reasons:
-            return unmet_error()
+        if SkipReason.CONDITION_UNMET in skip_reasons:
+            return condition_unmet_error()
         field = ",".join(map(spell_path, self._steps_of_paths))
         return VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
 
@@ -256,7 +256,7 @@ class NumberFields:
         end_by_path_of_elements = [self._end_by_path(items) for items in elements.find_in_each()]
         # An element in which a path has no end does not meet the conditions of `where`.
         return {
-            index: [end_by_path.get(index, SkipReason.UNMET) for end_by_path in end_by_path_of_elements]
+            index: [end_by_path.get(index, SkipReason.CONDITION_UNMET) for end_by_path in end_by_path_of_elements]
             for index in path_indices
         }
 
@@ -290,8 +290,8 @@ class NumberFields:
         absent_ends = [end for end in ends if isinstance(end, Absent)]
         has_entries = len(skip_reasons) + len(absent_ends) < len(ends)
         if not has_entries:
-            if SkipReason.UNMET in skip_reasons:
-                return SkipReason.UNMET
+            if SkipReason.CONDITION_UNMET in skip_reasons:
+                return SkipReason.CONDITION_UNMET
             if not absent_ends:
                 return SkipReason.NULL
         are_paths_wrong = len(absent_ends) == len(ends)
@@ -300,7 +300,7 @@ class NumberFields:
             if not is_missing_entry:
                 hint = NULL_HINT if absent.may_be_missing and has_entries else ""
                 raise self._missing_error(absent, hint)
-        if SkipReason.UNMET in skip_reasons and not self.impute:
+        if SkipReason.CONDITION_UNMET in skip_reasons and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
         return [None if isinstance(end, SkipReason | Absent) else end for end in ends]
 

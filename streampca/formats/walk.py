@@ -26,7 +26,7 @@ class SkipReason(Enum):
     """Why there is nothing at the end of a path, although no name is missing. The record may be skipped."""
 
     NULL = "null, or a placeholder of Debezium, is in place of a vector or an entry, or of what should hold it"
-    UNMET = "a condition of `where` is not met"
+    CONDITION_UNMET = "a condition of `where` is not met"
 
 
 class Absent(NamedTuple):
@@ -51,7 +51,7 @@ class Item(NamedTuple):
 
 
 ItemsOrReason: TypeAlias = list[Item] | SkipReason
-"""What the paths lead to in a value; `SkipReason.UNMET` if the value does not meet a condition of `where`."""
+"""What the paths lead to in a value; `SkipReason.CONDITION_UNMET` if the value does not meet a condition of `where`."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class Walk(NamedTuple):
     def find(self, value: Any) -> ItemsOrReason:
         """Return what the paths lead to in a value, as items in the order of the paths.
 
-        If the value does not meet the conditions, returns `SkipReason.UNMET`. If a path should choose one element of
-        an array, but several fit, raises `VectorError`.
+        If the value does not meet the conditions, returns `SkipReason.CONDITION_UNMET`. If a path should choose one
+        element of an array, but several fit, raises `VectorError`.
         """
         if is_debezium_placeholder(value):  # counts as null, so no path has a value
             return self.paths.items_with(SkipReason.NULL)
@@ -137,19 +137,19 @@ class Walk(NamedTuple):
     def _take_whole(self, value: Any) -> ItemsOrReason:
         """Return the value itself for each path, if the value meets the conditions."""
         if not are_met(self.conditions, value, self.max_json_texts):
-            return SkipReason.UNMET
+            return SkipReason.CONDITION_UNMET
         return self.paths.items_with(value)
 
     def _find_in_object(self, value: Any) -> ItemsOrReason:
         """Return what the paths lead to in an object: an item for the end of each path, in the order of the paths.
 
         Any other value, such as null or a number, has no entries. If a condition is not met by the object, or by the
-        entry that all paths lead into, returns `SkipReason.UNMET`.
+        entry that all paths lead into, returns `SkipReason.CONDITION_UNMET`.
         """
         entries = value if isinstance(value, dict) else {}
         conditions_here, inner_conditions = self._divide_conditions(entries)
         if not are_met(conditions_here, value, self.max_json_texts):
-            return SkipReason.UNMET
+            return SkipReason.CONDITION_UNMET
         items = self.paths.items_ending_here(value)
         for step, inner_paths in self.paths.by_next_step.items():
             if step not in entries:
@@ -187,7 +187,7 @@ class Walk(NamedTuple):
         choices = [step for step in self.paths.by_next_step if isinstance(step, Choice)] if can_choose else []
         conditions = self._divide_conditions_in_array(can_choose=can_choose)
         if not are_met(conditions.on_array, array, self.max_json_texts):
-            return SkipReason.UNMET
+            return SkipReason.CONDITION_UNMET
         items = self.paths.items_ending_here(array)
         for choice in choices:
             chosen_items = self._find_in_chosen(array, choice, conditions)
@@ -235,7 +235,7 @@ class Walk(NamedTuple):
         accepted = [element for element in fitting if are_met(conditions.on_each_element, element, self.max_json_texts)]
         if not accepted:
             # Only these paths have no value. Paths without this choice may have one, so the value is not skipped.
-            return walk.paths.items_with(SkipReason.UNMET)
+            return walk.paths.items_with(SkipReason.CONDITION_UNMET)
         if len(accepted) > 1:
             raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
         return walk.find(accepted[0])
