@@ -88,7 +88,7 @@ class Judge:
         checked = self.missing_values.to_nan(vectors)
         all_rejects = list(rejects)
         is_kept = counts > 0  # (m,)
-        if not self._are_surely_good(checked):
+        if not self._are_surely_good(checked):  # so each vector is tested
             if self.imputes:
                 # NaN has many bit patterns, but equal vectors must have equal bits.
                 checked = np.where(np.isnan(checked), np.nan, checked)

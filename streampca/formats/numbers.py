@@ -138,7 +138,7 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
 def common_dtype(guessed_dtypes: Set[str | None]) -> str | None:
     """Return the type if the same was guessed for all numbers; else return None.
 
-    In `guessed_dtypes`, None stands for numbers whose type was known, not guessed.
+    In `guessed_dtypes`, None stands for numbers whose type did not have to be guessed.
     """
     if len(guessed_dtypes) != 1:
         return None

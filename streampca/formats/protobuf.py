@@ -181,15 +181,18 @@ class ProtobufWriter(Writer):
 
 
 def _encode_field(number: int, values: NDArray[Any]) -> list[bytes | NDArray[Any] | list[bytes]]:
-    """Encode a field of n rows as columns for `join_columns`, such as a tag that all rows share, and their numbers."""
+    """Encode a field of n rows. Return columns, which `join_columns` joins in each row.
+
+    A column is bytes that all rows share, such as the tag of the field, or has the numbers or bytes of each row.
+    """
     length_tag = _encode_tag(number, _WIRE_LENGTH)
     add_tag_and_size = partial(_encode_item, length_tag)
     match values.dtype.kind:
         case "O":  # texts or bytes
             return [encode_items(values, add_tag_and_size)]
-        case "f" if values.ndim == 1:
+        case "f" if values.ndim == 1:  # a number in each row
             return [_encode_tag(number, _WIRE_FIXED64), values]
-        case "f":
+        case "f":  # packed numbers in each row
             tag_and_size = length_tag + varint(8 * values.shape[1])
             return [tag_and_size, values]
         case _:  # whole numbers, which are packed

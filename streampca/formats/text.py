@@ -19,7 +19,7 @@ MISSING = (
 """The words that pandas reads as a missing number, in lower case."""
 MISSING_HINT = "missing numbers are empty, NaN, NA, N/A, NULL, None or as pandas knows them"
 
-# What Debezium writes in place of a large value that an update left alone, in all forms that it has for bytes.
+# What Debezium writes instead of a large value that an update did not change, in all forms that it has for bytes.
 _PLACEHOLDER = "__debezium_unavailable_value"
 _ENCODED = _PLACEHOLDER.encode()
 _UNAVAILABLE = (
