@@ -255,14 +255,14 @@ class Codec:
                 reject = _create_reject(index, error)
                 rejects.append(reject)
                 if reject.reason == "unknown_schema":
-                    total_size += _UNKNOWN_SCHEMA_BYTES  # asking the registry took time
+                    total_size += _UNKNOWN_SCHEMA_BYTES  # asking the registry took time, so the batch ends earlier
                 continue
             # A guessed type is not needed here: `explain_wrong_type` checks it.
             numbers = read.numbers if isinstance(read, GuessedNumbers) else read
             # `len` of a memoryview counts its items, not bytes.
             size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
             total_size += size
-            count = size // vector_size
+            count = size // vector_size  # of the value's vectors
             if count > 1 and not self.allows_several:
                 rejects.append(Reject(index, "wrong_length", f"{count} vectors, where a value must hold one"))
                 continue

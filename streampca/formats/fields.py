@@ -110,8 +110,11 @@ class NumberFields:
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a value's vectors as float64. Raises `VectorError`.
 
-        The reason is `NO_VALUE` for a null, and `CONDITION_UNMET` if a condition is not met. If vectors are given as
-        bytes, which do not say the type of their numbers, returns `GuessedNumbers`.
+        Plain numbers in one object or array are taken out directly. Any other value is read by a walk along the paths,
+        which is slower, and which finds out what is wrong with the value.
+
+        The reason of the error is `NO_VALUE` for a null, and `CONDITION_UNMET` if a condition is not met. If vectors
+        are given as bytes, which do not say the type of their numbers, returns `GuessedNumbers`.
         """
         if self._has_direct_way:  # inline, since a call for each value would cost a tenth of its time
             try:
@@ -120,7 +123,7 @@ class NumberFields:
                 for step in self._steps_to_container:
                     parent = container
                     container = container[step]
-                if self._get_entries is not None:
+                if self._get_entries is not None:  # the container is an object with d numbers
                     return self._pack_numbers(*self._get_entries(container))
                 may_be_sparse_or_tensor = self.tensor_field_names and any(
                     name in parent for name in self.tensor_field_names
@@ -160,12 +163,12 @@ class NumberFields:
 
     def _count_dimensions_at(self, items: ItemsOrReason) -> int:
         """Return how many numbers a vector has, from the `items` at the ends of the paths; 0 if there is no vector."""
-        if isinstance(items, SkipReason):
+        if isinstance(items, SkipReason):  # a condition of `where` is not met
             return 0
         has_several_paths = len(self._steps_of_paths) > 1
         only_end = items[0].value if len(items) == 1 else None
-        if has_several_paths and isinstance(only_end, Elements):  # all paths go through the same array
-            # An element without a vector counts 0.
+        if has_several_paths and isinstance(only_end, Elements):
+            # All paths go through the same array, so that each of its elements may hold a vector.
             return max(map(self._count_dimensions_at, only_end.find_in_each()), default=0)
         ends = self._collect(items).ends
         arrays = [end for end in ends if isinstance(end, list)]
@@ -219,11 +222,12 @@ class NumberFields:
         With the paths `x` and `y`, {"x": 1, "y": 2} holds one vector. {"x": [1, 3], "y": [2, 4]} and
         [{"x": 1, "y": 2}, {"x": 3, "y": 4}] hold two.
         """
-        if isinstance(items, SkipReason):
+        if isinstance(items, SkipReason):  # a condition of `where` is not met
             yield items
             return
         only_end = items[0].value if len(items) == 1 else None
-        if isinstance(only_end, Elements):  # all paths go through the same array
+        if isinstance(only_end, Elements):
+            # All paths go through the same array, so that each of its elements may hold a vector.
             for items_in_element in only_end.find_in_each():
                 yield from self._vectors_of_entry_paths(items_in_element)
         else:
@@ -233,8 +237,8 @@ class NumberFields:
     def _end_by_path(self, items: ItemsOrReason) -> dict[int, Any]:
         """Return the number, null or array at the end of each path, by the index of the path.
 
-        If a path goes through an array, it has the list of its ends in the elements. If the conditions of `where` are
-        not met, no path has an end, and the dict is empty.
+        If a path goes through an array, this is the list of what is at its end in each element. If the conditions of
+        `where` are not met, the dict is empty.
         """
         if isinstance(items, SkipReason):
             return {}
@@ -248,13 +252,13 @@ class NumberFields:
         return end_by_path
 
     def _ends_in_elements(self, elements: Elements, path_indices: Sequence[int]) -> dict[int, list[Any]]:
-        """For each of the paths through an array, return the list of its ends in the elements.
+        """For each of the paths through an array, return the list of what is at its end in each element.
 
         For the paths 0 and 1 to `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives {0: [1, 3], 1: [2, 4]}.
         """
         check_size(8 * len(path_indices) * len(elements.array), _MAX_BYTES)
         end_by_path_of_elements = [self._end_by_path(items) for items in elements.find_in_each()]
-        # An element in which a path has no end does not meet the conditions of `where`.
+        # If an element does not meet the conditions of `where`, it has nothing for any path.
         return {
             index: [end_by_path.get(index, SkipReason.CONDITION_UNMET) for end_by_path in end_by_path_of_elements]
             for index in path_indices
@@ -288,12 +292,13 @@ class NumberFields:
         """
         skip_reasons = [end for end in ends if isinstance(end, SkipReason)]
         absent_ends = [end for end in ends if isinstance(end, Absent)]
-        has_entries = len(skip_reasons) + len(absent_ends) < len(ends)
-        if not has_entries:
+        has_entries = len(skip_reasons) + len(absent_ends) < len(ends)  # numbers or nulls
+        if not has_entries:  # there may be no vector at all, not a vector whose entries are missing
             if SkipReason.CONDITION_UNMET in skip_reasons:
                 return SkipReason.CONDITION_UNMET
             if not absent_ends:
                 return SkipReason.NULL
+        # If only some paths lead to nothing, the entries there may be missing.
         are_paths_wrong = len(absent_ends) == len(ends)
         for absent in absent_ends:
             is_missing_entry = self.impute and absent.may_be_missing and not are_paths_wrong
@@ -317,9 +322,9 @@ class NumberFields:
 
         Also sets the warning of `element_indices` if elements of an array have changed their order.
         """
-        if isinstance(items, SkipReason):
+        if isinstance(items, SkipReason):  # a condition of `where` is not met
             return [items]
-        values = [item.value for item in items]
+        values = [item.value for item in items]  # numbers, nulls, arrays, or `Elements` if paths go through an array
         is_single_number = self.dimensions == 1 and len(values) == 1
         # In place of a single number, None is only a missing entry.
         has_null_vector = None in values and not is_single_number
@@ -370,8 +375,8 @@ class NumberFields:
     def _collect(self, items: Sequence[Item]) -> "_Collected":
         """Return all numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
-        The path `w` leads to the innermost arrays [1, 2] and [3, 4] in {"w": [[1, 2], [3, 4]]}, and to the numbers 1
-        and 2 in [{"w": 1}, {"w": 2}], which is a positional array.
+        In {"w": [[1, 2], [3, 4]]}, the path `w` leads to the innermost arrays [1, 2] and [3, 4]. In the positional
+        array [{"w": 1}, {"w": 2}], the numbers at the path count as the array [1, 2].
         """
         ends = list[Any]()
         positional_arrays = list[_PositionalArray]()
@@ -401,7 +406,7 @@ class NumberFields:
         for index, in_element in enumerate(collected_in_elements):
             inner_arrays = in_element.positional_arrays
             if are_one_vector:
-                # Arrays inside of different elements hold different entries, so that the index of the element matters.
+                # Inner arrays in different elements hold different entries, and are not compared with one another.
                 inner_arrays = [array.inside(index) for array in inner_arrays]
             positional_arrays += inner_arrays
         return _Collected(self._join_single_numbers(ends), positional_arrays)
@@ -411,7 +416,7 @@ class NumberFields:
 
         The numbers at several paths are joined to one array: x and y in {"x": 1, "y": 2} become [1, 2].
         """
-        if isinstance(items, SkipReason):
+        if isinstance(items, SkipReason):  # the element does not meet a condition of `where`
             return _Collected(ends=[items], positional_arrays=[])
         collected = self._collect(items)
         entries = flatten(collected.ends)
