@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
-from streampca.backfill.folding import PLACES_KEY, BackfillPlan, Part, decode_element_places, merge
+from streampca.backfill.folding import ELEMENT_INDICES_KEY, BackfillPlan, Part, decode_element_indices, merge
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files import open_rows
 from streampca.files.chunks import Chunk
@@ -20,7 +20,7 @@ from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
-from streampca.formats.element_places import ElementPlaces
+from streampca.formats.element_indices import ElementIndices
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints, name_folder
 
@@ -180,14 +180,11 @@ class _StoredBackfill:
 
 
 def _join_rejects(tables: Sequence[Any]) -> Any:
-    """Return the tables of rejected rows as one table.
-
-    The metadata of each table holds the places at which elements of arrays were seen. The result has those of all.
-    """
-    element_places = ElementPlaces()
+    """Return the tables of rejected rows as one table, with the indices of array elements in its metadata."""
+    element_indices = ElementIndices()
     for table in tables:
-        element_places.add(decode_element_places(table))
-    return pa.concat_tables(tables).replace_schema_metadata({PLACES_KEY: element_places.encode()})
+        element_indices.add(decode_element_indices(table))
+    return pa.concat_tables(tables).replace_schema_metadata({ELEMENT_INDICES_KEY: element_indices.encode()})
 
 
 def _explain_nothing_learned(row_count: int, rejects: Any) -> str:

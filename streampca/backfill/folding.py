@@ -22,7 +22,7 @@ from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
-from streampca.formats.element_places import ElementPlaces
+from streampca.formats.element_indices import ElementIndices
 from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.errors import VectorError
 from streampca.formats.judge import Judge
@@ -32,7 +32,7 @@ _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") f
 _NO_TIME = -1  # of a row without a time
 _NO_POSITION = "it may be history or the topic's"  # the message of a row without its time or its offset
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
-PLACES_KEY = "places_of_elements"  # in the metadata of a table of rejects
+ELEMENT_INDICES_KEY = "places_of_elements"  # in the metadata of a table of rejects
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     judge = Judge.of(learning)
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
-    element_places = ElementPlaces()
+    element_indices = ElementIndices()
     rows_before = 0
     with threadpool_limits(1):  # several threads may compute other bits
         for file_batch in batches:
@@ -124,8 +124,8 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             for reject in batch.decoded.rejects:
                 row = rows_before + reject.index
                 rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
-            if file_batch.element_places is not None:
-                element_places.add(file_batch.element_places)
+            if file_batch.element_indices is not None:
+                element_indices.add(file_batch.element_indices)
             rows_before = batch.next
         # No vectors follow that could fill the last block, so the pending vectors are learned as they are.
         state_with_pending = fold.provisional(learning)
@@ -133,7 +133,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     fold = replace(fold, position=rows_before, state=state_with_pending).without_pending()
     return Part(
         checkpoint_bytes=encode(plan.make_checkpoint(fold)),
-        rejects_bytes=_write_parquet(rejects, element_places),
+        rejects_bytes=_write_parquet(rejects, element_indices),
     )
 
 
@@ -171,20 +171,20 @@ def _to_arrow(column: Any) -> Any:
     return column
 
 
-def _write_parquet(rejects: Sequence[_RejectRow], element_places: ElementPlaces) -> bytes:
-    """Return the rejected rows as a Parquet file, with `element_places` in its metadata."""
+def _write_parquet(rejects: Sequence[_RejectRow], element_indices: ElementIndices) -> bytes:
+    """Return the rejected rows as a Parquet file, with `element_indices` in its metadata."""
     # A thread of Arrow may release a BytesIO while Python exits, which aborts the process.
     out = pa.BufferOutputStream()
     columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
-    schema = REJECTS.with_metadata({PLACES_KEY: element_places.encode()})
+    schema = REJECTS.with_metadata({ELEMENT_INDICES_KEY: element_indices.encode()})
     parquet.write_table(pa.table(columns, schema=schema), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def decode_element_places(rejects: Any) -> ElementPlaces:
-    """Decode where array elements were seen, from the metadata of a table of rejected rows."""
-    text = (rejects.schema.metadata or {}).get(PLACES_KEY.encode())
-    return ElementPlaces.decode(text) if text else ElementPlaces()  # an earlier release wrote none
+def decode_element_indices(rejects: Any) -> ElementIndices:
+    """Decode at which indices array elements were found, from the metadata of a table of rejected rows."""
+    text = (rejects.schema.metadata or {}).get(ELEMENT_INDICES_KEY.encode())
+    return ElementIndices.decode(text) if text else ElementIndices()  # an earlier release wrote none
 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:

@@ -131,7 +131,7 @@ class RecordsSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RecordsSuspicious:
-    """Elements of an array are at other places than in earlier records, so `field` may read other numbers."""
+    """Elements of an array are at other indices than in earlier records, so `field` may read other numbers."""
 
     message: str
 

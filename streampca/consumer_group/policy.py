@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from streampca.consumer_group.events import RecordRejected, RecordsSkipped, RecordsSuspicious
 from streampca.errors import BadRecordError, OffsetGapError, RejectLimitError
-from streampca.formats.errors import UNMET
+from streampca.formats.errors import CONDITION_UNMET
 from streampca.formats.record import Reject
 from streampca.sources.events import OutOfRange, Vectors
 
@@ -123,4 +123,4 @@ def report_rejected_and_skipped(
 
 def explain_all_skipped(reason: str) -> str:
     """Say which setting may be wrong if all records are skipped; `reason` is that of the last one."""
-    return _ALL_UNMET if reason == UNMET else _ALL_DELETES
+    return _ALL_UNMET if reason == CONDITION_UNMET else _ALL_DELETES

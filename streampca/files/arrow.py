@@ -110,7 +110,7 @@ def read_record_batch(batch: Any, columns: Columns, vector_reader: NumberFields,
         row_vectors=vectors_in(batch, vector_reader),
         progress=progress,
         other_columns={name: batch.column(name) for name in columns.other_columns},
-        element_places=vector_reader.places,
+        element_indices=vector_reader.element_indices,
     )
 
 

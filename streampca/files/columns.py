@@ -9,7 +9,7 @@ from streampca.errors import InputError, list_names
 from streampca.formats.errors import NULL_HINT, VectorError
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import is_number_word
-from streampca.formats.tensors import names_beside
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import parse_cell
 from streampca.formats.walk import MAX_JSON_TEXTS, parse_json_texts
 from streampca.settings.field_paths import (
@@ -116,9 +116,9 @@ def _list_needed_columns(
     columns: Mapping[str, Any], number_columns: Sequence[Any], where: Sequence[Condition]
 ) -> list[str]:
     """Return the columns that must be read, to find the numbers and to test the conditions."""
-    shape_columns = names_beside(number_columns)  # if `data` holds tensors, their `shape` is needed, too
+    tensor_columns = tensor_field_names(number_columns)  # such as `shape` beside the tensors in `data`
     condition_columns = {condition.steps[0] for condition in where}
-    needed = {*number_columns, *shape_columns, *condition_columns}
+    needed = {*number_columns, *tensor_columns, *condition_columns}
     return [name for name in columns if name in needed]
 
 

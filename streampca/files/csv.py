@@ -11,10 +11,10 @@ from streampca.files.csv_layout import CsvLayout, find_csv_layout
 from streampca.files.rows import Rows, input_errors, open_stream
 from streampca.files.text import text_batches
 from streampca.formats.csv import pack_cells
-from streampca.formats.errors import VectorError, unmet_error
+from streampca.formats.errors import VectorError, condition_unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
-from streampca.formats.tensors import names_beside
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import MISSING_HINT, begins_as_array, parse_value
 from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, Path, get_steps
@@ -116,16 +116,16 @@ class _CellParser:
         self._conditions_on_text = [condition for condition in where if len(condition.steps) == 1]
         self.conditions_on_json = [condition for condition in where if len(condition.steps) > 1]
         self.number_columns = number_columns
-        # If the tensors in `data` are read, `shape` is such a column.
-        self._shape_columns = names_beside(number_columns)
+        # Such as `shape` beside the tensors in `data`, or `indices` beside a sparse vector in `values`.
+        self._tensor_columns = tensor_field_names(number_columns)
         condition_columns = {condition.steps[0] for condition in self.conditions_on_json}
-        parsed_columns = {*number_columns, *self._shape_columns, *condition_columns}
+        parsed_columns = {*number_columns, *self._tensor_columns, *condition_columns}
         self._index_of_parsed_column = {name: i for i, name in enumerate(layout.names) if name in parsed_columns}
 
     def parse(self, cells: list[str]) -> dict[str, Any]:
         """Return the values in the columns that the numbers or the conditions of `where` need, by column."""
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
-        if self._shape_columns:
+        if self._tensor_columns:
             # A tensor and its shape are recognised only as arrays, so texts such as "[2, 3]" are parsed.
             values = {name: parse_json_text(value) for name, value in values.items()}
         return values
@@ -145,7 +145,7 @@ def _refuse_record(cells: list[str], layout: CsvLayout, conditions: Sequence[Con
     if conditions:
         cell_by_name = dict(zip(layout.names, map(str.strip, cells), strict=True))
         if not are_met(conditions, cell_by_name):
-            raise unmet_error()
+            raise condition_unmet_error()
 
 
 def _get_cell(index: int, cells: list[str]) -> str:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from streampca.errors import InputError, explain_missing_extra, on_one_line
 from streampca.files.columns import FileOptions, choose_columns
-from streampca.formats.element_places import ElementPlaces
-from streampca.formats.errors import NO_VALUE, UNMET, missing_hint
+from streampca.formats.element_indices import ElementIndices
+from streampca.formats.errors import CONDITION_UNMET, NO_VALUE, missing_hint
 from streampca.formats.fields import NumberFields
 from streampca.formats.judge import first_not_finite
 from streampca.formats.numbers import RowVectors
@@ -147,7 +147,7 @@ class FileBatch(NamedTuple):
     row_vectors: RowVectors
     progress: float  # share of the file read so far
     other_columns: Mapping[str, Any]  # arrays of NumPy, or of Arrow
-    element_places: ElementPlaces | None = None  # where array elements read by position were, in the rows so far
+    element_indices: ElementIndices | None = None  # of array elements that are read by position, in the rows so far
 
     @property
     def row_count(self) -> int:
@@ -182,7 +182,7 @@ class Rows(NamedTuple):
 
         Rows that do not meet the conditions are skipped, and with `skip_nulls` also null rows.
         """
-        reasons_to_skip = {UNMET}
+        reasons_to_skip = {CONDITION_UNMET}
         if skip_nulls:
             reasons_to_skip.add(NO_VALUE)
         rows_before = 0
@@ -218,7 +218,7 @@ class Rows(NamedTuple):
 
     def describe_moved_array_elements(self) -> str:
         """Return a warning if array elements that are read by position have moved; else ""."""
-        return self.vector_reader.places.warning if self.vector_reader else ""
+        return self.vector_reader.element_indices.warning if self.vector_reader else ""
 
     def _refuse_not_finite(self, vectors: Array, numbers_in_file: Array, row_numbers: NDArray[np.int64]) -> None:
         """Raise `InputError` if an entry of the vectors (n, d) is infinite, or NaN where no gaps are allowed.
@@ -242,7 +242,7 @@ def no_vectors_error(path: str, where: Sequence[Condition] = ()) -> InputError:
 
 def describe_skipped(skipped: Mapping[str, int]) -> list[str]:
     """Return a line of text for each reason, with the number of rows that were skipped for it."""
-    text_by_reason = {NO_VALUE: "null instead of a vector", UNMET: "they do not meet --where"}
+    text_by_reason = {NO_VALUE: "null instead of a vector", CONDITION_UNMET: "they do not meet --where"}
     return [f"{count:,} rows skipped: {text_by_reason[reason]}" for reason, count in skipped.items()]
 
 

@@ -33,7 +33,7 @@ def text_batches(
                 row_vectors=pack_rows(batch, pack, d),
                 progress=compute_progress(),
                 other_columns={name: _make_column(get_value, batch) for name, get_value in getter_by_column.items()},
-                element_places=vector_reader.places if vector_reader else None,
+                element_indices=vector_reader.element_indices if vector_reader else None,
             )
 
 

@@ -43,14 +43,14 @@ def create_writer(
     lack the schema's id, so they must not be sent. Raises `NoBrokerError` and `SourceError`.
     """
     schema = schema_of(format, layout)
-    frame = b""  # the first bytes of each value, which hold the schema's id
+    schema_prefix = b""  # the first bytes of each value, which hold the schema's id
     if schema is not None:
-        frame = _register(settings, f"{topic}-value", schema, registers=registers)
-    return writer_of(format, around=layout.around, frame=frame)
+        schema_prefix = _register(settings, f"{topic}-value", schema, registers=registers)
+    return writer_of(format, layout.enclosing_names, schema_prefix)
 
 
 def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, registers: bool) -> bytes:
-    """Register a schema, and return the frame: the first bytes of each value, which hold the id of the schema.
+    """Register a schema, and return the schema prefix: the first bytes of each value, which hold the schema's id.
 
     With `registers=False`, only check that the registry accepts the schema, and return b"".
     """

@@ -22,7 +22,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import is_backfill
 from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
-from streampca.formats.schemas import FRAME_BYTES, SchemaCache
+from streampca.formats.schemas import SCHEMA_PREFIX_BYTES, SchemaCache
 from streampca.pca.compilation import compile_learning_functions
 from streampca.sources.events import Lost, Vectors
 from streampca.stores import directory, numbered
@@ -160,13 +160,13 @@ def _refuses_far(self: Fold, batch: Batch, *others: Any) -> Any:
 
 
 def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
-    unknown, frame = self.__dict__.setdefault("unknown", set()), value[:FRAME_BYTES]
-    if frame not in self._cache and len(unknown) >= 10:
+    unknown, prefix = self.__dict__.setdefault("unknown", set()), value[:SCHEMA_PREFIX_BYTES]
+    if prefix not in self._cache and len(unknown) >= 10:
         raise VectorError("unknown_schema", "too many unknown ids")
     try:
         return _schema_of(self, value)
     except VectorError as error:
-        unknown |= {frame} if error.reason == "unknown_schema" else set()
+        unknown |= {prefix} if error.reason == "unknown_schema" else set()
         raise
 
 
