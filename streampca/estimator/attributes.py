@@ -32,7 +32,7 @@ class OnlineFit:
 
     def refuse_without_fold(self) -> None:
         """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on."""
-        if self.model_without_fold and self.model_without_fold.continuation is None:
+        if self.model_without_fold and self.model_without_fold.covariance_or_axes is None:
             raise ValueError(
                 "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn on: "
                 "continue with `streampca fit --start-from`, which estimates one, or start again with `fit`"

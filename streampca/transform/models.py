@@ -7,7 +7,7 @@ import structlog
 from streampca.consumer_group.committed import OutputShape, read_shape
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
-from streampca.fold.names import agree_on_names
+from streampca.fold.names import choose_common_names
 from streampca.settings.field_paths import dimension_names
 from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
 from streampca.stores.pins import UnknownPinError, look_up_pin
@@ -93,7 +93,7 @@ class CurrentModel:
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
         names = dimension_names(self._field, model.model.dimensions)
-        agree_on_names(names, model.names, "`field`", f"model version {model.version}")
+        choose_common_names(names, model.names, "`field`", f"model version {model.version}")  # raises if they differ
         if self._model is None:
             self._warn_if_no_p_value_can_be_below_limit(model)
         self._model = model  # only after all checks
