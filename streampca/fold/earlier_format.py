@@ -80,8 +80,8 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
-    # `streampca fit` writes `learned`: Σ packed, with a number for each pair of dimensions, or axes (d, r). Then `known`
-    # has a share for each pair or for each dimension: 0 if a dimension was never seen, otherwise 1.
+    # `streampca fit` writes `learned`: Σ packed, with a number for each pair of dimensions, or axes (d, r). `known`
+    # then has a share for each pair or for each dimension: 0 if a dimension was never seen, otherwise 1.
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
         is_covariance = covariance_or_axes.ndim == 1
