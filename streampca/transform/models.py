@@ -55,7 +55,7 @@ class CurrentModel:
 
     @property
     def shape(self) -> OutputShape:
-        """What is committed with offsets: numbers of components and dimensions, and the version if the settings set it."""
+        """The numbers of components and dimensions, and the version if the settings name it; committed with offsets."""
         return _find_shape(self.published)._replace(version=self.version)
 
     def refresh(self) -> str:
@@ -125,8 +125,8 @@ class CurrentModel:
             version_now = f"model_version is {'unset' if self.version is None else self.version}"
             remedy = f"set model_version={earlier_version}"
         raise InputError(
-            f"{self._output_topic} holds outputs of model version {earlier_version}, but {version_now}, and each version "
-            f"is another basis: {remedy}, or {_START_OVER}"
+            f"{self._output_topic} holds outputs of model version {earlier_version}, but {version_now}, and each "
+            f"version is another basis: {remedy}, or {_START_OVER}"
         )
 
     def _refuse_other_shape(self, model: PublishedModel, earlier_shape: OutputShape) -> None:
