@@ -35,7 +35,7 @@ class Change(NamedTuple):
 def explain_refusal(changes: Sequence[Change], *, knows_all_axes: bool) -> str:
     """Return why learning cannot continue with these changes, or "" if it can.
 
-    `knows_all_axes`: whether the checkpoint keeps the covariance, from which more components can be computed.
+    With `knows_all_axes`, more components than were learned can be computed from the covariance.
     """
     reasons = []
     for change in changes:

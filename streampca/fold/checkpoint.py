@@ -39,8 +39,7 @@ class Checkpoint:
     partition: int
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
-    # Where a backfill ends (its option --until): milliseconds, or partition:offset,…; "" if it has no end, and for the
-    # partitions of a topic.
+    # Where a backfill ends: milliseconds, or partition:offset,…; "" if it has learned all rows, and for other folds.
     until: str = ""
     names: Names = None
 
@@ -111,7 +110,7 @@ class Checkpoint:
     def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
         """Return the checkpoint from which a worker with these settings continues.
 
-        A checkpoint that has learned no vector takes the settings. A checkpoint that has learned vectors with other
+        A checkpoint that has learned no vector takes other settings. A checkpoint that has learned vectors with other
         settings raises `SettingsError`. Another topic id raises `TopicReplacedError`.
         """
         self.refuse_other_topic(topic_id)

@@ -183,7 +183,7 @@ class Transformer(MemberLoop):
         self._counts.update(
             all=transformed.record_count,
             read=batch.count,  # of an empty list, nothing is read, written, rejected or skipped
-            written=transformed.written,
+            written=transformed.output_record_count,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
             replaced=replaced_timestamps,
@@ -199,7 +199,7 @@ class Transformer(MemberLoop):
             events.BatchTransformed(
                 batch.partition,
                 messages=len(batch.timestamps),  # one timestamp for each record that holds vectors
-                outputs=transformed.written,
+                outputs=transformed.output_record_count,
                 version=transformed.version,
                 lag=batch.end - batch.next,
                 next=batch.next,

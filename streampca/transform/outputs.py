@@ -33,7 +33,7 @@ class TransformedBatch(NamedTuple):
     record_count: int  # of all records that the batch had
     last: LastRecord | None  # of these records
     outputs: list[OutgoingFields]
-    written: int  # number of records that have an output
+    output_record_count: int  # of the records that have an output
     version: int  # of the model
 
 
@@ -59,10 +59,10 @@ class Outputs:
         """
         projected = self._project_records(published, batch)
         outputs: list[OutgoingFields] = []
-        written_records = 0
+        output_record_count = 0
         if projected is not None:
             outputs.extend(self.packer.pack(self.topic, projected, limit.max_record_bytes))
-            written_records = len(projected.counts)
+            output_record_count = len(projected.counts)
         too_large = limit.find_too_large(self.topic, outputs)
         if too_large:  # the recursion ends, since each call rejects at least one more record
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
@@ -72,7 +72,7 @@ class Outputs:
             record_count=len(batch.records),
             last=batch.last,
             outputs=outputs,
-            written=written_records,
+            output_record_count=output_record_count,
             version=published.version,
         )
 

@@ -86,7 +86,7 @@ class StartFinder:
         """Let only the owner of the lowest partition begin a new group, since the first outputs decide their shape.
 
         All other members get `TimeoutError`, and try again until an offset with a shape is committed. If all members
-        began at the same time with models of different shapes, none would see the committed shape of another.
+        began at the same time with models of different shapes, they would mix outputs of these shapes.
         """
         lowest = min(self.source.partitions(), default=0)
         owns_lowest = lowest in partitions
