@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from streampca.errors import DamagedFileError, StoreError
@@ -110,7 +111,11 @@ def encode(published: PublishedModel) -> bytes:
     }
     optional_fields = {name: getattr(published, name) for name in _OPTIONAL_HEADER_FIELDS}
     header |= {name: value for name, value in optional_fields.items() if value is not None}
-    arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
+    arrays: dict[str, NDArray[Any]] = {
+        "components": model.components,
+        "explained_variance": model.explained_variance,
+        "mean": model.mean,
+    }
     optional_arrays = {
         "scale": model.scale,
         "seen": model.seen,
