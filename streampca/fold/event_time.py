@@ -35,10 +35,10 @@ class EventTime:
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
         new_ms = timestamps[has_time]  # (m,)
-        # Each new timestamp ends a window of 63, so the windows begin with the 62 timestamps before the new ones. A
-        # partition has fewer at its start: `_UNKNOWN`, which is less than every timestamp, stands for those that lack.
-        lacking = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
-        timestamps_ms = np.concatenate([lacking + self.recent, new_ms])  # (62 + m,)
+        # Each new timestamp ends a window of 63, so the 62 timestamps before the new ones are needed, too. At the start
+        # of a partition there are fewer: `_UNKNOWN`, which is less than every timestamp, replaces the missing ones.
+        missing = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
+        timestamps_ms = np.concatenate([missing + self.recent, new_ms])  # (62 + m,)
         medians_ms = _compute_medians(timestamps_ms)  # (m,), `_UNKNOWN` as long as most of a window is unknown
         # The event time is the greatest median so far.
         event_times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
@@ -72,9 +72,9 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
 def _count_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:
     """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
 
-    The last n of the timestamps are new; `event_times_ms` (n,) has the event time before each of them. After a pause of
-    the stream the event time lags for some records, so a timestamp may also follow the two timestamps before it. The
-    earlier one of the two counts, since a wrong clock may have written the other.
+    The last n of the timestamps are new, after 62 earlier ones. `event_times_ms` (n,) has the event times before them.
+    After a pause of the stream, the event time lags for some records. So a timestamp only counts if it is also more
+    than a day ahead of the smaller one of the two timestamps before it: a wrong clock may have written the larger one.
     """
     first_new = len(timestamps_ms) - len(event_times_ms)
     new_ms = timestamps_ms[first_new:]

@@ -77,9 +77,7 @@ class FoldMerger:
         """Prepare to merge. An event time later than `clock_ms` counts as `clock_ms`; None: no limit."""
         self._config = config
         self._clock_ms = clock_ms
-        self._merged_time_ms = (
-            _NO_TIME  # the latest event time of the merged folds, to which their weights have decayed
-        )
+        self._merged_time_ms = _NO_TIME  # the latest time of the merged folds, to which their weights have decayed
         self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
         self._topic = ""
