@@ -34,9 +34,9 @@ class OnlineFit:
     def refuse_worker_model(self) -> None:
         """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on.
 
-        `streampca fit` also writes no fold, but it writes a continuation, from which the fold is well estimated.
+        The file of `streampca fit` has no fold either, but a covariance or axes, from which the fold is well estimated.
         """
-        is_worker_model = self.loaded_model is not None and self.loaded_model.continuation is None
+        is_worker_model = self.loaded_model is not None and self.loaded_model.covariance_or_axes is None
         if is_worker_model:
             raise ValueError(
                 "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn on: "

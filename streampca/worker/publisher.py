@@ -243,7 +243,7 @@ class Publisher:
             event_time_ms = max(event_time_ms, checkpoint.fold.event_time.now_ms)
             new_pending = self._select_new_pending(checkpoint)
             if scored_by and len(new_pending) and new_pending.shape[1] == scored_by.dimensions:
-                scores_builder.score(scored_by, new_pending)
+                scores_builder.collect_scores(scored_by, new_pending)
         merged = merger.merge()
         if merged is None or merged.stats.learned < _MIN_MESSAGES:
             return None
