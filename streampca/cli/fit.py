@@ -137,7 +137,7 @@ def _make_published_model(
 ) -> model_file.PublishedModel:
     """Make the model of a file, with what a later fit with --start-from needs to continue it."""
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
-    continuation = axes.compute_continuation(merged.state, published.model.total_variance)
+    continuation = axes.compute_saved_covariance(merged.state, published.model.total_variance)
     return replace(published, continuation=continuation, known=merged.state.known)
 
 

@@ -54,7 +54,7 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; None with `subspace_error`
     past_scores: PastScores | None = None  # of messages that were scored by the versions before this one
     # What learning needs to continue after the model, to rounding; only `streampca fit` keeps it.
-    continuation: Array | None = None  # as returned by `axes.compute_continuation`
+    continuation: Array | None = None  # as returned by `axes.compute_saved_covariance`
     known: F64 | None = None  # N of the state (`State.known`); None if all shares are 1, or without `continuation`
     names: Names = None
     # Only the file of an estimator has these two.
