@@ -53,7 +53,7 @@ def _create_if_missing(
 
 
 def _options_for_largest_letter(settings: CreateTopicsSettings) -> dict[str, str]:
-    """Return the options with which a dead-letter topic takes the topic's largest record with additional headers.
+    """Return options that give the dead-letter topic room for the topic's largest record and the headers we add.
 
     If the user may not read the options of the topic, return no options.
     """
