@@ -26,7 +26,8 @@ def decompose(state: State, columns: int) -> State:
 def adapt_columns(state: State, config: LearningConfig) -> State:
     """If a state keeps Σ, compute from Σ the columns of [C | F] that `config` asks for.
 
-    If `config` does not keep Σ, the state loses Σ. Only figures of single entries are left of figures of all pairs.
+    If `config` does not keep Σ, the state loses Σ. Instead of values for each pair of entries, it then keeps values for
+    each entry: the variance, and the share of the weight for which the entry has been known.
     """
     if state.covariance is None:
         return state
@@ -117,9 +118,9 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
 def _raise_small_variances(state: State) -> tuple[F64, float]:
     """Return the variances along the axes and their total, raised if Σ has negative eigenvalues.
 
-    A state has the variances along its r axes. The other d − r eigenvalues of Σ add up to the total variance, less the
-    sum of these. If that is negative, then the mean of the others, without its sign, estimates the error of every
-    variance. So each of the d variances becomes at least this error.
+    A state has the variances λ along its r axes. The other d − r eigenvalues of Σ add up to (total variance − sum of λ).
+    If this sum is negative, the error of every variance is estimated as the mean of these eigenvalues without its sign.
+    Then d variances are returned, each at least this error. If the sum is not negative, the r variances are returned.
     """
     dimensions = state.seen_dimensions  # entries that were never observed have no variance
     variance = state.variance[:dimensions]
@@ -135,10 +136,10 @@ def _raise_small_variances(state: State) -> tuple[F64, float]:
 
 
 def compute_saved_covariance(state: State, model_total_variance: float) -> F32:
-    """Return the covariance that a model's file saves, so that learning can continue after the model.
+    """Return what a model's file saves of the covariance, so that learning can continue after the model.
 
-    With t the total variance of the model, this is Σ/t of a state that keeps Σ, packed (d(d + 1)/2,), of standardised
-    entries if the stream is standardised. Of another state it is the factor [C | F]/√t (d, r).
+    If the state keeps Σ, this is Σ/t, packed (d(d + 1)/2,), of standardised entries if the stream is standardised.
+    If the state does not keep Σ, this is the factor [C | F]/√t (d, r). t is the total variance of the model.
     """
     t = model_total_variance or 1.0
     if state.covariance is None:
@@ -221,7 +222,7 @@ def _restore_covariance(
 def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
     """Estimate the covariance (d, d) of a stream from its model, by probabilistic PCA.
 
-    Each entry that was observed in some message has noise. Along the axes, there is more variance.
+    Each entry that was observed in some message has noise of one variance. Along the axes, there is more variance.
     """
     U = model.components.T.astype(np.float64)
     # The noise variance of a model is never 0. A stream without variance must get a covariance of 0.

@@ -36,9 +36,9 @@ def predict_changes(
     is neither. By `change` (d, d) the block changes the covariances that its messages show. `row_squares` (d,) are the
     weighted squares of the block's entries, also of filled ones.
 
-    1. Compute how the moments of the coordinates x change, which ordinary entries determine.
+    1. Compute how the moments of the messages' coordinates x on the axes C change, from the ordinary entries alone.
     2. Limit these changes.
-    3. Late entries and dead sensors change as Cx does.
+    3. The moments of late entries and dead sensors change as those of Cx.
     """
     # The block replaces about its own share η of the moments of an ordinary entry, nothing of those of a dead sensor,
     # and a larger share of those of a late entry.
@@ -49,10 +49,10 @@ def predict_changes(
     was_known_before = step.entries.known_before > 0
     is_predicted = was_known_before & ~is_ordinary
     predictor = prepared.filled.predictor if prepared.filled else make_predictor(prepared.before, components)
-    coordinates = _predict_coordinates(predictor, was_known_before, is_ordinary, change, step.mean_change)
-    mean_factor, covariance_factor = _limit_coordinates(coordinates)
-    C = coordinates.C
-    covariances_with_x = coordinates.covariances_with_x
+    x_changes = _predict_coordinates(predictor, was_known_before, is_ordinary, change, step.mean_change)
+    mean_factor, covariance_factor = _find_limiting_factors(x_changes)
+    C = x_changes.C
+    covariances_with_x = x_changes.covariances_with_x
     was_clipped = (learned.kept_share < 1).any()
     if was_clipped:  # otherwise there is no outlier that a prediction could restore
         is_dead = is_predicted & (step.replaced_share <= 0)
@@ -60,7 +60,7 @@ def predict_changes(
     return pairs.PredictedChanges(
         C=C,
         covariances_with_x=np.ascontiguousarray(covariances_with_x * covariance_factor),
-        mean=C @ coordinates.mean * mean_factor,
+        mean=C @ x_changes.mean * mean_factor,
         is_predicted=is_predicted,
     )
 
@@ -82,15 +82,15 @@ class _CoordinateChanges(NamedTuple):
     mean: F64  # (K,): change of the mean of x
 
 
-def _limit_coordinates(coordinates: _CoordinateChanges) -> tuple[float, float]:
-    """Return the factors that limit the change of the mean, and of the covariances, to a mean square of 30.
+def _find_limiting_factors(x_changes: _CoordinateChanges) -> tuple[float, float]:
+    """Return the factors that limit the changes of the mean and of the covariances to a mean square of x of 30.
 
-    Nearly constant entries may give far too large coordinates.
+    If the ordinary entries are nearly constant, the coordinates x may be far too large.
     """
-    largest_square = _LARGEST_MEAN_SQUARE * len(coordinates.mean)
-    mean_square = float(coordinates.mean @ coordinates.mean)
+    largest_square = _LARGEST_MEAN_SQUARE * len(x_changes.mean)
+    mean_square = float(x_changes.mean @ x_changes.mean)
     mean_factor = np.sqrt(_find_limiting_factor(mean_square, largest_square))
-    covariance_factor = _find_limiting_factor(float(coordinates.second_moments.trace()), largest_square)
+    covariance_factor = _find_limiting_factor(float(x_changes.second_moments.trace()), largest_square)
     return mean_factor, covariance_factor
 
 

@@ -63,6 +63,7 @@ def compute_changes(
 
         B_ij = Σc f_i f_j / η + Σc f_i r_j / n_jj + Σc r_i f_j / n_ii + Σc r_i r_j / n_ij       the block's moment
         g = min(η, 10 n_ij)        N′ = (1 − η) N + g        E = g/N′        Δ = E (B − Σ)       its effect
+        If no message shows both entries, B_ij and E are estimates, and N′ = (1 − η) N + η if N > 0.
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
