@@ -118,7 +118,7 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
 def _raise_small_variances(state: State) -> tuple[F64, float]:
     """Return the variances along the axes and their total, raised if Σ has negative eigenvalues.
 
-    A state has the variances λ along its r axes. The other d − r eigenvalues of Σ add up to (total variance − sum of λ).
+    A state has the variances λ along its r axes. The other d − r eigenvalues of Σ add up to total variance − sum of λ.
     If this sum is negative, the error of every variance is estimated as the mean of these eigenvalues without its sign.
     Then d variances are returned, each at least this error. If the sum is not negative, the r variances are returned.
     """
