@@ -85,7 +85,7 @@ def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..
         if not C.shape[1]:
             return learned
         after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, C.shape[1], weights)
-        return learned._replace(C=after, explained=explained)
+        return learned._replace(C=after, explained_square=explained)
 
     return learn
 

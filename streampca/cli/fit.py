@@ -137,7 +137,7 @@ def _make_published_model(
 ) -> model_file.PublishedModel:
     """Make the model that `fit` writes to its output file. `fit --start-from` can continue from this model."""
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
-    covariance_or_axes = axes.compute_continuation(merged.state, published.model.total_variance)
+    covariance_or_axes = axes.compute_covariance_or_axes(merged.state, published.model.total_variance)
     return replace(published, covariance_or_axes=covariance_or_axes, known=merged.state.known)
 
 

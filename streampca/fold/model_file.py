@@ -55,9 +55,8 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; None with `subspace_error`
     past_scores: PastScores | None = None  # of messages that were scored by the versions before this one
     # Only `streampca fit` keeps these two, from which learning can continue up to rounding.
-    covariance_or_axes: Array | None = None  # Σ packed (d(d + 1)/2,), or axes (d, r): see `axes.compute_continuation`
-    # The share of the weight since each entry, or each pair of entries, first came (`State.known`); None: 1 everywhere.
-    known: F64 | None = None
+    covariance_or_axes: Array | None = None  # as returned by `axes.compute_covariance_or_axes`
+    known: F64 | None = None  # N of the state (`State.known`); None if all shares are 1
     names: Names = None
     # Only the file of an estimator has these two.
     checkpoint: bytes | None = None  # the checkpoint file with its fold, from which learning continues without a break

@@ -65,7 +65,7 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
         root_q = filled.root_q
         is_centred = weights.a.any()
         if is_centred:  # otherwise all means stay 0
-            fit_weights = weights.c * learned.kept  # a clipped message keeps this share of its fit
+            fit_weights = weights.c * learned.kept_share  # a clipped message keeps this share of its fit
             sum_of_fits = filled.predictor.C @ (fit_weights @ filled.X)
     # Fits are averaged over all messages, residuals over those that show the entry.
     row_mean_change = learned.mean - prepared.mean_before

@@ -255,7 +255,7 @@ def test_the_rank_never_falls_below_the_rank_of_the_data(
     k: int, kind: str, oversampling: int | None, factor: bool
 ) -> None:
     """And a loss is that of the C which the message met: none where C spans all dimensions."""
-    d, n = 20, 1000  # more than the sketches' columns, which would make up for those that are lost
+    d, n = 20, 1000  # more than there are random sums of rows, which would make up for those that are lost
     X = gaussian(1, n, 1 / np.arange(1, d + 1.0), offset=1.0)
     if kind == "constant":
         X[:, 2] = 3.0
