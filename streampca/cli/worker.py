@@ -40,7 +40,7 @@ def run(settings: WorkerSettings) -> None:
         worker_log,
         log_fields,
         # If brokers accept a save, but checkpoints fail, this process is unhealthy.
-        could_save=partial(would_brokers_accept_save, settings),
+        could_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=settings.checkpoint_interval_s,
     ) as process:
         start = WorkerStart(settings, store)

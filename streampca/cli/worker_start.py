@@ -91,7 +91,7 @@ class WorkerStart(MemberStart):
 
         Without `every`, only one partition and one backfill are checked.
         """
-        folds = check_before_joining(self.checkpoints, self.config.fold, self.topic_id, self.committed, every=every)
+        folds = check_before_joining(self.checkpoints, self.config.fold, self.topic_id, self.committed, check_all=every)
         # A fold that has read nothing has the position -1.
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
         if not folds:

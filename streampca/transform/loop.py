@@ -154,7 +154,7 @@ class Transformer(MemberLoop):
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        self._first_names.add(batch)
+        self._name_check.add(batch)
         # The loop may replace these attributes before the thread projects.
         model = self._model.published
         limit = self._output_limit
@@ -170,7 +170,7 @@ class Transformer(MemberLoop):
         batch = transformed.batch
         partition = batch.partition
         # Raises if a setting is wrong, before anything is sent.
-        rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
+        rejects = self._config.find_dead_letters(batch, accepted_before=self._has_accepted_vector)
         if len(batch.timestamps) > 0:  # some records hold vectors
             self._has_accepted_vector = True
         # Markers of transactions move the position without a record.
