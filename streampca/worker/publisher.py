@@ -69,7 +69,7 @@ class ListedCheckpoints(NamedTuple):
 
     stored: Checkpoints
     offsets: Mapping[int, int]  # of the newest checkpoints, by partition
-    own_checkpoints: Sequence[Checkpoint]  # this worker has just saved them, so they need not be read
+    own_checkpoints: Sequence[Checkpoint]  # this worker has their folds in memory, so they need not be read
 
     @property
     def topic_id(self) -> str:
@@ -123,7 +123,8 @@ class CheckpointReader:
         """Return, by partition, the listed checkpoints that need not be read: cached ones, and this worker's own."""
         in_memory = {}
         for checkpoint in [*self._cache.values(), *listed.own_checkpoints]:
-            if listed.offsets.get(checkpoint.partition) == checkpoint.fold.position:
+            is_newest = listed.offsets.get(checkpoint.partition) == checkpoint.fold.position
+            if is_newest:
                 in_memory[checkpoint.partition] = checkpoint
         return in_memory
 
