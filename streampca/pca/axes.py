@@ -153,8 +153,8 @@ def restore_state(
 ) -> State:
     """Restore the state from which learning continues after a model of `count` messages.
 
-    `covariance_or_axes` is from `compute_covariance_or_axes`; without it, the covariance is estimated from the model's axes
-    and noise. `known` are the shares of the weight for which pairs of entries have been known (`State.known`).
+    `covariance_or_axes` is from `compute_covariance_or_axes`; without it, the covariance is estimated from the model's
+    axes and noise. `known` are the shares of the weight for which pairs of entries have been known (`State.known`).
     """
     d = model.dimensions
     is_seen = np.ones(d, np.bool_) if model.seen is None else model.seen  # entries observed in some message
@@ -201,8 +201,8 @@ def _restore_covariance(
 ) -> State:
     """Return the state with Σ and [C | F].
 
-    `covariance_or_axes` is Σ divided by the total variance, packed. If Σ was not saved, Σ is estimated from the model by
-    probabilistic PCA.
+    `covariance_or_axes` is Σ divided by the total variance, packed. If Σ was not saved, Σ is estimated from the model
+    by probabilistic PCA.
     """
     d = model.dimensions
     if covariance_or_axes is None:

@@ -153,7 +153,7 @@ class Transformer(MemberLoop):
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        self._first_names.add(batch)  # to report names in `field` at which no record has a number
+        self._name_check.add(batch)  # to report names in `field` at which no record has a number
         # The loop may replace these attributes before the thread projects.
         model = self._model.published
         limit = self._output_limit
@@ -169,7 +169,7 @@ class Transformer(MemberLoop):
         batch = transformed.batch
         partition = batch.partition
         # Raises if a setting is wrong, before anything is sent.
-        rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
+        rejects = self._config.find_dead_letters(batch, accepted_before=self._has_accepted_vector)
         has_vectors = len(batch.timestamps) > 0  # one timestamp for each record that holds vectors
         if has_vectors:
             self._has_accepted_vector = True

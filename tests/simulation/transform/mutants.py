@@ -168,7 +168,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "gaps are not counted": (19, make_patch(Assignment, skip_lost_records=_skips_silently)),
     "the last record is not committed":
         (19, make_patch(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
-    "transform does not retry a restore that failed": (16, make_patch(Assignment, _retry_restore=do_nothing)),
+    "transform does not retry a restore that failed": (16, make_patch(Assignment, _continue_restore=do_nothing)),
     "transform does not resume paused partitions": (11, make_patch(Assignment, _resume_undecoded=do_nothing)),
     "what hangs is not ended": (44, make_patch(TransformWorld, _end_what_hangs=do_nothing)),
     "rows are computed in any place":
