@@ -27,9 +27,10 @@ class MissingValues(NamedTuple):
         return rounded[np.isfinite(rounded)]
 
     def to_nan(self, V: Array) -> Array:
-        """Return the vectors V (n, d) with NaN in place of these numbers.
+        """Return the vectors V (n, d) with NaN in place of each entry that is one of `numbers`.
 
-        Entries also match after rounding to the lower precision of model and V.
+        Numbers and entries are also compared after rounding both to a lower precision: to the type of V or to that of
+        the model, whichever has fewer bytes.
         """
         if not self.numbers:
             return V
