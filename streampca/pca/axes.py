@@ -35,7 +35,7 @@ def adapt_columns(state: State, config: LearningConfig) -> State:
         state,
         covariance=None,
         variances=None if state.scale is None else state.entry_variances,
-        known=None if state.known is None else state.known_entries,
+        known=None if state.known is None else state.known_shares,
     )
 
 
@@ -107,7 +107,7 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
 
 def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
     """Return the mask (d,) of the entries that some message has shown, or None if all were shown."""
-    known = state.known_entries
+    known = state.known_shares
     return None if known.min() > 0 else known > 0
 
 
