@@ -11,6 +11,7 @@ from streampca.cli.console import console
 from streampca.cli.worker_config import create_worker_config
 from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as checkpoint_file
+from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
@@ -37,12 +38,9 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     else:
         fold_at_start = Fold.empty(config.fold.learning)
     fold_at_end, record_count = _learn_again(settings, config, fold_at_start, partition, start, end)
-    # The checkpoint may end later, since markers of transactions take offsets, too.
-    learned_again = replace(saved, fold=fold_at_end.at(end))
     where = f"partition {partition}, offsets {start} to {end}"
     done = f"{where}: {record_count:,} records learned again"
-    # An earlier release may have encoded the checkpoint in another format.
-    if checkpoint_file.encode(learned_again) == checkpoint_file.encode(saved):
+    if _have_equal_bytes(saved, fold_at_end):
         console().print(f"{done}; the checkpoint has the same bytes")
         return
     _refuse_deleted_messages(where, fold_at_start, saved.fold, fold_at_end)
@@ -50,6 +48,14 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
         f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
         "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
     )
+
+
+def _have_equal_bytes(saved: Checkpoint, learned_again: Fold) -> bool:
+    """Return whether a checkpoint with the fold that was learned again has the same bytes as the saved checkpoint."""
+    # Markers of transactions take offsets, too, so the last record may lie before the position of the checkpoint.
+    checkpoint_now = replace(saved, fold=learned_again.at(saved.fold.position))
+    # Both are encoded now, because an earlier release may have encoded the saved file in another format.
+    return checkpoint_file.encode(checkpoint_now) == checkpoint_file.encode(saved)
 
 
 def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_again: Fold) -> None:
@@ -68,15 +74,16 @@ def choose_checkpoints(
 ) -> tuple[int, int]:
     """Return the offsets of the checkpoints at the start and the end of the audit.
 
-    Without `end`, the audit ends at the newest checkpoint. Raises `SettingsError` if there is no such checkpoint.
+    Without `end`, the audit ends at the newest checkpoint. Without `start`, it begins at the oldest checkpoint, or at
+    offset 0 if there is no checkpoint before the end and `workers_begin_at_0`. Raises `SettingsError` if there is no
+    such checkpoint.
     """
     oldest = min(offsets, default=0)
     if end is None:
         end = max(offsets, default=0)
     if start is None:
-        # Without a checkpoint before the end, all records are learned again.
-        learns_all = oldest >= end and workers_begin_at_0
-        start = 0 if learns_all else oldest
+        has_earlier_checkpoint = oldest < end
+        start = 0 if workers_begin_at_0 and not has_earlier_checkpoint else oldest
     is_known_start = start == 0 or start in offsets
     if end not in offsets or not is_known_start or start >= end:
         raise SettingsError(

@@ -34,7 +34,6 @@ def run(
     until: str | None, number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
     """Learn the rows of files, save a checkpoint, and print what was learned."""
-    # An error begins with "this needs …".
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import engines
         from streampca.backfill.execute import add_names_of_dimensions, execute
@@ -60,7 +59,8 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    print_warning(decode_element_places(rejected_rows).warning)  # of moved elements, in the metadata of the table
+    # The metadata of the table tell whether elements of arrays have changed their index from row to row.
+    print_warning(decode_element_places(rejected_rows).warning)
     about_learning = _describe_learned(checkpoint, settings.store)
     about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"

@@ -39,7 +39,7 @@ def run(options: Options) -> int:
         printed += new_settings
         mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
         warnings += _warn_of_open_port(command, settings)
-    # The mistakes already name the variables that resemble a setting.
+    # A variable that resembles a setting is among the mistakes of the commands already.
     mistakes += [f"{variable} is not a setting" for variable in list_foreign_variables(collect_fields(Settings))]
     _print_result(warnings, mistakes)
     return 2 if mistakes else 0

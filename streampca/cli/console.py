@@ -49,7 +49,7 @@ def print_notes(rows: "Rows") -> None:
 
 
 def print_row_warnings(rows: "Rows", skipped: Counter[str], seen_names: "SeenNames") -> None:
-    """Print how many rows were skipped, by reason, and what was odd about the names and arrays of the other rows."""
+    """Print how many rows were skipped, by reason, which names had no number, and which array elements have moved."""
     from streampca.files.rows import describe_skipped
 
     for line in describe_skipped(skipped):

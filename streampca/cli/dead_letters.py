@@ -76,7 +76,8 @@ def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # The producer comes first: it ends other replays, so the reader finds all that these have marked as sent.
+        # The new producer ends any replay that still runs. Only then does the reader find all of that replay's notes
+        # of sent letters.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,

@@ -76,7 +76,7 @@ def _is_any_given(names: Collection[str], settings_class: type[Settings], option
 
 
 def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
-    """Return the steps of each start, followed by checks that only doctor makes.
+    """Return the steps of each start, followed by checks that only the command `doctor` makes.
 
     The topic is checked once, after the first start.
     """
@@ -97,7 +97,7 @@ def do_steps(steps: Iterable[Step]) -> Iterator[Line]:
         if not_passed:
             line = Line(SKIPPED, step.name, f"skipped, because it needs: {', '.join(not_passed)}")
         else:
-            # `check` stands for an attempt that writes or takes long, and writes nothing.
+            # If the attempt of a step writes or takes long, the step has a `check`, which writes nothing.
             line = _do_within_timeout(step.name, step.check or step.attempt)
         has_passed[step.name] = line.mark == PASSED
         yield line

@@ -18,9 +18,9 @@ def read_configs(settings: ConsumerSettings, topic: str) -> Mapping[str, str]:
 
 
 def compare_largest_record_sizes(settings: ConsumerSettings) -> str:
-    """Check that the dead-letter topic takes the largest record that the topic allows. Returns what was found.
+    """Return a sentence on whether the dead-letter topic takes the largest record that the topic allows.
 
-    Otherwise, a warning is returned: most records are far smaller than the limit.
+    If it does not, the sentence is a warning and no error is raised: most records are far smaller than the limit.
     """
     topic = settings.topic
     dead_letter_topic = settings.dead_letter_topic
@@ -41,9 +41,9 @@ def compare_largest_record_sizes(settings: ConsumerSettings) -> str:
 
 
 def check_output_keys(settings: TransformSettings, newest: Sequence[tuple[int, Record]]) -> str:
-    """Check that outputs have keys if their topic is compacted. Raises `SourceError` if a key is missing.
+    """Return a sentence on whether outputs have the keys that a compacted topic needs.
 
-    `newest` has the newest record of each partition, sorted by time.
+    Raises `SourceError` if a key is missing. `newest` has the newest record of each partition, sorted by time.
     """
     output_topic = settings.output_topic
     configs = read_configs(settings, output_topic)

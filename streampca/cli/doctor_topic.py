@@ -31,11 +31,11 @@ _FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names 
 
 
 def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
-    """Return a warning with the names of the dimensions without a number in any record so far; "" if there are none."""
+    """Return a warning with the names of the dimensions without a number in `decoded`, the newest records; else ""."""
     seen_names = codec.seen_names
     seen_names.add(decoded.vectors)
-    unseen_names = seen_names.describe_unseen("the newest records")
-    return f"; warning: {unseen_names}" if unseen_names else ""
+    about_unseen_names = seen_names.describe_unseen("the newest records")
+    return f"; warning: {about_unseen_names}" if about_unseen_names else ""
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the variance of very large numbers is infinite
@@ -189,8 +189,8 @@ class TopicChecks:
         lag = 0
         for partition, (first, end) in self.bounds.items():
             position = start.positions.get(partition, first)
-            is_deleted = not first <= position <= end
-            if is_deleted:  # the setting on_offset_gap decides where the member resumes
+            is_out_of_range = not first <= position <= end
+            if is_out_of_range:  # the setting on_offset_gap decides where the member resumes
                 position = start.config.choose_resume_offset(OutOfRange(partition, position, first, end))
             lag += end - position
         return f"{start.settings.group} is {lag:,} records behind"
@@ -217,12 +217,12 @@ class TopicChecks:
     def _find_open_transactions(self) -> dict[int, int]:
         """Return the offset of the open transaction in each partition that has an open transaction."""
         offsets = {}
-        # The committed records end where a transaction is open.
         bounds_now = self.reader.find_bounds()
-        bounds_at_opening = self.reader.log_bounds
+        bounds_before = self.reader.log_bounds  # of when the reader was opened
         for partition, (_first, committed_end) in bounds_now.items():
-            _earliest, high_watermark = bounds_at_opening[partition]
-            if committed_end < high_watermark:
+            _earliest, end_of_log_before = bounds_before[partition]
+            # Committed records end at an open transaction. Later records do not count, since they may be in progress.
+            if committed_end < end_of_log_before:
                 offsets[partition] = committed_end
         return offsets
 
@@ -240,7 +240,7 @@ class TopicChecks:
         bounds = self._find_bounds_with_records()
         if not bounds:
             return "the topic is empty"
-        newest = self.reader.read_newest(bounds, count=SUSPICIOUS_RUN)
+        newest = self.reader.read_newest(bounds, count=SUSPICIOUS_RUN)  # enough to judge the settings by
         if not newest:
             return "no record received in time; an open transaction may block them"
         newest.reverse()  # now the newest comes first
@@ -254,7 +254,8 @@ class TopicChecks:
         codec = self._start.codec
         records = [record for _partition, record in newest]
         _refuse_wrong_type(codec, records)
-        decoded, decoded_count = codec.decode_some(codec.values_to_decode(records))
+        values = codec.values_to_decode(records)
+        decoded, decoded_count = codec.decode_some(values)  # fewer than all if they are large
         skipped_indices = {reject.index for reject in decoded.skipped}
         kept_indices = [index for index in range(decoded_count) if index not in skipped_indices]
         if not kept_indices:
@@ -266,13 +267,14 @@ class TopicChecks:
         for reject in decoded.rejects:
             if reject.index == newest_index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
-        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {self._describe_age(record, where)}"
+        finding = f"{where} is a vector of {codec.judge.dimensions} numbers, {self._check_age(record, where)}"
         return finding + self._describe_vectors(codec, decoded)
 
-    def _describe_age(self, record: Record, where: str) -> str:
+    def _check_age(self, record: Record, where: str) -> str:
         """Return how many seconds old a record is.
 
-        Raises `BadRecordError` if the record is in the future, or if its timestamp is odd and a half-life needs it.
+        Raises `BadRecordError` if the record is in the future. If the half-life is a time, also raises it if the
+        timestamp is before 1990 or after 2100.
         """
         if isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds:
             _refuse_odd_timestamp(record, where)

@@ -21,11 +21,11 @@ def drop(
     settings: StoreSettings,
     partition: int,
     confirm: Confirm,
-    delete_offset: Callable[[], object] = lambda: None,
+    delete_committed_offset: Callable[[], object] = lambda: None,
 ) -> None:
     """Delete what was learned of a partition or backfill, and the models that contain it.
 
-    `delete_offset` is called before any file is deleted.
+    `delete_committed_offset` deletes the partition's offset of the group. It is called before any file is deleted.
     """
     store = open_store(settings.store)
     kind = "" if is_backfill(partition) else "partition "
@@ -37,7 +37,7 @@ def drop(
         raise SettingsError(f"{settings.store} has no {subject}, and no model contains it")
     pinned = _describe_pins(Pins(store, settings.topic), versions)
     ask(confirm, f"Delete {subject}, and the {len(versions)} models that contain it{pinned}? Stop the workers first")
-    delete_offset()
+    delete_committed_offset()
     for path in checkpoints:
         store.delete(path)
     versions = models.find_containing(partition)  # workers may have published meanwhile

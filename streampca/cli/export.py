@@ -10,7 +10,7 @@ def run(location: str, output_format: str, output: str, topic: str | None) -> No
     """Write the model of a file, or the newest model of a store, in a format of another tool."""
     if output_format not in FORMATS:
         raise SettingsError(
-            f"--to {output_format}: must be one of {', '.join(FORMATS)}; a model's own file is one of NumPy"
+            f"--to {output_format}: must be one of {', '.join(FORMATS)}; a model's own file is a NumPy .npz file"
         )
     published = model_at(location, topic)
     check_writable(output, f".{output_format}")

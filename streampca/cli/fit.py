@@ -135,7 +135,7 @@ def _create_scores_builder(fold_config: FoldConfig, start_model: model_file.Publ
 def _make_published_model(
     merged: MergedFold, fold_config: FoldConfig, scores_builder: PastScoresBuilder
 ) -> model_file.PublishedModel:
-    """Make the model of a file, with what a later fit with --start-from needs to continue it."""
+    """Make the model that `fit` writes to its output file. `fit --start-from` can continue from this model."""
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
     continuation = axes.compute_continuation(merged.state, published.model.total_variance)
     return replace(published, continuation=continuation, known=merged.state.known)

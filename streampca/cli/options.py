@@ -148,7 +148,8 @@ def configure_log(options: Options) -> None:
 def read_settings(class_name: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
     """Configure the log, read the settings of the class named `class_name`, and yield them. Raises `SettingsError`.
 
-    With `logs_errors`, an error in the block is logged and ends the process with an exit code.
+    With `logs_errors`, unknown environment variables are logged, and an error in the block is logged and ends the
+    process with an exit code.
     """
     from streampca.process import start
     from streampca.settings import commands
@@ -180,22 +181,24 @@ def command(
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings as options.
 
-    The function's first parameter is annotated `Options`, or with the name of a settings class. With `logs_errors`,
-    errors are logged instead of printed.
+    The annotation of the function's first parameter says what the function gets: `Options`, the text of each option, or
+    the name of a settings class, the settings read from them. With `logs_errors`, errors are logged instead of printed.
     """
     option_names = (*setting_names, "config")
 
     def add_command(function: Callable[..., None]) -> None:
-        settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
+        """Add `function` as a command. Its options are the settings, and its parameters after the first."""
+        first_parameter, *own_parameters = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
+            """Call `function` with the options of the command line. Typer passes all of them as `arguments`."""
             options = {option: arguments.pop(option) for option in option_names}
-            if settings_parameter.annotation is Options:
+            if first_parameter.annotation is Options:
                 function(options, **arguments)
                 return
-            settings_class = settings_parameter.annotation  # its name, since it is not imported yet
-            with read_settings(settings_class, options, logs_errors=logs_errors) as settings:
+            settings_class_name = first_parameter.annotation  # a text, since importing the class is slow
+            with read_settings(settings_class_name, options, logs_errors=logs_errors) as settings:
                 function(settings, **arguments)
 
         run.__signature__ = _create_signature(option_names, own_parameters)  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streampca.cli.console import console, print_notes, progress
 from streampca.errors import InputError, SettingsError, SourceError
@@ -23,6 +23,13 @@ _ACKNOWLEDGED_WITHIN_S = 60.0
 _UPDATE_AFTER_MESSAGES = 256  # of the progress bar
 _SHORTEST_SLEEP_S = 0.02  # shorter sleeps would take much of the processor at high rates
 _LONGEST_SLEEP_S = 1.0  # `time.sleep` refuses extremely long times
+
+
+class EncodedRow(NamedTuple):
+    """A row of the file as the value of a message."""
+
+    value: bytes
+    share_read: float  # of the file, from 0 to 1, with this row; for the progress bar
 
 
 def run(
@@ -44,8 +51,8 @@ def run(
         raise SettingsError(f"field={settings.field}: {error}") from None
     rows = _open_rows(file, file_options, settings, layout)
     print_notes(rows)
-    values_and_shares = _encode_rows(rows, settings, layout, repeat)
-    paced_values = _pace(values_and_shares, rate)
+    values = _encode_rows(rows, settings, layout, repeat)
+    paced_values = _pace(values, rate)
     started = time.monotonic()
     sent_count = _send(paced_values, settings, is_endless=repeat or synthetic)
     seconds = time.monotonic() - started
@@ -55,7 +62,10 @@ def run(
 
 
 def _open_rows(file: Path | None, file_options: FileOptions, settings: ProduceSettings, layout: Layout) -> Rows:
-    """Open the rows of the file, or without a file generate rows, with the dimensions that the settings name."""
+    """Open the rows of the file; without a file, generate rows.
+
+    If the setting `field` has several paths, each path is a dimension; otherwise `dimensions` says how many there are.
+    """
     names = None
     dimensions = settings.dimensions
     has_field_for_each_dimension = len(layout.fields) > 1
@@ -67,8 +77,8 @@ def _open_rows(file: Path | None, file_options: FileOptions, settings: ProduceSe
     return open_rows(file, file_options._replace(dimensions=dimensions, names=names))
 
 
-def _send(values_and_shares: Iterator[tuple[bytes, float]], settings: ProduceSettings, *, is_endless: bool) -> int:
-    """Send values, each with the share of the file that was read. Return how many the broker has acknowledged.
+def _send(values: Iterator[EncodedRow], settings: ProduceSettings, *, is_endless: bool) -> int:
+    """Send the values, and return how many the broker has acknowledged.
 
     Raises `SourceError` if some are refused or not acknowledged in time.
     """
@@ -77,13 +87,15 @@ def _send(values_and_shares: Iterator[tuple[bytes, float]], settings: ProduceSet
     with closing(create_producer(settings)) as producer:
         partitions = itertools.cycle(sorted(producer.partitions()))
         with progress(f"to {settings.topic}", total=None if is_endless else 1.0) as update:
-            for value, share in values_and_shares:
-                producer.produce(value, next(partitions))
+            for encoded in values:
+                producer.produce(encoded.value, next(partitions))
                 producer.raise_refused()
                 sent_count += 1
                 if sent_count % _UPDATE_AFTER_MESSAGES == 0:
                     elapsed_s = max(time.monotonic() - started, 1e-9)  # not 0: it divides
-                    update(completed=share, rows=sent_count, note=f"{sent_count / elapsed_s:,.0f} per second")
+                    update(
+                        completed=encoded.share_read, rows=sent_count, note=f"{sent_count / elapsed_s:,.0f} per second"
+                    )
             update(completed=1.0, rows=sent_count)
         try:
             producer.flush(_ACKNOWLEDGED_WITHIN_S)
@@ -95,8 +107,8 @@ def _send(values_and_shares: Iterator[tuple[bytes, float]], settings: ProduceSet
     return sent_count
 
 
-def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[tuple[bytes, float]]:
-    """Yield the encoded rows, each with the share of the file that was read. With `repeat`, yield them endlessly."""
+def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[EncodedRow]:
+    """Yield the encoded rows of the file. With `repeat`, begin again at its end, forever."""
     writer = create_writer(settings, settings.format, settings.topic, layout)
     names = list(layout.fields)
     is_vector_in_one_field = len(names) == 1  # otherwise, each field holds one number
@@ -108,10 +120,10 @@ def _encode_rows(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: 
             if settings.format == "json":  # the other formats hold only the vector
                 values_by_field = {**chunk.other_columns, **values_by_field}
             for value in writer.write(values_by_field):
-                yield value, chunk.progress
+                yield EncodedRow(value, share_read=chunk.progress)
 
 
-def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:
+def _pace(values: Iterator[EncodedRow], rate: float | None) -> Iterator[EncodedRow]:
     """Yield the values no faster than `rate` per second; None: without delay."""
     if rate is None:
         yield from values
@@ -125,7 +137,10 @@ def _pace(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator
 
 
 def _sleep_until(due: float) -> None:
-    """Sleep until `time.monotonic` has reached `due`, or 20 ms longer: then no sleep follows for the next values."""
+    """Sleep until `time.monotonic` has reached `due`.
+
+    A sleep lasts at least 20 ms, so it may end after `due`. The next values are then late, and need no sleep.
+    """
     ahead_s = due - time.monotonic()
     while ahead_s > 0:
         time.sleep(min(max(ahead_s, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))

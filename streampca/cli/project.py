@@ -44,7 +44,7 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
         projector = _open_projector(location, basis, topic, opened)
         is_table = output.suffix in TABLE_SUFFIXES
         is_json_lines = require_kind(str(file)).kind == "jsonl"
-        keeps_json_fields = is_json_lines and output.suffix != ".npy"  # such a file has only numbers
+        keeps_json_fields = is_json_lines and output.suffix != ".npy"  # an .npy file has room for numbers only
         file_options = file_options._replace(
             dimensions=projector.dimensions,
             names=projector.names,

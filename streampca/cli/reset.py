@@ -46,8 +46,12 @@ def run(
 
 
 def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, partition: int | None) -> None:
-    """Delete the committed offsets. With `to`, also save a checkpoint at the new position of each partition."""
-    if to and _must_be_time(to):
+    """Delete the committed offsets. With `to`, also save a checkpoint at the new position of each partition.
+
+    `to` is the option --to: earliest, latest, offsets or a time. Workers continue at their checkpoints, so only a new
+    checkpoint moves them.
+    """
+    if to and _is_read_as_time(to):
         _parse_time_ms(to)  # refuses a wrong time before brokers are asked
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
@@ -99,7 +103,7 @@ def refuse_members(admin: KafkaPythonAdmin, group_id: str) -> None:
 def warn_of_running_processes(settings: StoreSettings) -> None:
     """Warn of workers and members of transform that have reported within the last minute.
 
-    Brokers do not know the members of a group at another cluster.
+    The reports in the store also show members that use another cluster, which the brokers of this cluster do not know.
     """
     reports = ProcessStatuses(open_store(settings.store), settings.topic).all()
     running = [report.name for report in reports if report.is_running(time.time())]
@@ -138,8 +142,8 @@ def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> Non
 
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         refuse_members(admin, settings.group_id)
-        delete_offset = partial(delete_committed_offsets, admin, settings.topic, settings.group_id, partition)
-        drop_learned(settings, partition, confirm, delete_offset)
+        delete_committed_offset = partial(delete_committed_offsets, admin, settings.topic, settings.group_id, partition)
+        drop_learned(settings, partition, confirm, delete_committed_offset)
 
 
 def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None = None) -> Mapping[int, int]:
@@ -156,7 +160,7 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
     latest = {p: log_bounds[p][1] for p in partitions}
     if to == "latest":
         return latest
-    if _must_be_time(to):
+    if _is_read_as_time(to):
         return _find_offsets_at(admin, topic, _parse_time_ms(to), latest)
     # A single number is the offset of every partition.
     offsets = dict.fromkeys(partitions, int(to)) if to.isdecimal() else parse_offsets(to) or {}
@@ -164,8 +168,8 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
     return offsets
 
 
-def _must_be_time(to: str) -> bool:
-    """Return whether the option --to is neither a word (earliest, latest) nor offsets, so that it must be a time."""
+def _is_read_as_time(to: str) -> bool:
+    """Return whether the option --to is neither a word (earliest, latest) nor offsets, so that only a time is left."""
     return to not in ("earliest", "latest") and not to.isdecimal() and parse_offsets(to) is None
 
 

@@ -46,7 +46,8 @@ def _find_partitions_to_rewrite(checkpoints: Checkpoints, topic_id: str, config:
         changes = checkpoint.find_changes(config)
         # If nothing was learned, a worker accepts any settings.
         if changes and checkpoint.fold.stats.learned:
-            checkpoint.adopt_settings(config)  # only checks: raises before anything is written
+            # The result is not used. An error is raised here, before the first checkpoint is rewritten.
+            checkpoint.adopt_settings(config)
             partitions.append(checkpoint.partition)
             console().print(f"partition {partition_name(checkpoint.partition)}: {', '.join(map(str, changes))}")
     return partitions

@@ -64,7 +64,8 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
         positions = format_offsets(adopted.positions)
         ask(confirm, f"Continue in {settings.topic} with the id {adopted.id} at the offsets {positions}?")
         if partitions:
-            # If the checkpoints came first, a command repeated after a kill would keep the offsets.
+            # The offsets go first. If this command is killed after it has adopted all checkpoints, a repeated command
+            # finds no partition to adopt, and does not come here again.
             delete_committed_offsets(admin, settings.topic, settings.group_id)
             for partition in partitions:
                 _adopt_checkpoint(checkpoints, adopted, partition)
@@ -74,9 +75,10 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
 
 
 def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
-    """Return the consumer group of each role that continues.
+    """Return the consumer group to move to the adopted topic, by role: worker, transform.
 
-    These are `role`, or without it the worker, and transform if it has an output topic.
+    With `role`, it is the group of this role. Otherwise, it is the workers' group, and if there is an output topic,
+    also the group of transform.
     """
     groups = {"worker": settings.group_id, "transform": settings.transform_group_id}
     if role is None:
@@ -87,9 +89,9 @@ def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions whose newest checkpoint has another topic's id, or none, and print these ids.
+    """Return the partitions that have no checkpoint with the adopted topic's id, and print the ids that they have.
 
-    Raises `SettingsError` if nothing was learned, or if the topic lacks a learned partition.
+    Raises `SettingsError` if there is no checkpoint, or if the topic lacks a partition that has one.
     """
     id_by_partition = {  # the topic's id in the newest checkpoint
         checkpoint.partition: checkpoint.topic_id
@@ -97,7 +99,7 @@ def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -
         if not is_backfill(checkpoint.partition)
     }
     last_learned = max(id_by_partition, default=None)
-    if last_learned not in adopted.positions:
+    if last_learned is None or last_learned not in adopted.positions:
         raise SettingsError(
             f"{adopted.name} has {len(adopted.positions)} partitions here, but the store holds checkpoints of "
             f"{len(id_by_partition)}, the last {'none' if last_learned is None else last_learned}: correct store or "
@@ -117,7 +119,8 @@ def _make_transform_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets that transform's group must commit to continue in the adopted topic.
 
-    A partition is left out if its offset has the topic's id already.
+    The metadata of a committed offset hold the topic's id, the last record, and the shape of the outputs. A partition
+    is left out if its metadata have the adopted topic's id already.
     """
     offsets = {}
     for partition, position in adopted.positions.items():
@@ -127,10 +130,10 @@ def _make_transform_offsets(
         if id_before == adopted.id:
             continue
         console().print(f"transform, partition {partition}: the topic's id was {id_before or 'none'}")
-        shape = read_shape(metadata_before)  # of the outputs
-        no_record = None  # offsets of the old topic are not those of this one
-        metadata = format_output_metadata(shape, adopted.id, last=no_record)
-        terminated = f"{metadata}\0"  # librdkafka may read on until there is a zero
+        # `last` is None, because the last record has another offset in the adopted topic.
+        metadata = format_output_metadata(read_shape(metadata_before), adopted.id, last=None)
+        # librdkafka may not know the length of metadata, and read on until a zero byte.
+        terminated = f"{metadata}\0"
         offsets[tp] = OffsetAndMetadata(offset=position, metadata=terminated, leader_epoch=_NO_LEADER_EPOCH)
     return offsets
 
@@ -142,6 +145,10 @@ def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition
     if before is None:
         checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
         return
-    # Not by `fold.skip`, which would count records as lost. `last` has a leader epoch of the old cluster.
-    fold = replace(before.fold, position=position, last=None)
+    # `fold.skip` is not used here: it would count the records between the positions as lost.
+    fold = replace(
+        before.fold,
+        position=position,
+        last=None,  # the last record has a leader epoch of the old cluster
+    )
     checkpoints.replace(before, replace(before, topic_id=adopted.id, fold=fold))

@@ -33,15 +33,15 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        # If brokers accept a save, but commits fail, this process is unhealthy.
+        # Asked when commits fail. If brokers would accept one from a new client, this process itself is unhealthy.
         could_save=partial(would_brokers_accept_save, settings),
         save_after_s=0.0,  # each transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
-        find_model, *later_steps = start.steps()
+        first_step, *later_steps = start.steps()
         try:
-            has_found_model = _wait_for_model(process, find_model)
+            has_found_model = _wait_for_model(process, first_step)
             if not has_found_model:
                 return
             fixed_version = start.model.version
@@ -74,7 +74,7 @@ def _describe_model(settings: TransformSettings) -> str:
 
 
 def _create_transformer(start: TransformStart, process: Process) -> Transformer:
-    """Create the member of transform from what the steps of its start have opened and found."""
+    """Create the loop of transform from the parts that `start` has prepared."""
     settings = start.settings
     outputs = Outputs(
         topic=settings.output_topic,

@@ -29,6 +29,7 @@ from streampca.transform.output_fields import OutputFields
 from streampca.transform.record_packer import Packer, RecordPacker
 from streampca.transform.starts import StartFinder, require_output_partitions
 
+_HIGHEST_P = 1.0  # of any p-value
 _UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member has
 
 
@@ -80,7 +81,8 @@ class TransformStart(MemberStart):
         """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
         p_below = settings.only_p_below
         if p_below is None and self.output_fields.needs_past_scores:
-            p_below = 1.0  # every p-value is at most 1, but with any limit, `CurrentModel` waits for past scores
+            # With any limit, `CurrentModel` waits for a model with past scores. This limit leaves out no output.
+            p_below = _HIGHEST_P
         self.model = CurrentModel(
             self.model_cache,
             settings.model_version,
@@ -126,6 +128,7 @@ class TransformStart(MemberStart):
         """Load the model to project with. Returns its version and sizes.
 
         Raises `NotYetError` while no model has been published, and `TimeoutError` while the store's folder is missing.
+        After either error, the start tries this step again.
         """
         missing_folder = self._models.store.missing()
         if missing_folder:
@@ -169,8 +172,9 @@ class TransformStart(MemberStart):
             layout = self.output_fields.layout
             writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
             is_plug_in = load_format_of_plug_in(settings.output_format) is not None
-            if is_plug_in:  # its writer may be wrong, and written outputs cannot be taken back
+            if is_plug_in:  # a plug-in's writer may be wrong, so it encodes a trial before any output is sent
                 check_writer(writer, layout)
+            # If a record may hold several vectors, each field of an output is a list, even for a single vector.
             self.packer = RecordPacker(writer, always_lists=self.codec.is_batch)
         return f"outputs can be written as {settings.output_format}"
 
@@ -230,7 +234,7 @@ class TransformStart(MemberStart):
             transform_start=settings.transform_start_at,
         )
         finding = self._find_committed()
-        # Partitions that the output topic lacks wait.
+        # A partition that the output topic lacks is left out: it waits until the output topic has grown.
         partitions = [partition for partition in self.source.partitions() if partition < self.output_partitions]
         starts = self.start_finder.find(partitions)
         self.positions = {

@@ -39,7 +39,7 @@ def run(settings: WorkerSettings) -> None:
         metrics,
         worker_log,
         log_fields,
-        # If brokers accept a save, but checkpoints fail, this process is unhealthy.
+        # Asked when saves fail. If brokers would accept one from a new client, this process itself is unhealthy.
         could_save=partial(would_brokers_accept_save, settings),
         save_after_s=settings.checkpoint_interval_s,
     ) as process:

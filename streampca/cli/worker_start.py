@@ -82,16 +82,18 @@ class WorkerStart(MemberStart):
 
     def _check_all_checkpoints(self) -> str:
         """Check the checkpoints of all partitions, and that none is missing. Returns how many were checked."""
-        finding = self._check_checkpoints(every=True)
+        finding = self._check_checkpoints(all_partitions=True)
         refuse_missing(self.checkpoints, Models(self._store, self.settings.topic), self.committed, self.topic_id)
         return finding
 
-    def _check_checkpoints(self, *, every: bool = False) -> str:
-        """Check that checkpoints match the settings, the topic and the group. Returns how many were checked.
+    def _check_checkpoints(self, *, all_partitions: bool = False) -> str:
+        """Check that checkpoints match the settings, the topic and the group, and set `positions`.
 
-        Without `every`, only one partition and one backfill are checked.
+        Without `all_partitions`, only one partition and one backfill are checked. Returns a sentence on what was found.
         """
-        folds = check_before_joining(self.checkpoints, self.config.fold, self.topic_id, self.committed, every=every)
+        folds = check_before_joining(
+            self.checkpoints, self.config.fold, self.topic_id, self.committed, every=all_partitions
+        )
         # A fold that has read nothing has the position -1.
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
         if not folds:

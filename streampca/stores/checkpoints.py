@@ -26,7 +26,7 @@ class _Memory:
     """What a process remembers of the checkpoints in its store. Threads may share it: each step is atomic."""
 
     def __init__(self) -> None:
-        self.skipped: set[tuple[int, int]] = set()  # partition and offset of checkpoints that could not be read
+        self.found_damaged: set[tuple[int, int]] = set()  # partition and offset of checkpoints that are damaged
         self.newest_known: dict[int, int] = {}  # partition → highest offset of a checkpoint loaded or saved
         self.identity: StoreIdentity | None = None  # None until it was asked for
 
@@ -35,7 +35,7 @@ class Checkpoints:
     """The checkpoints of one topic. Each is a correct state, so the newest undamaged one is used."""
 
     def __init__(self, store: Store, topic: str, keep: int = 3, threads: Executor | None = None) -> None:
-        """`threads` run the requests of `for_each`; by default, each of them has a thread of its own."""
+        """`threads` run the requests of `for_each`; by default, each request has a thread of its own."""
         self._store = store
         self.threads = threads or RequestThreads()
         self.topic = topic
@@ -52,8 +52,9 @@ class Checkpoints:
     def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
         """Remember the identity of the store, and return it; if the store has none, create it.
 
-        An identity that `find_identity` has found is not read again: were it deleted since, a store that the group
-        knows would get another one. Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
+        `found` is what `find_identity` has returned. It is not read again: if its file was deleted meanwhile, the store
+        would get a second identity, which the group does not know. Raises `StoreError`, and `DamagedFileError` if the
+        identity's file is damaged.
         """
         if found is None or found.is_placeholder:
             found = identity.ensure(self._store)
@@ -124,7 +125,7 @@ class Checkpoints:
             offset = untried_offsets[-1]  # the newest
             try:
                 checkpoint = self._load(partition, offset)
-            except (FileNotFoundError, DamagedFileError) as error:  # not `StoreError`: the file may be undamaged
+            except (FileNotFoundError, DamagedFileError) as error:  # a `StoreError` is raised: a retry may help
                 error_by_offset[offset] = error
                 continue
             self._remember_loaded(partition, offset, error_by_offset)
@@ -141,8 +142,8 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then delete the oldest of its partition until `keep` are left.
 
-        Raises `DamagedFileError` if it could not be read back. Raises `StoreError` if another worker is ahead, or if
-        the store was replaced.
+        Raises `DamagedFileError`, and writes nothing, if the checkpoint's bytes cannot be decoded. Raises `StoreError`
+        if another worker is ahead, or if the store was replaced.
         """
         partition = checkpoint.partition
         data = _encode_readable(checkpoint)
@@ -176,7 +177,7 @@ class Checkpoints:
         for failed_offset, error in error_by_offset.items():
             was_deleted = isinstance(error, FileNotFoundError)  # after it was listed
             if failed_offset > offset and not was_deleted:
-                self._memory.skipped.add((partition, failed_offset))
+                self._memory.found_damaged.add((partition, failed_offset))
                 file = self._path(partition, failed_offset)
                 log.error("checkpoint damaged, falling back", file=file, error=str(error))
         newest_known = self._memory.newest_known.get(partition, offset)
@@ -204,8 +205,8 @@ class Checkpoints:
         """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves."""
         offsets_ahead = [offset for offset in existing_offsets if offset > position]
         for offset in reversed(offsets_ahead):
-            was_skipped = (partition, offset) in self._memory.skipped
-            if not was_skipped and self._is_intact(partition, offset):
+            was_found_damaged = (partition, offset) in self._memory.found_damaged
+            if not was_found_damaged and self._is_intact(partition, offset):
                 raise StoreError(
                     f"the store holds a checkpoint of partition {partition} at offset {offset}, which is ahead of "
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
@@ -214,15 +215,16 @@ class Checkpoints:
     def _refuse_if_store_was_replaced(self, partition: int, existing_offsets: Sequence[int]) -> None:
         """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows."""
         newest_known = self._memory.newest_known.get(partition)
-        has_newest_known = newest_known is not None and newest_known in existing_offsets
-        if has_newest_known or self.is_same_store():  # a user may delete checkpoints of the same store
+        if newest_known is not None and newest_known in existing_offsets:
+            return
+        if self.is_same_store():  # a user has deleted the checkpoint
             return
         name = partition_name(partition)
-        lost = [f"this store's own {identity.NAME}"]  # the file of its identity, which is not the same any more
+        lost_files = f"this store's own {identity.NAME}"  # now another store's identity is there, or none
         if newest_known is not None:
-            lost.insert(0, f"the checkpoint of partition {name} at offset {newest_known},")
+            lost_files = f"the checkpoint of partition {name} at offset {newest_known}, and {lost_files}"
         raise StoreError(
-            f"the store no longer holds {' and '.join(lost)}, so partition {name} is not saved: was the volume "
+            f"the store no longer holds {lost_files}, so partition {name} is not saved: was the volume "
             "unmounted, or were files deleted?"
         )
 
@@ -251,7 +253,7 @@ class Checkpoints:
 
 
 def _encode_readable(checkpoint: Checkpoint) -> bytes:
-    """Return the bytes of a checkpoint's file. Raises `DamagedFileError` if they could not be read back."""
+    """Return the bytes of a checkpoint's file. Raises `DamagedFileError` if they cannot be decoded."""
     data = files.encode(checkpoint)
     try:
         files.decode(data)

@@ -14,8 +14,8 @@ from streampca.stores.observed import ObservedStore
 def open_store(location: Path | str, observe: Observe = observe_nothing) -> Store:
     """Open the store at a location, without connecting to it.
 
-    `observe` is called after each operation, except by a folder. Raises `SettingsError` if the URL is not valid or a
-    package is missing.
+    `observe` is called after each operation on a bucket or a plug-in's store; operations on a folder are not reported.
+    Raises `SettingsError` if the URL is not valid or a package is missing.
     """
     try:
         valid_location = store_url.validate_location(str(location))

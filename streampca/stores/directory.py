@@ -52,7 +52,8 @@ class DirectoryStore(Store):
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).absolute()  # so that the folders above have names, also if the store is "."
         self.location = str(self.root)
-        self._seen_folders: set[Path] = set()  # folders that this process has listed or created
+        self._listed_folders: set[Path] = set()  # by this process, like those below
+        self._created_folders: set[Path] = set()
         self._flushed_folders: set[Path] = set()  # folders whose names this process has flushed to disk
 
     def write(self, name: str, data: bytes) -> None:
@@ -91,11 +92,11 @@ class DirectoryStore(Store):
         path = self._path(folder)
         try:
             with _convert_errors("list", path):
-                # `is_part` is false for the names of temporary files.
+                # Temporary files are left out: their names begin with a character that no valid part of a name has.
                 names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
         except FileNotFoundError:
             return []
-        self._seen_folders.add(path)
+        self._listed_folders.add(path)
         return names
 
     def size(self, name: str) -> int:
@@ -132,32 +133,32 @@ class DirectoryStore(Store):
 
         Raises `StoreError` if the store has disappeared.
         """
-        was_seen = folder in self._seen_folders  # before `is_dir`: another thread may create the folder meanwhile
+        # Asked before `is_dir`, since another thread may create the folder meanwhile.
+        has_existed = folder in self._listed_folders or folder in self._created_folders
         if folder.is_dir():
             if self._is_flushed(folder):
                 return
-        elif was_seen and self._is_gone_or_empty():
+        elif has_existed and self._is_gone_or_empty():
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
                 "restart this process if it was deleted"
             )
         self._make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
-        self._seen_folders.add(folder)
+        self._created_folders.add(folder)
         with contextlib.suppress(PermissionError):  # the folder above the store may not be readable
             _flush_folder(folder.parent)
         self._flushed_folders.add(folder)
 
     def _is_flushed(self, folder: Path) -> bool:
-        """Return whether the name of an existing folder is on disk, as far as this process is responsible for it.
+        """Return whether this process need not flush the name of an existing folder to disk.
 
-        Above the store, it is only responsible for folders that it has created.
+        A folder above the store is flushed only by the process that has created it.
         """
         if folder in self._flushed_folders:
             return True
         is_above_store = not folder.is_relative_to(self.root)
-        was_created = folder in self._seen_folders  # folders above the store are never listed
-        return is_above_store and not was_created
+        return is_above_store and folder not in self._created_folders
 
     def _is_gone_or_empty(self) -> bool:
         """Return whether the store looks as if its volume were not mounted."""

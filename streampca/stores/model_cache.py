@@ -66,11 +66,11 @@ class ModelCache:
         self.current_since = 0.0  # by the clock
         self.pinned: Collection[int] = ()
         self.store_error: str | None = None  # of the last poll
-        # By version, the models that are not in use; the most recently requested last.
-        self._not_in_use: OrderedDict[int, PublishedModel] = OrderedDict()
-        self._lock = threading.Lock()  # protects _not_in_use
-        self._missing_store: str | None = None  # its location; None if it exists
-        self._other_topics_text = ""
+        # Versions that were requested, besides the one in use; the most recently requested last.
+        self._other_versions: OrderedDict[int, PublishedModel] = OrderedDict()
+        self._lock = threading.Lock()  # protects _other_versions
+        self._missing_store: str | None = None  # the store's location while it does not exist
+        self._about_other_topics = ""  # for the error that there is no model: which topics have models
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
         self.failures: Counter[str] = self.loader.failures
@@ -78,7 +78,7 @@ class ModelCache:
     def get_loaded(self, version: int | None) -> PublishedModel:
         """Return the model of a version; None stands for the version in use.
 
-        Raises `NotLoadedError` if it is not in memory, and `NoModelError`.
+        Raises `NotLoadedError` if it is not in memory, and `NoModelError` if no version is in use.
         """
         current = self.current  # read once: another thread may replace it
         if version is None:
@@ -88,10 +88,10 @@ class ModelCache:
         if current is not None and version == current.version:
             return current
         with self._lock:
-            if version not in self._not_in_use:
+            if version not in self._other_versions:
                 raise NotLoadedError(version)
-            self._not_in_use.move_to_end(version)  # the most recently requested last
-            return self._not_in_use[version]
+            self._other_versions.move_to_end(version)  # the most recently requested last
+            return self._other_versions[version]
 
     def get(self, version: int | None) -> PublishedModel:
         """Return the model of a version; None stands for the version in use. If it is not in memory, read it.
@@ -129,7 +129,7 @@ class ModelCache:
             newest = max(unreadable)
             cause = unreadable[newest].cause
             return f"no model in {self._models.location} can be read; of the newest, version {newest}: {cause}"
-        return f"no model has been published yet in {self._models.location}{self._other_topics_text}"
+        return f"no model has been published yet in {self._models.location}{self._about_other_topics}"
 
     def poll(self) -> None:
         """List the store, and load the newest model unless it is in use already."""
@@ -156,7 +156,7 @@ class ModelCache:
         self._use_first_readable(self._list_candidates(versions))
         self._on_list(listed)
         if self.current is None:
-            self._other_topics_text = describe_other_topics(self._models.store, self._models.topic)
+            self._about_other_topics = describe_other_topics(self._models.store, self._models.topic)
 
     def start(self, interval_s: float) -> None:
         """Load the newest model now, and poll for newer ones in a thread."""
@@ -211,9 +211,9 @@ class ModelCache:
         """Forget the models that the store has no more."""
         self.loader.forget_deleted(stored_versions)
         with self._lock:
-            deleted = self._not_in_use.keys() - stored_versions
+            deleted = self._other_versions.keys() - stored_versions
             for version in deleted:
-                del self._not_in_use[version]
+                del self._other_versions[version]
 
     def _read_and_keep(self, version: int) -> PublishedModel:
         """Read a version that is not in memory, and keep it.
@@ -230,14 +230,14 @@ class ModelCache:
         return model
 
     def _keep_in_memory(self, model: PublishedModel) -> None:
-        """Keep in memory a model that is not in use, and call `on_load` with it.
+        """Keep in memory a model that was requested, besides the one in use, and call `on_load` with it.
 
         Of the versions that are not pinned, only the most recently requested ones stay.
         """
         self._on_load(model)
         with self._lock:
-            self._not_in_use[model.version] = model
-            unpinned = [version for version in self._not_in_use if version not in self.pinned]
+            self._other_versions[model.version] = model
+            unpinned = [version for version in self._other_versions if version not in self.pinned]
             least_recently_requested = unpinned[:-_MAX_OLDER_VERSIONS]
             for version in least_recently_requested:
-                del self._not_in_use[version]
+                del self._other_versions[version]

@@ -41,7 +41,7 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # A snapshot, too, reads pins and reports from the store itself, so that they are current.
+        # A snapshot lists the models once, but reads pins and reports from the store, as they are now.
         self._pins = Pins(store, topic)
         self._reports = ProcessStatuses(store, topic)
 
@@ -79,9 +79,9 @@ class Models:
                 gone_count += 1
             except DamagedFileError as error:
                 log.error("model damaged, falling back", version=version, error=str(error))
-            except (StoreBusyError, NewerFormatError):
+            except (StoreBusyError, NewerFormatError):  # an older model would not help
                 raise
-            except (StoreError, EarlierFormatError) as error:  # such as an object in an archive
+            except (StoreError, EarlierFormatError) as error:  # for example, the object was moved to an archive
                 log.error("model unreadable, falling back", version=version, error=str(error))
         if versions and gone_count == len(versions):
             raise StaleListingError(f"every model that the store lists in {self._folder} is gone; {RETRY_MAY_HELP}")
@@ -130,7 +130,7 @@ class Models:
         while len(deletable) > self._keep:
             deletable -= set(self._pins.all().values())  # read again: a version may have been pinned meanwhile
             version = choose_version_to_delete(deletable, self._keep)
-            if version is None:
+            if version is None:  # without the pinned versions, at most `keep` are left
                 break
             deletable.remove(version)
             try:

@@ -88,7 +88,7 @@ class ObjectStore(Store):
         """Does not connect yet. `url` was returned by `store_url.validate_location`."""
         self.location = url
         self._observe = observe
-        self._listing: _Listing | None = None  # None: this is not a snapshot
+        self._listing: _Listing | None = None  # of a snapshot: what the bucket held when the snapshot was taken
         scheme = store_url.find_scheme(url) or ""
         # The client itself reads the other variables of the environment, such as those with credentials.
         allow_http = os.environ.get(_ALLOW_HTTP_VARIABLES[scheme], "").lower() in ("1", "true", "yes")
@@ -122,9 +122,10 @@ class ObjectStore(Store):
 
         If this takes several requests, it is not atomic: two processes may both get True.
         """
-        fits_one_request = len(data) <= _PART_BYTES
-        was_created = self._create_in_one_request(name, data) if fits_one_request else None
-        if was_created is None:  # the object is too large, or the server does not know such requests
+        was_created: bool | None = None  # until it was tried by a request that the server knows
+        if len(data) <= _PART_BYTES:
+            was_created = self._create_in_one_request(name, data)
+        if was_created is None:
             was_created = self._write_unless_found(name, data)
         if self._listing:  # also if another process has uploaded the object
             self._listing.add(name, len(data))
@@ -133,7 +134,7 @@ class ObjectStore(Store):
     def _create_in_one_request(self, name: str, data: bytes) -> bool | None:
         """Upload the object unless it exists, and return whether it was uploaded.
 
-        Return None if the server cannot do both in one request.
+        Return None if the server does not know a request that does both.
         """
         with self._request("write", name):
             try:
@@ -180,7 +181,7 @@ class ObjectStore(Store):
         return paths
 
     def size(self, name: str) -> int:
-        """Return the bytes of an object; 0 if it does not exist. A snapshot looks in its own list."""
+        """Return the bytes of an object; 0 if it does not exist. A snapshot answers from the list that it has taken."""
         if self._listing and self._listing.covers(name):
             return self._listing.size(name)
         check_name(name)

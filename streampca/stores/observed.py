@@ -62,7 +62,7 @@ class ObservedStore(Store):
     def snapshot(self, folder: str) -> "ObservedStore":
         """Return an observed view of the store."""
         has_default_snapshot = type(self._store).snapshot is Store.snapshot
-        if has_default_snapshot:  # it lists nothing
+        if has_default_snapshot:  # the default returns the store itself, without a request that could be reported
             return self
         with report(self._observe, "list"):
             view = self._store.snapshot(folder)

@@ -48,9 +48,9 @@ class ParallelRequests(Generic[R]):
         return not self._in_flight
 
     def take_ended(self, timeout_s: float) -> list[Answer[R]]:
-        """Wait for one call after the other, until one does not end within `timeout_s`.
+        """Take the answers of all calls that have ended, and begin further calls.
 
-        Then take the answers of all calls that have ended.
+        Before that, wait for each call for at most `timeout_s`, in their order, until one does not end in time.
         """
         for future in self._in_flight.values():
             if not wait_for_end(future, timeout_s):

@@ -69,7 +69,8 @@ class ReadableModels:
         if unlogged:
             cause = self.unreadable[unlogged[-1]].cause
             log.error("models cannot be read", versions=unlogged, in_use=in_use, cause=cause)
-        self._logged = set(self.unreadable)  # a version that was readable meanwhile is logged again
+        # A version that can be read now is forgotten here, so that it is logged if it becomes unreadable again.
+        self._logged = set(self.unreadable)
 
     def _count(self, error: Exception) -> None:
         """Count a file that cannot be read, unless another release has written it."""

@@ -274,7 +274,7 @@ class _Guarded(OrderedDict[int, Any]):
 
 def test_older_models_are_used_only_under_the_lock(cache: ModelCache, models: Models, store: FaultyStore) -> None:
     publish(cache, models, *range(1, 9))
-    guarded = cache._not_in_use = _Guarded(cache)
+    guarded = cache._other_versions = _Guarded(cache)
     for version in (1, 2, 3, 4, 5, 6, 1, 7):  # more than are kept
         cache.get(version)
     refusal(NotLoadedError, cache.get_loaded, 2)

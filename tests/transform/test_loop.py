@@ -23,7 +23,7 @@ from streampca.errors import (
     TopicReplacedError,
 )
 from streampca.pca.past_scores import PastScores
-from streampca.sources.record_times import OWN_TIME_HEADER
+from streampca.sources.record_times import ORIGINAL_TIMESTAMP_HEADER
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.record_packer import ORIGIN
 from tests.errors import refusal
@@ -61,7 +61,7 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
     member.run()
     world.assert_each_once()
     for output in world.outputs() if packer is None else []:
-        origin, own = read_output_origin(output.headers), dict(output.headers).get(OWN_TIME_HEADER)
+        origin, own = read_output_origin(output.headers), dict(output.headers).get(ORIGINAL_TIMESTAMP_HEADER)
         time_ = world.topic.logs[origin.partition].records[origin.offset].timestamp
         assert (output.timestamp, own) in ((time_, None), (-1, b"%d" % time_))
         assert own or time_ < 0 or time_ in member.transactions.takes
