@@ -45,7 +45,7 @@ class EntryStep(NamedTuple):
     """How a block changes the moments of the entries, (d,) each."""
 
     entries: pairs.Entries
-    row_mean_change: F64  # Σc f + Σc r/√q: how far Algorithm 1 moves the mean, whose messages have r/√q in place of r
+    row_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the rows f + r/√q moves, which Algorithm 1 learns
     replaced_share: F64  # diag(E): the share of the moments of each entry that the block replaces
     known: F64  # diag(N′): share of the weight for which each entry is known after the block
     mean_change: F64  # δ: how far each mean moves
@@ -54,10 +54,11 @@ class EntryStep(NamedTuple):
 def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntryStep:
     """Compute how a block changes the moments of each entry j (steps 1–3 of gaps.py).
 
-    n is the weight of the block's messages that show the entry, η of all its messages, and c₀N the weight for which the
-    entry was known before. A message of weight c has the predicted entry f and, if the entry is shown, the residual r:
+    Weights are shares of the weight after the block: η is that of the block's messages, n that of the messages that
+    show the entry, and c₀N that for which the entry was known before. The messages, each with a weight c, have the
+    predicted entries f and, where the entry is shown, the residuals r:
 
-        μ = Σc f/η + Σc r/n        g = min(η, 10 n)        N′ = c₀N + g        E = g/N′        δ = Eμ
+        μ = Σc f/η + Σc r/n        g = min(η, n/0.1)        N′ = c₀N + g        E = g/N′        δ = Eμ
 
     If no message shows an entry that was known before, N′ = c₀N + η.
     """
@@ -96,7 +97,7 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
 def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     """Sum the predicted entries f = Cx of the block's messages, times their weights c: Σc f, (d,).
 
-    The sum is 0 if no message lacks an entry, or if means are not learned.
+    If no message lacks an entry, nothing was predicted, and the sum is 0. It is also 0 if means are not learned.
     """
     filled = prepared.filled
     learns_means = prepared.weights.a.any()

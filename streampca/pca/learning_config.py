@@ -47,9 +47,9 @@ class LearningConfig:
 
     @property
     def columns(self) -> int:
-        """The largest number of columns of [C | F], the axes of a state: at most k of C, `oversampling` of F, and d.
+        """The largest number of columns of [C | F], the axes of a state: k of C and `oversampling` of F, at most d.
 
-        F has fewer columns by default if the state also keeps the covariance Σ.
+        By default, F has fewer columns if the state also keeps the covariance Σ.
         """
         f_columns = self.oversampling
         if f_columns is None:

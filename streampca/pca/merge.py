@@ -13,15 +13,15 @@ _MOST_GROUPS = 8  # more groups take more time, and hardly improve the estimate 
 class StateMerger:
     """Merges states one by one, in memory that does not grow with their number.
 
-    Each state is pooled with one of several groups of states, in turn: the first with the first group, and so on. From
-    the differences between groups, jackknife.py estimates errors.
+    There are several groups of states. Each state is pooled with the next group, in turn. From the differences between
+    the groups, jackknife.py estimates errors.
     """
 
     def __init__(self, columns: int) -> None:
         """Prepare the groups of states with up to `columns` columns.
 
-        Merging decomposes the rows of all groups at once. There are as many groups as this decomposition takes, from 4
-        to 8.
+        At the end, the columns and the mean of each group become rows, which are decomposed together. So many groups
+        are made that this decomposition takes all rows, but from 4 to 8.
         """
         self._columns = columns
         rows_per_group = columns + 1  # one row is for the mean

@@ -109,7 +109,7 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
     if not is_new.any():
         return state, V
     clipped = V.copy()
-    clipped[:, is_new] = centring.move_entries_near_medians(V[:, is_new])
+    clipped[:, is_new] = centring.move_entries_near_medians(clipped[:, is_new])
     is_first_block = not state.count
     if is_first_block or not center:  # EM finds the means of a first block
         return state, clipped

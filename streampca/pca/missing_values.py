@@ -29,8 +29,8 @@ class MissingValues(NamedTuple):
     def to_nan(self, V: Array) -> Array:
         """Return the vectors V (n, d) with NaN in place of each entry that is one of `numbers`.
 
-        Numbers and entries are also compared after rounding both to a lower precision: to the type of V or to that of
-        the model, whichever has fewer bytes.
+        An entry also counts if it equals a number after both are rounded to the type of V or of the model, whichever is
+        less precise.
         """
         if not self.numbers:
             return V

@@ -26,8 +26,8 @@ class _ScaledRows(NamedTuple):
 class PooledRows(NamedTuple):
     """The pooled covariance RᵀR + `variance_outside` · I of y = v − m, or of y = D(v − m) for standardised streams.
 
-    R has a row for each axis of each state, times the standard deviation along the axis, and a row for each difference
-    between means. The variance outside is that of all directions outside of these rows.
+    R has a row for each axis of each state, and for each difference between means. The variance outside of the axes is
+    added in all directions, so rows have this much less.
     """
 
     parts: Sequence[_ScaledRows]  # R

@@ -33,9 +33,9 @@ class PooledCovariance:
     def __init__(self, columns: int, most_rows: int = 0) -> None:
         """Prepare to pool states of up to `columns` columns.
 
-        If the states do not keep Σ, the pooled covariance is RᵀR: the rows R are the columns of all states and the
-        differences between their means. When R has more rows than `most_rows` and than twice the columns, the rows are
-        replaced by their leading axes.
+        If the states do not keep Σ, the pooled covariance is RᵀR plus a variance in all directions. The rows R are the
+        columns of all states and the differences between their means. When R has more rows than `most_rows` and than
+        twice the columns, the rows are replaced by their leading axes.
         """
         self._columns_kept = max(columns, FEWEST_F_COLUMNS_WITHOUT_COVARIANCE)
         self._most_rows = max(2 * self._columns_kept, most_rows)
@@ -87,7 +87,7 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` columns of C. The weight must not be 0.
 
-        If two entries occurred only in different states, no state has their covariance, so the covariance is completed.
+        If several states were pooled and none has the covariance of two entries, it is estimated from other entries.
         A single state stays as it was learned.
         """
         moments = self._moments
@@ -135,7 +135,6 @@ def _complete_covariance(state: State) -> State:
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
     known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if a message has shown both entries
-    was_learned_from_filled = S != 0
-    has_covariance = (known_shares > 0) | was_learned_from_filled
+    has_covariance = (known_shares > 0) | (S != 0)  # also one that was learned from messages with filled entries
     completed = missing.complete_covariance(S, has_covariance)
     return replace(state, covariance=limit_correlations(completed)[np.tril_indices(d)])
