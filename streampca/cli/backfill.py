@@ -105,7 +105,7 @@ def _print_history(checkpoint: Checkpoint) -> None:
         first_time = iso_time(stats.first_ms)
         last_time = iso_time(stats.last_ms)
         console().print(f"history from {first_time} to {last_time}; times of the files without a zone are read as UTC")
-    is_seen_by_dimension = checkpoint.fold.state.known_entries > 0
+    is_seen_by_dimension = checkpoint.fold.state.known_shares > 0
     print_warning(describe_unseen(checkpoint.names, is_seen_by_dimension, "the rows"))
 
 

@@ -17,7 +17,7 @@ from streampca.fold.names import Names
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
 from streampca.pca.jackknife import SamplingError, estimate_sampling_error
-from streampca.pca.learning_config import SPARE_WITH_COVARIANCE
+from streampca.pca.learning_config import F_COLUMNS_WITH_COVARIANCE
 from streampca.pca.merge import StateMerger
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
@@ -60,8 +60,8 @@ class MergedFold:
             partition_losses=self.losses,
             published_at=published_at,
             settings=config.as_dict(),
-            subspace_error=error.subspace if error else None,
-            axis_errors=error.axes.tolist() if error else None,
+            subspace_error=error.subspace_square if error else None,
+            axis_errors=error.axis_angles.tolist() if error else None,
             past_scores=past_scores if past_scores.weight else None,
             names=self.names,
         )
@@ -151,7 +151,7 @@ class FoldMerger:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
         # With missing values, the variances of further axes correct the variances of the components.
-        state = self.state(columns=components + SPARE_WITH_COVARIANCE)
+        state = self.state(columns=components + F_COLUMNS_WITH_COVARIANCE)
         if state is None:
             return None
         # How far the states of groups of folds differ shows the sampling error.

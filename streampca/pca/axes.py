@@ -40,7 +40,7 @@ def adapt_columns(state: State, config: LearningConfig) -> State:
         state,
         covariance=None,
         variances=state.entry_variances if is_standardised else None,
-        known=None if state.known is None else state.known_entries,
+        known=None if state.known is None else state.known_shares,
     )
 
 
@@ -111,8 +111,8 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
 
 def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
     """Return which entries were observed in some message, (d,), or None if all were."""
-    known_share = state.known_entries  # share of the weight for which each entry has been known
-    return None if known_share.min() > 0 else known_share > 0
+    known_shares = state.known_shares  # of the weight
+    return None if known_shares.min() > 0 else known_shares > 0
 
 
 def _raise_small_variances(state: State) -> tuple[F64, float]:

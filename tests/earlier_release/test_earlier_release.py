@@ -109,7 +109,7 @@ def test_a_checkpoint_is_read_as_the_release_before_reads_it(name: str) -> None:
 
 def test_the_files_are_of_every_kind() -> None:
     folds = {name: checkpoint(name).fold for name in CHECKPOINTS}
-    known = {name: fold.state.known_entries for name, fold in folds.items()}
+    known = {name: fold.state.known_shares for name, fold in folds.items()}
     for name in ("gaps-late-dying-never", "gaps-standardized", "gaps-wide", "gaps-wide-standardized", "gaps-half-life"):
         entries = known[name]
         assert entries is not None

@@ -195,4 +195,4 @@ def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_sh
     assert again.entry_variances[3] == pytest.approx(0, abs=1e-12)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
     assert later.mean[3] == pytest.approx(X[3000:, 3].mean(), abs=0.02)
-    assert later.known_entries[3] == pytest.approx(0.5, abs=0.01)
+    assert later.known_shares[3] == pytest.approx(0.5, abs=0.01)
