@@ -103,7 +103,7 @@ def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     learns_means = prepared.weights.a.any()
     if not filled or not learns_means:
         return np.zeros(len(prepared.origin))
-    fit_weights = prepared.weights.c * learned.kept  # a clipped message keeps this share of its fit
+    fit_weights = prepared.weights.c * learned.kept_share  # a clipped message keeps this share of its fit
     return filled.predictor.C @ (fit_weights @ filled.X)
 
 
