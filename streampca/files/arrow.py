@@ -49,7 +49,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # Now that d is known, choose again: if d columns are read, each is one dimension, and names it.
+            # With d known, choose again: if there are d columns, each holds one dimension, and gives it a name.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(
@@ -80,11 +80,12 @@ def _read_rows(
 
 def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     """Return the length of the first vector in a file. Raises `InputError` if there is none."""
-    names_to_decode = columns.list_entry_names()
-    for batch, _ in tables.read(columns.needed, None):
+    needed_entries = columns.list_entry_names()
+    all_row_groups = None
+    for batch, _ in tables.read(columns.needed, all_row_groups):
         for i in range(len(batch)):
-            # Text that is not UTF-8 must raise no error in an entry that is not needed.
-            one_row = with_unread_as_bytes(batch.slice(i, 1), names_to_decode)
+            # Texts in other entries stay bytes, since decoding a text that is not UTF-8 would raise an error.
+            one_row = with_unread_as_bytes(batch.slice(i, 1), needed_entries)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d
@@ -96,8 +97,9 @@ def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Co
     if len(set(schema.names)) < len(schema.names):
         raise InputError(f"{path} has several columns of one name: {', '.join(schema.names)}")
     example_row = {field.name: _make_example(field.type) for field in schema}
-    columns = choose_columns(example_row, options, path)
-    refuse_remaining_wildcards(columns, path)  # a schema does not say which names are in a map or in a JSON text
+    columns = choose_columns(example_row, options, path)  # replaces wildcards by the names in the example that match
+    # The example has no names in a map or a JSON text, since a schema has none: a wildcard there remains.
+    refuse_remaining_wildcards(columns, path)
     return columns
 
 
@@ -225,7 +227,10 @@ class _MarkedStream:
         self._file = file
 
     def read(self, size: int) -> bytes:
-        """Read up to `size` bytes. Raises `EOFError` at the end of the file, before which the end mark must come."""
+        """Read up to `size` bytes. Raises `EOFError` at the end of the file.
+
+        pyarrow stops reading at the end mark, so a read at the end of the file means that the mark is missing.
+        """
         data: bytes = self._file.read(size)
         is_end_of_file = size > 0 and not data
         if is_end_of_file:
@@ -249,8 +254,8 @@ def _refuse_concatenated_arrow(file: Any) -> None:
 def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
     """Raise `ValueError` if several Parquet files were joined: the wrong rows would be read.
 
-    In joined files, the positions in the last footer are too small by the length of the earlier files. The last columns
-    then seem to end before a boundary between two files.
+    In joined files, the positions in the last footer are too small by the length of the earlier files. By these
+    positions, a boundary between two files may lie between the end of the last columns and the footer.
     """
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
     last_group = metadata.row_group(metadata.num_row_groups - 1)
@@ -260,7 +265,7 @@ def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
     end_of_columns = max(ends)
     file.seek(end_of_columns)
     bytes_before_footer = file.read(max(footer_start - end_of_columns, 0))
-    boundary_of_files = 2 * _PARQUET_MAGIC  # the last bytes of one file, and the first bytes of the next
+    boundary_of_files = 2 * _PARQUET_MAGIC  # a file ends with the magic bytes, and the next file begins with them
     if boundary_of_files in bytes_before_footer:
         raise ValueError(_SEVERAL_FILES)
 
@@ -291,14 +296,17 @@ def _find_end_of_batches(footer: bytes) -> int:
     vtable_size = read_number(vtable_position, "<u2")
     end_of_batches = 0
     for field in _BLOCK_FIELDS:
-        entry = 2 + 2 + 2 * field  # in the vtable: behind two sizes and the offsets of earlier fields
-        field_offset = read_number(vtable_position + entry, "<u2") if entry < vtable_size else 0
+        # The vtable has two sizes, and then the offset of each field in the table: all are numbers of 2 bytes.
+        place_in_vtable = 2 + 2 + 2 * field
+        is_in_vtable = place_in_vtable < vtable_size
+        field_offset = read_number(vtable_position + place_in_vtable, "<u2") if is_in_vtable else 0
         if field_offset == 0:  # the field is not set
             continue
         field_position = table_position + field_offset
-        blocks_position = field_position + read_number(field_position)
-        block_count = read_number(blocks_position)
-        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_position + 4)
+        # The field holds the distance to a count of 4 bytes, which the blocks follow.
+        count_position = field_position + read_number(field_position)
+        block_count = read_number(count_position)
+        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=count_position + 4)
         ends = blocks["offset"] + blocks["metadata_bytes"] + blocks["body_bytes"]
         end_of_batches = max(end_of_batches, int(ends.max(initial=0)))
     return end_of_batches

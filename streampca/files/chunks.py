@@ -55,7 +55,7 @@ def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     bounds = None if chunk.end is None else (chunk.start, chunk.end)
     try:
         rows = open_rows(chunk.path, options, bounds)
-        # `options` have the names of the first file. If it has none, nothing says in which order to read these columns.
+        # `options.names` are those of the first file. Without them, the right order of this file's columns is unknown.
         if rows.names and not options.names:
             raise InputError(
                 f"{chunk.path} has names for the dimensions, but the first file has none: give this file first"

@@ -72,19 +72,21 @@ class Columns(NamedTuple):
 
 
 def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool = True) -> Columns:
-    """Choose which columns of a file hold the numbers, by one of its rows. Raises `InputError`.
+    """Choose which columns of a file hold the numbers. Raises `InputError`.
 
-    `has_names` is False for a file without a header, whose columns are called by their positions.
+    `row` is one of the file's rows, or the JSON text of one. `has_names` is False for a file without a header, whose
+    columns are called by their positions.
     """
     row = parse_json_text(row)
     columns = _find_columns(row)
     value_by_path = _choose_number_paths(row, columns, options, file)
     number_paths = tuple(value_by_path)
     names_in_file = _name_dimensions(value_by_path, options) if has_names else None
+    learned_names = options.names  # of the dimensions, in the order in which the numbers must be read
     names = names_in_file
-    if names_in_file and options.names:  # the numbers are read in the order that was learned
-        number_paths = _order_by_names(number_paths, names_in_file, options.names, file)
-        names = list(options.names)
+    if names_in_file and learned_names:
+        number_paths = _order_by_names(number_paths, names_in_file, learned_names, file)
+        names = list(learned_names)
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
     return Columns(
         paths=number_paths,
@@ -146,7 +148,8 @@ def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, fi
 def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
     """Return the paths that `--field` asks for, each with its value in the row. Raises `InputError`.
 
-    With `options.impute`, a missing column is a gap: its value is None.
+    With `options.impute`, a missing column is a gap: its value is None. It is still an error if all columns are
+    missing, or if a pattern has no match.
     """
     value_by_path: dict[Path, Any] = {}
     missing_count = 0
@@ -160,6 +163,7 @@ def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptio
             is_pattern = any(map(_has_wildcards, asked_path))
             may_be_gap = options.impute and not is_pattern and not are_all_missing
             if not may_be_gap:
+                # A single column is never a gap: then the vector would have no numbers.
                 gap_hint = NULL_HINT if len(asked_paths) > 1 else ""
                 raise InputError(f"{error}{gap_hint}") from None
             value_by_path[asked_path] = None
@@ -193,27 +197,33 @@ def _describe_order(names_in_file: Sequence[str] | None, options: FileOptions) -
 
 
 def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
-    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each."""
+    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each.
+
+    If there are as many paths as dimensions, paths to arrays are named, too: {"x": [1, 2, 3], "y": [4, 5, 6]} holds
+    three vectors with the dimensions x and y. A single path to an array is not named: the array may be a vector.
+    """
     if not value_by_path:
         return None
     names = list(name_paths(list(value_by_path)))
-    has_asked_count = options.dimensions == len(names)
-    if has_asked_count and len(names) > 1:
-        return names  # also for {"x": [1, 2, 3], "y": [4, 5, 6]}: three vectors with the dimensions x and y
+    has_path_per_dimension = options.dimensions == len(names)
+    if has_path_per_dimension and len(names) > 1:
+        return names
     lead_to_numbers = all(map(_is_number, value_by_path.values()))
-    # With learned names, there may be more paths than dimensions: only those with learned names will be read.
-    may_have_any_count = options.names or options.dimensions is None
-    if lead_to_numbers and (has_asked_count or may_have_any_count):
+    # With learned names, there may be more paths than dimensions: only the paths with learned names will be read.
+    fits_any_path_count = options.names or options.dimensions is None
+    if lead_to_numbers and (has_path_per_dimension or fits_any_path_count):
         return names
     return None
 
 
 def _choose_by_default(row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
-    """Return the columns to read if there is no `--field`, each with its value; {} if the row is an array."""
+    """Return the columns to read if there is no `--field`, each with its value; {} if the row is an array or a text."""
     columns = _find_columns(row)
-    if not columns and not isinstance(row, list | str):  # a text may be a vector in base64
-        raise InputError(f"{file} holds no vectors: neither arrays nor columns")
-    learned_names = options.names or ()
+    if not columns:
+        if not isinstance(row, list | str):  # a text may be a vector in base64
+            raise InputError(f"{file} holds no vectors: neither arrays nor columns")
+        return {}
+    learned_names = options.names or ()  # of the dimensions
     present_names = columns.keys() & set(learned_names)
     are_all_present = len(present_names) == len(learned_names)
     if present_names and (are_all_present or options.impute):
@@ -227,13 +237,14 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
     hint = f"say by --field which columns hold the numbers: {_quote(columns)}"
     has_unnamed_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
     has_number_as_name = any(parse_cell(name) is not None for name in columns)
-    may_be_row = has_unnamed_index or has_number_as_name  # which was taken for the header of CSV
-    if options.header is None and may_be_row:
+    # The names are then perhaps a row of CSV that was taken for the header.
+    may_names_be_row = has_unnamed_index or has_number_as_name
+    if options.header is None and may_names_be_row:
         hint += ", or say --no-header if the first line of CSV is a row"
     if has_unnamed_index:
-        raise InputError(f"{file}: a column has no name, as an index that pandas wrote: {hint}")
+        raise InputError(f"{file}: a column has no name, like the index that pandas writes: {hint}")
     is_column_of_arrays = len(columns) == 1 and all(map(_is_array, columns.values()))
-    if not columns or is_column_of_arrays:
+    if is_column_of_arrays:
         return
     for name, value in columns.items():
         if not _is_number(value):
@@ -245,32 +256,33 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
 def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON_TEXTS) -> dict[Path, Any]:
     """Return each path that matches the pattern, with its value. Raises `InputError` if none matches.
 
-    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`. At most
-    `max_json_texts` texts in each other are parsed as JSON.
+    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`. Texts inside
+    JSON texts are parsed as JSON, too, up to `max_json_texts` levels deep.
     """
     if not pattern:
         return {(): value}
     value, max_json_texts = parse_json_texts(value, max_json_texts)
-    # A missing value, an empty array or a text says nothing on the names that other rows have here.
+    # A missing value, an empty array or a text does not show which names other rows have here: keep the pattern.
     are_names_unknown = value is None or value == [] or isinstance(value, str)
     if are_names_unknown:
         return {pattern: None}
     value_by_path = {}
     for first_step, inner_value in _match_step(pattern[0], value, file).items():
-        for inner_path, number in _expand(pattern[1:], inner_value, file, max_json_texts).items():
-            value_by_path[(first_step, *inner_path)] = number
+        for inner_path, innermost_value in _expand(pattern[1:], inner_value, file, max_json_texts).items():
+            value_by_path[(first_step, *inner_path)] = innermost_value
     return value_by_path
 
 
 def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choice, Any]:
-    """Return the steps that a step of a pattern stands for, each with its value.
+    """Expand one step of a pattern: return each step that it matches in `value`, with the value found there.
 
-    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` stands for `x1` and `x2`; if no name matches, raises `InputError`. In
-    `[{"id": "a", "v": 1}]` the step `[id=a]` stands for itself, with the first such element, or None if there is none.
+    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` matches `x1` and `x2`; if no name matches, raises `InputError`. In
+    `[{"id": "a", "v": 1}]` the step `[id=a]` matches the first element whose `id` is `a`. The result is the step itself
+    with this element, or with None if no element matches.
     """
-    if isinstance(step, Choice):
-        chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
-        return {step: chosen[0] if chosen else None}
+    if isinstance(step, Choice):  # [key=word]
+        matching = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
+        return {step: matching[0] if matching else None}
     columns = _find_columns(value)
     names = [step.name] if step.name in columns else []
     if not names and not step.quoted:

@@ -27,13 +27,14 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         columns = _choose_csv_columns(path, layout, options)
     except InputError as error:
         raise InputError(f"{error}{layout.advice}") from None
+    # The first step of a path is the name of a column.
     number_columns = [str(get_steps(path_to_number)[0]) for path_to_number in columns.paths]
     parser = _CellParser(layout, number_columns, options.where)
     first_values = _find_first_values(path, layout, options, parser)
     if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in number_columns]):
         return _rows_of_parsed_cells(path, layout, options, columns, parser, first_values)
     pack_numbers = _NumberColumns(layout, number_columns, options.where).pack
-    return _create_rows(path, layout, columns, options, len(columns.paths), pack_numbers)
+    return _create_rows(path, layout, columns, options, d=len(columns.paths), pack=pack_numbers)
 
 
 def _rows_of_parsed_cells(
@@ -44,20 +45,24 @@ def _rows_of_parsed_cells(
     # The first row tells the number of dimensions even if it does not meet the conditions.
     columns_without_conditions = columns._replace(where=())
     d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
-    # Now that d is known, choose again: if d columns are read, each is one dimension, and names it.
+    # With d known, choose again: if there are d columns, each holds one dimension, and gives it a name.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
     vector_reader = NumberFields(
         columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_on_json
     )
     pack = partial(parser.pack, vector_reader)
-    return _create_rows(path, layout, columns, options, d, pack, vector_reader)
+    return _create_rows(path, layout, columns, options, d=d, pack=pack, vector_reader=vector_reader)
 
 
 def _create_rows(
-    path: str, layout: CsvLayout, columns: Columns, options: FileOptions, d: int,
+    path: str, layout: CsvLayout, columns: Columns, options: FileOptions, *, d: int,
     pack: Callable[[list[str]], VectorBytes | GuessedNumbers], vector_reader: NumberFields | None = None,
 ) -> Rows:  # fmt: skip
-    """Return the rows of a CSV file. `pack` returns the numbers of a record: those of one or more vectors."""
+    """Return the rows of a CSV file, as vectors of d numbers.
+
+    `pack` returns the numbers of a record: those of one or more vectors. If cells hold several numbers, `pack` finds
+    them by `vector_reader`.
+    """
     getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"
     return Rows(
@@ -116,7 +121,7 @@ class _CellParser:
         self._conditions_on_text = [condition for condition in where if len(condition.steps) == 1]
         self.conditions_on_json = [condition for condition in where if len(condition.steps) > 1]
         self.number_columns = number_columns
-        # Such as `shape` beside the tensors in `data`, or `indices` beside a sparse vector in `values`.
+        # Columns that say how the numbers are read, if the file has them, such as `shape` beside tensors in `data`.
         self._tensor_columns = tensor_field_names(number_columns)
         condition_columns = {condition.steps[0] for condition in self.conditions_on_json}
         parsed_columns = {*number_columns, *self._tensor_columns, *condition_columns}
@@ -175,7 +180,7 @@ def _may_hold_several_numbers(paths: Sequence[Path], values: Sequence[Any]) -> b
 
 def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> Columns:
     """Choose which columns of a CSV file hold the numbers. Raises `InputError`."""
-    # A column with text in its first cell is not chosen by default.
+    # Only a text shows that a column holds no numbers. So 0.0 stands for the cells that the first row lacks.
     example_row: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
     for name, cell in zip(layout.names, layout.first_row, strict=False):
         example_row[name] = parse_value(cell)

@@ -55,7 +55,7 @@ def find_csv_layout(path: str, options: FileOptions) -> CsvLayout:
     second_record = records[1] if len(records) > 1 else []
     has_header = options.header
     if has_header is None:
-        has_header = _require_header_or_row(path, first_record, second_record)
+        has_header = _detect_header(path, first_record, second_record)
     positions = [str(i) for i in range(len(first_record))]
     return CsvLayout(
         separator=separator,
@@ -83,10 +83,13 @@ def _split_into_records(text: Iterable[str], separator: str, *, strict: bool = F
 
     If not `strict`, the last cell may lack its closing quote.
     """
-    record_length = 0  # of the lines of the current record so far; 0 again at its end
+    record_length = 0  # characters of the current row so far, which may have several lines
 
     def read_bounded_lines() -> Iterator[str]:
-        """Yield the lines. Raises `ValueError` if a record becomes too long."""
+        """Yield the lines. Raises `ValueError` if those of a row become too long.
+
+        The loop below sets `record_length` to 0 after each row.
+        """
         nonlocal record_length
         for line in text:
             record_length += len(line)
@@ -101,7 +104,7 @@ def _split_into_records(text: Iterable[str], separator: str, *, strict: bool = F
             yield cells
 
 
-def _require_header_or_row(path: str, first_record: Sequence[str], second_record: Sequence[str]) -> bool:
+def _detect_header(path: str, first_record: Sequence[str], second_record: Sequence[str]) -> bool:
     """Return whether the first line of a file is a header. Raises `InputError` if it may also be a row."""
     has_header = _is_header(first_record, second_record)
     if has_header is None:
@@ -114,7 +117,7 @@ def _require_header_or_row(path: str, first_record: Sequence[str], second_record
 
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     """Return whether the first line is a header, by the first two lines; None if it may be either."""
-    numbers = [parse_cell(cell) for cell in first]
+    numbers = [parse_cell(cell) for cell in first]  # None in place of a text
     has_text = None in numbers
     has_empty_name = "" in first  # pandas writes no name for the index
     if has_text or has_empty_name:
@@ -122,6 +125,7 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     has_missing_word = any(map(is_missing, first))  # such as NA
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
+    # In a table of spectra, the names in the header are frequencies, which rise or fall. The numbers of a row do not.
     may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _does_only_first_rise_or_fall(numbers, second_numbers)
     may_be_header = has_missing_word or are_positions or may_be_frequencies
     if may_be_header:

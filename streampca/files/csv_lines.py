@@ -29,11 +29,11 @@ def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
     encoding_of_mark = next((name for mark, name in _MARKS if first_bytes.startswith(mark)), "utf-8")
     decoder = codecs.getincrementaldecoder(encoding or encoding_of_mark)()
     unfinished_line = ""  # its end was not read yet
-    data = b"not empty, so that the loop begins"
-    while data:
+    while True:
         data = file.read(_READ_BYTES)
+        is_end_of_file = not data
         try:
-            text = decoder.decode(data, final=not data)
+            text = decoder.decode(data, final=is_end_of_file)
         except UnicodeDecodeError:
             raise _encoding_error(data, encoding or "UTF-8") from None
         if "\0" in text:
@@ -42,8 +42,10 @@ def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
         if len(unfinished_line) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
         for line in whole_lines:
-            # If the user says the encoding, the first line still begins with the byte-order mark.
+            # If the user gave the encoding, the first line may begin with a byte-order mark. Other lines have none.
             yield f"{line}\n".removeprefix(_BYTE_ORDER_MARK)
+        if is_end_of_file:
+            break
     if unfinished_line:
         yield unfinished_line.removeprefix(_BYTE_ORDER_MARK)
 
@@ -88,19 +90,20 @@ def suggest_skip_options(head: Sequence[str], separators: Sequence[str], skipped
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
     """Return the options that skip the lines before the header or the rows, if the cells have this separator.
 
-    `skipped` lines are skipped already. If these are 0, `--skip-lines 1` leaves a header and two rows of these lines:
+    `head` are lines of a file after `skipped` lines. For example, with `skipped` = 0 and this `head`, the result is
+    `--skip-lines 1`, which leaves a header and two rows:
 
         Device 7
         time,temp
         12:00,21.5
         12:01,21.7
 
-    Return "" if there is nothing to skip, or if it is not clear which lines are rows.
+    The result is "" if there is nothing to skip, or if it is not clear which lines are rows.
     """
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
-    # Of each line: which of its cells are numbers.
+    # For each line, one flag a cell: whether the cell is a number.
     number_patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]
-    first_row = _find_first_row(number_patterns)
+    first_row = _find_first_row(number_patterns)  # from here on, all lines have the pattern of the last line
     if first_row == 0:  # the lines begin with rows
         return ""
     row_pattern = number_patterns[-1]  # the last line is taken for a row

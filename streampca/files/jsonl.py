@@ -31,8 +31,8 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     getter_by_column: dict[str, Callable[[Any], Any]] = {
         name: partial(_get_entry, name) for name in columns.other_columns
     }
-    other_types: dict[str, str | None] = {}
-    are_all_fields_asked = options.other_columns is True
+    other_types: dict[str, str | None] = {}  # needed only by `streampca project`, which asks for all fields
+    are_all_fields_asked = options.other_columns is True  # otherwise, `other_columns` is False or a list of names
     if are_all_fields_asked:
         # Later rows may have fields that the first row lacks, so one column holds all other fields of each row.
         vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
@@ -94,7 +94,7 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
                 continue
             d = options.dimensions or columns.count_dimensions(row, path)
             if d:
-                # Now that d is known, choose again: if d columns are read, each is one dimension, and names it.
+                # With d known, choose again: if there are d columns, each holds one dimension, and gives it a name.
                 columns = choose_columns(row, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=row)
     if options.dimensions is None:

@@ -62,7 +62,7 @@ def _name_coordinates(k: int) -> list[str]:
 
 @contextmanager
 def _write_npy(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> Iterator[Write]:
-    """Write only the coordinates, as an array (n, k)."""
+    """Write only the coordinates, as an array (n, k). Only writers of other formats need `copied_types`."""
     dtype = np.dtype("<f8")
     # The number of rows is not known yet. The right header has the same size, and overwrites this one.
     header_size = file.write(npy.encode_header(dtype, (0, k)))
@@ -78,7 +78,10 @@ def _write_npy(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> Itera
 
 @contextmanager
 def _write_jsonl(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> Iterator[Write]:
-    """Write a JSON object on each line: the fields copied from the input, the coordinates and the residual."""
+    """Write a JSON object on each line: the fields copied from the input, the coordinates and the residual.
+
+    Only writers of other formats need `k` and `copied_types`.
+    """
     json_writer = writer_of("json")
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
@@ -150,11 +153,11 @@ def _write_parquet(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> I
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
         """Append a record batch with the schema. Raises `InputError` if a value does not have its column's type."""
         copied_columns = [columns[name] for name in copied_types]
-        arrays = [*copied_columns, column_of(coordinates), residual]
+        arrays = [*copied_columns, column_of(coordinates), residual]  # in the order of the schema
         try:
             batch = pa.record_batch(arrays, schema=schema)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
-            # A field of JSON Lines may have another type in a later row.
+            # For JSON Lines, the types come from the first row, and a field may have another type in a later row.
             raise InputError(
                 f"Parquet cannot hold the columns copied from the input, so write a .jsonl file: {on_one_line(error)}"
             ) from None

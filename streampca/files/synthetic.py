@@ -12,7 +12,7 @@ from streampca.pca.arrays import F32, F64, Array
 
 _NOISE = 0.5  # standard deviation of the noise in every direction
 _FAULT = 5.0  # by how many standard deviations a faulty reading is too high
-_FAULT_EVERY = 101  # one of so many readings is a fault; a prime number, so that every partition has faults
+_READINGS_PER_FAULT = 101  # of these, the last one is a fault; a prime number, so that every partition has faults
 
 # Of each sensor: mean, standard deviation, and correlations with the three causes that move all sensors: load, heat and
 # demand.
@@ -97,7 +97,7 @@ class Sensors:
         """Prepare to draw readings of sensors with these names."""
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        # A sensor whose name is not in `MACHINE` gets the behaviour of one that is, of each in turn.
+        # A sensor with another name behaves like a sensor of `MACHINE`: like the i-th one if the name is the i-th one.
         default_behaviours = itertools.cycle(MACHINE.values())
         behaviours = [MACHINE.get(name, default) for name, default in zip(names, default_behaviours, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])
@@ -121,7 +121,7 @@ class Sensors:
 
     def _batches(self) -> Iterator[FileBatch]:
         """Yield batches of readings without end."""
-        n = _FAULT_EVERY  # `draw` puts one fault into a batch
+        n = _READINGS_PER_FAULT  # in each batch; `draw` makes the last reading a fault
         while True:
             now_ms = time.time_ns() // 1_000_000
             columns = {"machine": np.full(n, "pump-1"), "at": np.full(n, now_ms)}

@@ -22,8 +22,8 @@ def text_batches(
     """Yield the vectors of d numbers in a file of text, in batches.
 
     `read_records` yields the records of an opened file, `pack` returns the numbers of a record, and each function in
-    `getter_by_column` returns the value of a further column in a record. If `pack` uses a `vector_reader`, it notes at
-    which places of arrays the numbers were.
+    `getter_by_column` returns the value of a further column in a record. `vector_reader` is the reader that `pack`
+    uses, if any: its `element_indices` say at which indices the elements of arrays were found.
     """
     rows_per_batch = min(choose_batch_size(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, compute_progress):
