@@ -88,7 +88,7 @@ def on_processes(workers: int | None = None) -> Engine:
             try:
                 yield from engine(chunks, plan)
             except BaseException as error:
-                _terminate_pool(earlier_children)
+                _terminate_children(except_for=earlier_children)
                 if isinstance(error, BrokenExecutor):
                     raise InputError(_WORKER_DIED) from None
                 raise
@@ -96,12 +96,12 @@ def on_processes(workers: int | None = None) -> Engine:
     return fold_chunks
 
 
-def _terminate_pool(earlier_children: set[Any]) -> None:
-    """Terminate the child processes that were started after the earlier ones: those of the pool.
+def _terminate_children(*, except_for: set[Any]) -> None:
+    """Terminate all child processes except those that were started before the pool.
 
-    If they went on, the pool would wait for the chunks that they are folding.
+    Without this, the pool would wait until its processes have folded their chunks.
     """
-    processes_of_pool = set(multiprocessing.active_children()) - earlier_children
+    processes_of_pool = set(multiprocessing.active_children()) - except_for
     for process in processes_of_pool:
         process.terminate()
 
@@ -167,8 +167,11 @@ def on_spark(session: Any) -> Engine:
 
 
 def _fold_by_spark_job(session: Any, job_group: str, chunk: Chunk, plan: BackfillPlan) -> Part:
-    """Fold a chunk on an executor of Spark, by a job of this group that maps one row to the part."""
-    session.sparkContext.setJobGroup(job_group, f"{chunk.path}#{chunk.start}")  # of this thread
+    """Fold a chunk on an executor of Spark, and return its part.
+
+    Spark runs functions only on rows. So a job of this group maps a table of one row to a row with the part's bytes.
+    """
+    session.sparkContext.setJobGroup(job_group, f"{chunk.path}#{chunk.start}")  # for the jobs that this thread starts
 
     def fold_for_row(batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:

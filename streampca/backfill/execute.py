@@ -31,17 +31,17 @@ _OPTIONS_OF_FIRST_RELEASE = ("field", "header", "separator", "dimensions", "name
 def execute(
     store: Store, plan: BackfillPlan, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
 ) -> tuple[Checkpoint, Any]:
-    """Learn the chunks of files into the store: return the checkpoint and a table of the rejected rows.
+    """Learn the chunks of files, and save the result: return the checkpoint and a table of the rejected rows.
 
     `on_done` is called with the number of finished chunks. Raises `InputError` if no row can be learned, and
-    `SettingsError` if the store holds another backfill with this number, or other settings.
+    `SettingsError` if the store has checkpoints with other settings, or a backfill of other files with `plan.number`.
     """
     backfill = _StoredBackfill(store, plan, chunks)
     backfill.refuse_other_settings()
     backfill.refuse_other_sources()
     checkpoint = backfill.read_checkpoint()
     if checkpoint is None:
-        backfill.fold_missing_chunks(engine, on_done)
+        backfill.fold_missing_chunks(engine, on_done)  # saves a part for each chunk: its fold and its rejected rows
         checkpoint = backfill.merge_and_save()
     rejects = backfill.read_table("rejects.parquet")
     backfill.delete_parts()
@@ -157,9 +157,8 @@ class _StoredBackfill:
             row_count = checkpoint.fold.position  # rows of files have no offsets, so the position counts them
             raise InputError(f"no row was learned: {_explain_nothing_learned(row_count, rejects)}")
         self.refuse_other_settings()  # again, since folding may have taken hours
-        # If a different backfill has created this file, the next line raises.
-        self._store.create(f"{self.folder}/sources", self._sources_digest.encode())
-        self.refuse_other_sources()
+        self._store.create(f"{self.folder}/sources", self._sources_digest.encode())  # keeps a file that exists already
+        self.refuse_other_sources()  # raises if the file exists already with the digest of other sources
         out = pa.BufferOutputStream()
         parquet.write_table(rejects, out)
         self._store.write(f"{self.folder}/rejects.parquet", out.getvalue().to_pybytes())
@@ -180,7 +179,11 @@ class _StoredBackfill:
 
 
 def _join_rejects(tables: Sequence[Any]) -> Any:
-    """Return the tables of rejected rows as one table, with the indices of array elements in its metadata."""
+    """Return the tables of rejected rows as one table.
+
+    The metadata of each table tell at which indices the elements of arrays were found in a chunk. Those of the joined
+    table tell it for all chunks, with a warning if an element has moved.
+    """
     element_indices = ElementIndices()
     for table in tables:
         element_indices.add(decode_element_indices(table))

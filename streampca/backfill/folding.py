@@ -31,7 +31,7 @@ from streampca.formats.record import Batch, Reject
 _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
 _NO_TIME = -1  # of a row without a time
 _NO_POSITION = "it may be history or the topic's"  # the message of a row without its time or its offset
-REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
+_REJECT_SCHEMA = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 ELEMENT_INDICES_KEY = "places_of_elements"  # in the metadata of a table of rejects
 
 
@@ -85,7 +85,7 @@ class BackfillPlan:
 
 
 class _RejectRow(NamedTuple):
-    """A row of the table of rejected rows; its columns are `REJECTS`."""
+    """A row of the table of rejected rows; its columns are `_REJECT_SCHEMA`."""
 
     chunk: str
     row: int
@@ -103,8 +103,8 @@ class Part(NamedTuple):
 def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> Part:
     """Learn the rows of Arrow record batches, and return their fold and the rejected rows.
 
-    The result has the same bytes however the rows are divided into batches. In the table of rejected rows, the rows
-    have the chunk `name`. Raises `InputError` for a wrong column.
+    The result has the same bytes however the rows are divided into batches. `name` is written into the column `chunk`
+    of the table of rejected rows. Raises `InputError` for a wrong column.
     """
     return fold_rows((_decode_batch(batch, plan) for batch in batches), plan, name)
 
@@ -112,12 +112,12 @@ def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> 
 def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Part:
     """Learn the rows of the chunk `name`, and return their fold and the rejected rows."""
     learning = plan.fold_config.learning
-    judge = Judge.of(learning)
+    judge = Judge.of(learning)  # decides which vectors must not be learned
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
     element_indices = ElementIndices()
     rows_before = 0
-    with threadpool_limits(1):  # several threads may compute other bits
+    with threadpool_limits(1):  # with several threads, the last bits of the results might differ
         for file_batch in batches:
             batch = _select_rows_before_end(file_batch, plan, judge, rows_before)
             fold, _ = fold.take(batch, plan.fold_config)
@@ -127,7 +127,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             if file_batch.element_indices is not None:
                 element_indices.add(file_batch.element_indices)
             rows_before = batch.next
-        # No vectors follow that could fill the last block, so the pending vectors are learned as they are.
+        # No more vectors will fill the block of the pending vectors, so `provisional` learns them as they are.
         state_with_pending = fold.provisional(learning)
     # Rows of files have no offsets, so the position counts them.
     fold = replace(fold, position=rows_before, state=state_with_pending).without_pending()
@@ -140,8 +140,9 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
 def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows before the end of the backfill as a batch to learn.
 
-    Of these rows, those whose vectors must not be learned are rejected. Rows without the needed time or offset are
-    rejected, too. Rows after the end are left out without a reject, since the worker reads them from the topic.
+    Of these rows, those whose vectors must not be learned are rejected. Rows without the needed time or offset do not
+    count as before the end, and are rejected, too. Rows after the end are left out without a reject, since the worker
+    reads them from the topic.
     """
     vectors = file_batch.row_vectors.vectors
     vectors_per_row = file_batch.row_vectors.counts
@@ -149,14 +150,14 @@ def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Ju
     times_ms = np.full(file_batch.row_count, _NO_TIME)
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
-    is_before_end, has_position = _find_rows_before_end(columns, times_ms, plan)
-    if not is_before_end.all():  # an optimisation: usually all are
+    is_before_end, has_time_or_offset = _find_rows_before_end(columns, times_ms, plan)
+    if not is_before_end.all():  # an optimisation: usually all rows are before the end
         is_vector_before_end = np.repeat(is_before_end, vectors_per_row)
         vectors = vectors[is_vector_before_end]
     rows_with_vectors = np.flatnonzero(is_before_end & (vectors_per_row > 0))
     errors = file_batch.row_vectors.errors
     rejects = [Reject(row, error.reason, str(error)) for row, error in errors if is_before_end[row]]
-    rejects += [Reject(row, "no_position", _NO_POSITION) for row in np.flatnonzero(~has_position).tolist()]
+    rejects += [Reject(row, "no_position", _NO_POSITION) for row in np.flatnonzero(~has_time_or_offset).tolist()]
     decoded = judge.reject_bad(
         vectors, indices=rows_with_vectors, counts=vectors_per_row[rows_with_vectors], rejects=rejects
     )
@@ -175,8 +176,8 @@ def _write_parquet(rejects: Sequence[_RejectRow], element_indices: ElementIndice
     """Return the rejected rows as a Parquet file, with `element_indices` in its metadata."""
     # A thread of Arrow may release a BytesIO while Python exits, which aborts the process.
     out = pa.BufferOutputStream()
-    columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
-    schema = REJECTS.with_metadata({ELEMENT_INDICES_KEY: element_indices.encode()})
+    columns = [[reject[i] for reject in rejects] for i in range(len(_REJECT_SCHEMA))]
+    schema = _REJECT_SCHEMA.with_metadata({ELEMENT_INDICES_KEY: element_indices.encode()})
     parquet.write_table(pa.table(columns, schema=schema), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 

@@ -52,9 +52,10 @@ class ModelNames(NamedTuple):
         return np.stack(numbers, axis=1)
 
     def _choose_columns(self, columns: Sequence[Any]) -> Sequence[Any]:
-        """Return the column of each dimension, which has its name. Raises `ValueError` if the columns do not fit.
+        """Return the labels of the columns to read, in the order of the dimensions.
 
-        If the columns or the dimensions have no names, return all columns in their order.
+        The column of a dimension has the dimension's name. If the columns or the dimensions have no names, returns all
+        columns in their order. Raises `ValueError` if the columns do not fit the model.
         """
         # pandas numbers the columns that have no names.
         columns_are_named = any(isinstance(column, str) for column in columns)

@@ -157,17 +157,18 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return estimator
 
     def _restore_fit(self, published: PublishedModel) -> OnlineFit:
-        """Return the fit that has learned what the model of a file has learned.
+        """Return a fit that continues the model of a file.
 
-        If the file has no fold, the fold is estimated. The estimate would give other projections than the model, so the
-        fit uses the model itself until further rows are learned.
+        If the file has no fold, the fold is estimated from the model. The estimate would give other projections than
+        the model, so the fit also holds the model, and uses it until further rows are learned.
         """
         fit = self._create_fit(saved.find_config(published))
         if published.past_scores:
             fit.past_scores.histograms = published.past_scores
         has_fold = published.checkpoint is not None
+        fold = restore_fold(published, fit.config)  # the fold of the file, or an estimate
         loaded_model = None if has_fold else published
-        return replace(fit, fold=restore_fold(published, fit.config), loaded_model=loaded_model)
+        return replace(fit, fold=fold, loaded_model=loaded_model)
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the coordinates (n_samples, n_components) of X (n_samples, n_features), with the dtype of X.

@@ -84,7 +84,7 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        signal.alarm(0)  # cancels the alarm that the timer has started if it ran out
+        signal.alarm(0)  # if the timer ran out, it has started an alarm, which 0 cancels
         faulthandler.unregister(signal.SIGALRM)
         # Python's `signal.signal` does not accept a C function.
         self._c_signal(signal.SIGALRM, self._handler_before)

@@ -80,9 +80,9 @@ def parse_paths(field: str) -> tuple[Path, ...]:
         return ()
     paths: list[Path] = []
     parts: Path = ()
-    # A match is, for example, `values[id=temp].` or `hum,`.
-    for match in _split_into_matches(_PART, f"{field},"):  # the comma ends the last path
-        new_parts = _make_parts(match) if match else ()
+    # A match is, for example, `values[id=temp].` or `hum,`. It is None if the rest of the text is not valid.
+    for match in _split_into_matches(_PART, f"{field},"):  # the added comma ends the last path
+        new_parts = _make_parts(match) if match else ()  # () if the text of the match is not valid
         if match is None or not new_parts:
             raise ValueError(
                 f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
@@ -101,7 +101,7 @@ def parse_paths(field: str) -> tuple[Path, ...]:
 def _make_parts(match: re.Match[str]) -> Path:
     """Return the parts of a path in a match of `_PART`: a name, a choice in brackets, or a name with a choice.
 
-    For example, `values[id=temp].` gives Part("values") and Choice("id", "temp"). A wrongly written match gives ().
+    For example, `values[id=temp].` gives Part("values") and Choice("id", "temp"). Returns () if the match is not valid.
     """
     plain_name = (match["plain_name"] or "").rstrip()
     if _looks_like_choice(plain_name):  # probably a misspelt values[id=temp]
@@ -115,7 +115,7 @@ def _make_parts(match: re.Match[str]) -> Path:
     if not has_choice:
         return name
     key = match["key"].rstrip()
-    if key.endswith("!"):  # [id!=temp] may choose several elements
+    if key.endswith("!"):  # the text is like [id!=temp], which is not valid, since it may choose several elements
         return ()
     return (*name, Choice(key, _read_word(match)))
 
@@ -173,8 +173,8 @@ def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
 def _list_possible_names(steps: Sequence[Step]) -> list[str]:
     """Return the names that the dimension at a path may have, the best one first and the whole path last.
 
-    For example, the names for `a.b` are b and a.b. For `wheels[side=left].sensors[id=temp].value`, the chosen words are
-    left and temp, and the only step after the last choice is value, which gives these names:
+    For example, the names for `a.b` are b and a.b. A choice, such as `[side=left]`, is named by its word, `left`. Names
+    of entries before the last choice are left out. So `wheels[side=left].sensors[id=temp].value` has these names:
 
         temp, temp.value
         left.temp, left.temp.value
