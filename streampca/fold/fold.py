@@ -69,6 +69,7 @@ class Fold:
         decoded = batch.decoded
         event_time, elapsed_ms_by_record = self.event_time.advance(batch.timestamps)
         V = np.ascontiguousarray(decoded.vectors, config.learning.dtype)
+        # The time that passed before a record counts for the first vector of the record.
         elapsed_ms_by_vector = _assign_to_first_vectors(elapsed_ms_by_record, decoded.counts)
         learned = learn_whole_blocks(
             config.learning,
@@ -89,9 +90,9 @@ class Fold:
             last=last_record,
         )
         reasons = [reject.reason for reject in decoded.rejects]
-        return fold.reject(reasons, skipped=len(decoded.skipped)), learned.losses
+        return fold.count_rejects(reasons, skipped=len(decoded.skipped)), learned.losses
 
-    def reject(self, reasons: Sequence[str], skipped: int = 0) -> "Fold":
+    def count_rejects(self, reasons: Sequence[str], skipped: int = 0) -> "Fold":
         """Return the fold with rejected records counted by these reasons, and `skipped` deletes."""
         return replace(self, stats=self.stats.with_rejects(reasons, skipped))
 
@@ -158,13 +159,13 @@ class FoldConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in the form that a checkpoint keeps."""
         settings = vars(self.learning) | vars(self)
-        settings["start"] = self.learning.first_block_size
-        settings["missing"] = "impute" if self.learning.impute else "refuse"
-        # Names are kept apart. The fields of `learning` are settings of their own. `missing` replaces `impute`. Only
-        # tests set `factor`.
-        for name in ("names", "learning", "impute", "factor"):
-            del settings[name]
-        for name in ("missing_values", "where"):  # earlier releases did not have these
+        settings["start"] = self.learning.first_block_size  # in checkpoints, this setting is called `start`
+        settings["missing"] = "impute" if self.learning.impute else "refuse"  # replaces `impute`
+        del settings["impute"]
+        del settings["learning"]  # its fields are settings of their own
+        del settings["names"]  # a checkpoint keeps the names apart from the settings
+        del settings["factor"]  # set only by tests
+        for name in ("missing_values", "where"):  # the checkpoints of earlier releases lack these
             if not settings[name]:
                 del settings[name]
         return settings

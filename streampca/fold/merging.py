@@ -150,11 +150,11 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        # With missing values, the variances of further axes correct the variances of the components.
+        # If values are missing, a model needs some axes beyond its components, which correct the components' variances.
         state = self.state(columns=components + F_COLUMNS_WITH_COVARIANCE)
         if state is None:
             return None
-        # How far the states of groups of folds differ shows the sampling error.
+        # Each group is a part of the folds. How far the states of the groups differ shows the sampling error.
         group_states = self._merger.groups()
         return MergedFold(
             state=state,

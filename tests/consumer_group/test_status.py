@@ -126,7 +126,7 @@ def test_a_status_has_each_state_from_start_to_stop(member: ReportedMember) -> N
 
 def test_partition_figures_come_from_its_fold(member: ReportedMember) -> None:
     batch = learned(300, lag=7)
-    fold = batch.fold.reject(["not_finite", "not_finite", "wrong_length"])
+    fold = batch.fold.count_rejects(["not_finite", "not_finite", "wrong_length"])
     partition = member.report(replace(batch, fold=fold), STOP).partitions["0"]
     assert (partition.position, partition.lag, partition.learned, partition.rejected) == (fold.position, 7, 300, 3)
     assert partition.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)

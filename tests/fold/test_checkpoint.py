@@ -42,7 +42,7 @@ def example(name: str) -> tuple[Fold, FoldConfig]:
     config, n = EXAMPLES[name]
     d = config.learning.dimensions
     fold = make_fold(vectors(n, d, dtype=config.learning.dtype), config, [10**12 + 7 * i for i in range(n)])
-    return fold.reject(["undecodable", "too_large", "undecodable"], skipped=4).skip(n + 40), config
+    return fold.count_rejects(["undecodable", "too_large", "undecodable"], skipped=4).skip(n + 40), config
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_has_learned_nothing_takes_the_settings_of_the_worker(
     before, now = fold_config(), replace(fold_config(dimensions=7, dtype="float32"), names=list("abcdefg"))
 
     def rejected(config: FoldConfig) -> Checkpoint:
-        fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9)
+        fold = Fold.empty(config.learning).at(2).skip(5).count_rejects(["wrong_length"]).at(9)
         return replace(make_checkpoint(replace(fold, last=LastRecord(8, 2)), config, partition=3), names=config.names)
 
     assert encode(rejected(before).adapt_to(now)) == encode(rejected(now))

@@ -146,7 +146,7 @@ def published(folds: Sequence[Fold]) -> PublishedModel:
 
 
 def test_the_version_is_the_number_of_learned_messages() -> None:
-    model = published([make_fold(vectors(n, seed=n), CONFIG).reject(["undecodable"] * n) for n in (300, 7, 90)])
+    model = published([make_fold(vectors(n, seed=n), CONFIG).count_rejects(["undecodable"] * n) for n in (300, 7, 90)])
     assert (model.version, model.stats.rejected) == (397, 397)
     assert model.positions == {0: 300, 1: 7, 2: 90}
     assert (model.topic, model.topic_id, model.published_at) == ("readings", "id-1", 1234.5)

@@ -59,7 +59,7 @@ class Environment:
         V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(-1, config.learning.dimensions)
         fold, _ = learn(Fold.empty(config.learning), V, [record.timestamp for record in good], log.end, config)
         values = [record.value for record in log.records]
-        fold = fold.reject(["wrong_length"] * values.count(POISON), values.count(None))
+        fold = fold.count_rejects(["wrong_length"] * values.count(POISON), values.count(None))
         return Checkpoint(TOPIC, self.topic.id, partition, replace(fold, last=last_of(log.records)), config.as_dict())
 
     def assert_complete(self) -> None:

@@ -247,5 +247,5 @@ def learn_in_one_batch(
 ) -> bytes:
     config = env.fold_config
     fold, _ = learn(Fold.empty(config.learning), V, [-1] * len(counts), position, config, np.array(counts))
-    fold = replace(fold.reject(rejected), last=LastRecord(position - 1, 0))
+    fold = replace(fold.count_rejects(rejected), last=LastRecord(position - 1, 0))
     return encode(Checkpoint(TOPIC, env.topic.id, 0, fold, config.as_dict()))
