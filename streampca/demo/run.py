@@ -82,8 +82,8 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
 def _open_file(file: Path, file_field: str, *, standardize: bool) -> Stream:
     """Return the rows of a file with their settings. Raises `InputError` if the first rows are bad.
 
-    `file_field` says where the numbers are in the file. `streampca produce` will write each row as a record. The setting
-    `field` in `record_settings` says where the numbers are in these records.
+    `file_field` says where the numbers are in the file. `streampca produce` will write each row as a record. The
+    setting `field` in `record_settings` says where the numbers are in these records.
     """
     rows = open_rows(file, FileOptions(field=file_field))
     first_chunk = next(rows.chunks(skip_nulls=True))
