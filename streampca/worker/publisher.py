@@ -261,7 +261,8 @@ class Publisher:
         p_values = scores_builder.p_values()
         previous = self._newest_model
         learned_before = previous.version if previous else 0  # number of vectors
-        scores_builder.add_new_scores(merged.stats.learned - learned_before, model_weight=merged.state.weight)
+        new_message_count = merged.stats.learned - learned_before
+        scores_builder.add_collected_to_histograms(new_message_count, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
 
