@@ -45,7 +45,7 @@ def encoded(name: str, X: Rows) -> list[bytes]:
         return [orjson.dumps(dict(zip(NAMES, x.tolist(), strict=True))) for x in X]
     if kind == "json":
         return [orjson.dumps({**TEXT, "v": x.tolist()} if "text" in name else x.tolist()) for x in X]
-    return writer_of(kind, frame=FRAME).write({"v": X}, None if many == 1 else np.full(len(X) // many, many))
+    return writer_of(kind, schema_prefix=FRAME).write({"v": X}, None if many == 1 else np.full(len(X) // many, many))
 
 
 def main() -> None:

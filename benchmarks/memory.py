@@ -20,7 +20,7 @@ from benchmarks import workers
 from benchmarks.report import Bar, publish
 from benchmarks.transform import WRITTEN, transforming
 from experiments.report import table
-from streampca.pca.learning_config import LEARN_BLOCK
+from streampca.pca.learning_config import SHORT_BLOCK
 from tests.broker_client import BrokerClient
 from tests.sidecar.process import SidecarProcess
 from tests.waiting import every, wait_until
@@ -125,7 +125,7 @@ def with_backlogs(broker: BrokerClient, size: Size) -> tuple[list[str], Bar]:
 
 def folds(partitions: int) -> float:
     """MiB of the partitions' folds: C now, saved and being saved; C† and bytes of one; pending vectors."""
-    factor, pending = BACKLOG_D * COLUMNS * 8, LEARN_BLOCK * BACKLOG_D * 8
+    factor, pending = BACKLOG_D * COLUMNS * 8, SHORT_BLOCK * BACKLOG_D * 8
     return (partitions * (3 * factor + 2 * pending) + 4 * factor) / MIB
 
 

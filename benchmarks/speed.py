@@ -33,7 +33,7 @@ from streampca.estimator.estimator import StreamingPCA
 from streampca.pca import algorithm1, learning_config
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.learning_config import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG
+from streampca.pca.learning_config import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG_WEIGHT
 from streampca.pca.state import State
 
 PART = "speed"
@@ -93,7 +93,7 @@ def main() -> None:
     options = arguments.parse_args()
     rows = []
     # The longest blocks follow right on the young ones.
-    with threadpool_limits(1), patch.object(learning_config, "OLD", 0):
+    with threadpool_limits(1), patch.object(learning_config, "OLD_WEIGHT", 0):
         for d, k in SMALLEST if options.smallest else SIZES:
             if options.only in f"{d} × {k}":
                 rounds = 1 if options.smallest else ROUNDS if k <= WIDE else 3
@@ -116,7 +116,7 @@ def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
     """Every contestant's times."""
     rng, config = np.random.default_rng(0), LearningConfig(d, k, dtype=dtype)
     first = config.next_block_size(0)
-    while first < config.first_block_size + YOUNG:
+    while first < config.first_block_size + YOUNG_WEIGHT:
         first += config.next_block_size(first)
     n = first + MESSAGES
     X = rng.standard_normal((n, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((n, d))

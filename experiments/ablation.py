@@ -85,7 +85,7 @@ def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..
         if not C.shape[1]:
             return learned
         after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, C.shape[1], weights)
-        return learned._replace(C=after, explained=explained)
+        return learned._replace(C=after, explained_square=explained)
 
     return learn
 
@@ -161,7 +161,7 @@ def learned(read: Read, order: Indices, config: LearningConfig, half_life: str, 
     state, start, losses, move = State.empty(config.dimensions), 0, [], LEARNERS[learner]
     with patch.object(block, "learn", _with_step(move) if move else _learn):
         while start < len(order):
-            old = state.count >= config.first_block_size + learning_config.YOUNG
+            old = state.count >= config.first_block_size + learning_config.YOUNG_WEIGHT
             V = read(order[start : start + (_ROWS if old else config.next_block_size(state.weight))])
             state, of_rows = learning.learn(state, V, np.full(len(V), _retention(half_life)), config)
             losses.append(of_rows.residual)

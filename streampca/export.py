@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.missing_values import MissingValues
 
-# The graph of a model, with versions of ONNX of 2023, which today's runtimes read. This and the next templates refer to
-# constants of the graph by name: mean, axes and so on.
+# The graph of a model, with versions of ONNX of 2023, which today's runtimes read. It computes for vectors Y
+#     centred = Y − mean, or (Y − mean)·scale
+#     coordinates = centred·axes
+#     residual = ‖centred − coordinates·components‖² of each row
+# This and the next templates refer to constants of the graph by name: mean, axes and so on.
 _ONNX = """
 <ir_version: 9, opset_import: ["" : 18]>
 streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] residual)
@@ -47,7 +50,7 @@ def to_onnx(published: PublishedModel) -> bytes:
     from onnx import checker, helper, numpy_helper, parser
 
     model = published.model
-    constants = {
+    constants: dict[str, NDArray[Any]] = {
         "mean": model.mean.astype(np.float64),
         "axes": np.ascontiguousarray(model.components.T, np.float64),
         "components": model.components.astype(np.float64),
@@ -58,9 +61,10 @@ def to_onnx(published: PublishedModel) -> bytes:
         centre = _STANDARDIZE
         # A dimension that was never seen has the factor 0.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
-    fill, filled_vectors = _make_fill(published.missing_values, constants)
+    fill = _make_fill(published.missing_values)
+    constants |= fill.constants
     text = _ONNX.format(
-        d=model.dimensions, k=model.n_components, fill=fill, centre=centre.format(vectors=filled_vectors)
+        d=model.dimensions, k=model.n_components, fill=fill.text, centre=centre.format(vectors=fill.output_name)
     )
     onnx_model = parser.parse_model(text)
     for name, array in constants.items():
@@ -73,32 +77,39 @@ def to_onnx(published: PublishedModel) -> bytes:
     return bytes(onnx_model.SerializeToString())
 
 
-def _make_fill(missing: MissingValues, constants: dict[str, NDArray[Any]]) -> tuple[str, str]:
-    """Return the part of the graph that replaces missing values by NaN, and the name of its output.
+class _Fill(NamedTuple):
+    """The part of the graph that replaces missing values by NaN."""
 
-    Adds the constants of this part to `constants`.
-    """
+    text: str
+    constants: dict[str, NDArray[Any]]
+    output_name: str  # of the vectors after the replacement
+
+
+def _make_fill(missing: MissingValues) -> _Fill:
+    """Return the part of the graph that replaces missing values by NaN; it is empty if there are none."""
     from onnx import helper
 
-    vectors = "vectors"
-    fill = ""
+    output_name = "vectors"  # the input of the graph
     if not missing.numbers:
-        return fill, vectors
-    # The last axis compares an entry with each missing value.
-    constants["last"] = np.array([2])
-    constants["nan"] = np.array(np.nan)
-    # An entry may equal a missing value exactly, or after both were rounded to the model's type.
+        return _Fill("", constants={}, output_name=output_name)
+    text = ""
+    constants: dict[str, NDArray[Any]] = {
+        "last": np.array([2]),  # the axis along which an entry is compared with each missing value
+        "nan": np.array(np.nan),
+    }
+    # An entry may equal a missing value exactly, or after both were rounded to the model's type. There is a step for
+    # each, whose input is the output of the step before.
     for precision in dict.fromkeys(("float64", missing.dtype)):
-        fill += _FILL.format(
-            before=vectors,
+        text += _FILL.format(
+            before=output_name,
             precision=precision,
             precision_type=helper.np_dtype_to_tensor_dtype(np.dtype(precision)),
             int64_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.int64)),
             bool_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)),
         )
         constants[f"missing_{precision}"] = missing.rounded_to(np.dtype(precision))
-        vectors = f"filled_{precision}"
-    return fill, vectors
+        output_name = f"filled_{precision}"
+    return _Fill(text, constants, output_name)
 
 
 FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}
@@ -125,8 +136,7 @@ def _set_output_shape(operator: Any) -> None:
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Add the graph of a fitted `StreamingPCA` to an ONNX container of skl2onnx."""
-    from onnx.helper import np_dtype_to_tensor_dtype
-    from skl2onnx.algebra.onnx_ops import OnnxCast, OnnxDiv, OnnxEqual, OnnxMatMul, OnnxSub, OnnxWhere
+    from skl2onnx.algebra.onnx_ops import OnnxDiv, OnnxMatMul, OnnxSub
     from skl2onnx.common.data_types import DoubleTensorType
 
     estimator = operator.raw_operator
@@ -136,20 +146,30 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     if estimator.whiten:
         # scikit-learn's variances have ddof=1.
         axes = estimator.online_.unbiased_model.whiten(axes)
-    vectors = operator.inputs[0]
+    vectors = _replace_missing_values(operator.inputs[0], estimator, dtype, opset)
+    centred = OnnxSub(vectors, estimator.mean_.astype(dtype), op_version=opset)
+    if estimator.scale_ is not None:
+        centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=opset)
+    coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=opset, output_names=operator.outputs[:1])
+    coordinates.add_to(scope, container)  # with all operations from the input to the coordinates
+
+
+def _replace_missing_values(vectors: Any, estimator: Any, dtype: Any, opset: int) -> Any:
+    """Return the operations that replace an estimator's missing values in vectors of this dtype by NaN.
+
+    An entry is missing if it equals a missing value in this dtype, or after both were rounded to the estimator's dtype.
+    """
+    from onnx.helper import np_dtype_to_tensor_dtype
+    from skl2onnx.algebra.onnx_ops import OnnxCast, OnnxEqual, OnnxWhere
+
     config = estimator.online_.config.learning
     missing = MissingValues.of(config.missing_values, config.dtype)
     precisions = {dtype}
     if config.dtype == "float32":
-        precisions.add(np.float32)  # both may be equal after rounding to the model's type
+        precisions.add(np.float32)
     for precision in precisions:
         for number in missing.rounded_to(np.dtype(precision)):
             rounded = OnnxCast(vectors, to=np_dtype_to_tensor_dtype(np.dtype(precision)), op_version=opset)
             is_missing = OnnxEqual(rounded, np.array([number]), op_version=opset)
             vectors = OnnxWhere(is_missing, np.array([np.nan], dtype), vectors, op_version=opset)
-    centred = OnnxSub(vectors, estimator.mean_.astype(dtype), op_version=opset)
-    if estimator.scale_ is not None:
-        centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=opset)
-    # `add_to` adds all operations above, too.
-    coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=opset, output_names=operator.outputs[:1])
-    coordinates.add_to(scope, container)
+    return vectors

@@ -132,7 +132,7 @@ def test_the_recipes_project_as_the_model_does(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--to", "sklearn"], "--to sklearn: must be one of onnx; a model's own file is one of NumPy"),
+        (["--to", "sklearn"], "--to sklearn: must be one of onnx; a model's own file is a NumPy .npz file"),
         (["--to", "onnx"], "holds 2 topics (other, readings): name one by --topic"),
         (["--to", "onnx", "--topic", "nothing"], "nothing holds no model; the store has models of other, readings"),
     ],

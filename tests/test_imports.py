@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "stores": ["stores", "fold", "settings.pins", "settings.plug_ins", "settings.store_url", "errors"],
     "consumer_group": [
         "consumer_group", "fold", "formats.record", "formats.seen_names", "formats.errors.NO_VALUE",
-        "formats.errors.UNMET", "pca.arrays", "pca.state.Losses", "errors",
+        "formats.errors.CONDITION_UNMET", "pca.arrays", "pca.state.Losses", "errors",
         "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.identity",
         "stores.process_status",
     ],

@@ -233,11 +233,11 @@ def test_two_packages_with_one_name_are_named(installed: Install) -> None:
 def test_a_format_of_streampca_is_not_replaced(installed: Install, name: str) -> None:
     installed("greedy", ("streampca.formats", f"{name} = json"))
     text = refusal(ValueError, FormatSettings._check_format, name)
-    assert f"greedy offers the format {name}, which streampca has itself" in text
+    assert f"greedy offers the format {name}, a name that streampca reserves" in text
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "http", "https"])
 def test_a_scheme_of_streampca_is_not_replaced(installed: Install, scheme: str) -> None:
     installed("greedy", ("streampca.stores", f"{scheme} = json"))
     text = refusal(SettingsError, open_store, f"{scheme}://bucket/a")
-    assert f"greedy offers the store {scheme}, which streampca has itself" in text
+    assert f"greedy offers the store {scheme}, a name that streampca reserves" in text

@@ -15,6 +15,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
+from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import uuid4
@@ -51,8 +52,8 @@ def on_executor(
     At most `chunks_in_flight` chunks are submitted at a time, and a further one only when the caller has taken a part.
     """
 
-    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        """Fold the chunks by the executor."""
+    def fold_chunks(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        """Fold the chunks by the executor, and yield their parts."""
         remaining_chunks = iter(chunks.items())
         name_by_future: dict[Future[Part], str] = {}
 
@@ -71,31 +72,38 @@ def on_executor(
             for future in name_by_future:
                 future.cancel()
 
-    return run
+    return fold_chunks
 
 
 def on_processes(workers: int | None = None) -> Engine:
     """Make an engine of new processes of this machine, by default one for each usable core."""
     process_count = workers or count_usable_cores()
 
-    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        """Fold the chunks in a pool of processes, which end with the last chunk or at an error."""
-        children_before = set(multiprocessing.active_children())
+    def fold_chunks(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        """Fold the chunks in a pool of processes, and yield their parts. The processes end after the last chunk."""
+        earlier_children = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(process_count, mp_context=spawn, initializer=_end_with_parent) as pool:
-            fold_in_pool = on_executor(pool, chunks_in_flight=2 * process_count)
+            engine = on_executor(pool, chunks_in_flight=2 * process_count)
             try:
-                yield from fold_in_pool(chunks, plan)
+                yield from engine(chunks, plan)
             except BaseException as error:
-                # Otherwise the pool would wait for the chunks that are being folded.
-                processes_of_pool = set(multiprocessing.active_children()) - children_before
-                for process in processes_of_pool:
-                    process.terminate()
+                _terminate_pool(earlier_children)
                 if isinstance(error, BrokenExecutor):
                     raise InputError(_WORKER_DIED) from None
                 raise
 
-    return run
+    return fold_chunks
+
+
+def _terminate_pool(earlier_children: set[Any]) -> None:
+    """Terminate the child processes that were started after the earlier ones: those of the pool.
+
+    If they went on, the pool would wait for the chunks that they are folding.
+    """
+    processes_of_pool = set(multiprocessing.active_children()) - earlier_children
+    for process in processes_of_pool:
+        process.terminate()
 
 
 def _end_with_parent() -> None:
@@ -120,51 +128,47 @@ def on_dask(scheduler: str) -> Engine:
 
     dask: Any = distributed
 
-    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        """Fold the chunks on the workers of the cluster."""
+    def fold_chunks(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        """Fold the chunks on the workers of the cluster, and yield their parts."""
         # Dask would log errors that are raised here too.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with dask.Client(scheduler) as client:
             thread_count = sum(client.nthreads().values())
             chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
-            fold_on_cluster = on_executor(client.get_executor(), chunks_in_flight=chunks_in_flight)
+            engine = on_executor(client.get_executor(), chunks_in_flight=chunks_in_flight)
             try:
-                yield from fold_on_cluster(chunks, plan)
+                yield from engine(chunks, plan)
             except dask.KilledWorker:
                 raise InputError(_WORKER_DIED) from None
 
-    return run
+    return fold_chunks
 
 
 def on_spark(session: Any) -> Engine:
-    """Make an engine of a Spark session, which runs a job for each chunk.
+    """Make an engine of a Spark session. Threads of this process start a job for each chunk, and wait for it.
 
-    streampca must be installed on its executors.
+    streampca must be installed on Spark's executors.
     """
 
-    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        """Fold the chunks on the executors of Spark. At the end, jobs that still run are cancelled."""
+    def fold_chunks(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        """Fold the chunks by jobs, and yield their parts. If the caller stops earlier, running jobs are cancelled."""
         context = session.sparkContext
         job_group = f"backfill {uuid4()}"
         chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)
-
-        def fold(chunk: Chunk, plan: BackfillPlan) -> Part:
-            # Spark keeps the group for each thread.
-            context.setJobGroup(job_group, f"{chunk.path}#{chunk.start}")
-            return _fold_on_spark(session, chunk, plan)
-
+        fold = partial(_fold_by_spark_job, session, job_group)
         with ThreadPoolExecutor(chunks_in_flight) as threads:
-            fold_in_jobs = on_executor(threads, chunks_in_flight=chunks_in_flight, fold=fold)
+            engine = on_executor(threads, chunks_in_flight=chunks_in_flight, fold=fold)
             try:
-                yield from fold_in_jobs(chunks, plan)
+                yield from engine(chunks, plan)
             finally:
                 context.cancelJobGroup(job_group)
 
-    return run
+    return fold_chunks
 
 
-def _fold_on_spark(session: Any, chunk: Chunk, plan: BackfillPlan) -> Part:
-    """Fold a chunk on an executor of Spark, by a job that maps one row to the part."""
+def _fold_by_spark_job(session: Any, job_group: str, chunk: Chunk, plan: BackfillPlan) -> Part:
+    """Fold a chunk on an executor of Spark, by a job of this group that maps one row to the part."""
+    session.sparkContext.setJobGroup(job_group, f"{chunk.path}#{chunk.start}")  # of this thread
 
     def fold_for_row(batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
-from streampca.backfill.folding import PLACES_KEY, BackfillPlan, Part, decode_element_places, merge
+from streampca.backfill.folding import ELEMENT_INDICES_KEY, BackfillPlan, Part, decode_element_indices, merge
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files import open_rows
 from streampca.files.chunks import Chunk
@@ -20,7 +20,7 @@ from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
-from streampca.formats.element_places import ElementPlaces
+from streampca.formats.element_indices import ElementIndices
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints, name_folder
 
@@ -42,12 +42,7 @@ def execute(
     checkpoint = backfill.read_checkpoint()
     if checkpoint is None:
         backfill.fold_missing_chunks(engine, on_done)
-        try:
-            checkpoint = backfill.merge_and_save()
-        except FileNotFoundError:  # another process has saved the same backfill
-            checkpoint = backfill.read_checkpoint()
-    if checkpoint is None:
-        raise StoreError(f"parts of {backfill.folder} were deleted while they were merged: run it again")
+        checkpoint = backfill.merge_and_save()
     rejects = backfill.read_table("rejects.parquet")
     backfill.delete_parts()
     return checkpoint, rejects
@@ -94,15 +89,16 @@ class _StoredBackfill:
         for partition in self._checkpoints.partitions():
             newest = self._checkpoints.newest(partition)
             if newest and newest.fold.stats.learned:
-                # In files, `field` and `where` mean something else than in records, so they may differ.
+                # In files, `field` and `where` mean something else than in records. They are taken from the checkpoint,
+                # so that only the remaining settings are compared.
                 where = str(newest.settings.get("where", ""))
-                config = replace(self._plan.fold_config, field=newest.settings["field"], where=where)
-                newest.refuse_other_settings(config)
+                compared_config = replace(self._plan.fold_config, field=newest.settings["field"], where=where)
+                newest.refuse_other_settings(compared_config)
 
     def refuse_other_sources(self) -> None:
         """Raise `SettingsError` if the store holds a backfill of other files or columns with this number."""
         saved_files = set(self._store.names(self.folder)) - {self._parts_folder}
-        if not saved_files:  # with parts alone, the backfill is not saved yet
+        if not saved_files:  # no backfill, or an unfinished one, which has only parts
             return
         sources_file = f"{self.folder}/sources"
         if sources_file in saved_files and self._store.read(sources_file).decode() == self._sources_digest:
@@ -134,6 +130,20 @@ class _StoredBackfill:
             on_done(done_count)
 
     def merge_and_save(self) -> Checkpoint:
+        """Merge the parts, save the result, and return its checkpoint.
+
+        Raises `StoreError` if a part was deleted meanwhile, and `InputError` if no row was learned.
+        """
+        try:
+            return self._merge_and_save_parts()
+        except FileNotFoundError:
+            # Perhaps another process has saved the same backfill, and then deleted its parts.
+            checkpoint = self.read_checkpoint()
+            if checkpoint is None:
+                raise StoreError(f"parts of {self.folder} were deleted while they were merged: run it again") from None
+            return checkpoint
+
+    def _merge_and_save_parts(self) -> Checkpoint:
         """Merge the parts, and save the checkpoint and the table of rejected rows.
 
         Raises `FileNotFoundError` if a part was deleted, and `InputError` if no row was learned.
@@ -144,7 +154,8 @@ class _StoredBackfill:
         checkpoint = merge(parts, self._plan)
         rejects = _join_rejects([self.read_table(f"parts/{key}.parquet") for key in keys])
         if not checkpoint.fold.stats.learned:
-            raise InputError(f"no row was learned: {_explain_nothing_learned(checkpoint.fold.position, rejects)}")
+            row_count = checkpoint.fold.position  # rows of files have no offsets, so the position counts them
+            raise InputError(f"no row was learned: {_explain_nothing_learned(row_count, rejects)}")
         self.refuse_other_settings()  # again, since folding may have taken hours
         # If a different backfill has created this file, the next line raises.
         self._store.create(f"{self.folder}/sources", self._sources_digest.encode())
@@ -169,11 +180,11 @@ class _StoredBackfill:
 
 
 def _join_rejects(tables: Sequence[Any]) -> Any:
-    """Return the tables of rejected rows as one table, with the places of array elements in its metadata."""
-    element_places = ElementPlaces()
+    """Return the tables of rejected rows as one table, with the indices of array elements in its metadata."""
+    element_indices = ElementIndices()
     for table in tables:
-        element_places.add(decode_element_places(table))
-    return pa.concat_tables(tables).replace_schema_metadata({PLACES_KEY: element_places.encode()})
+        element_indices.add(decode_element_indices(table))
+    return pa.concat_tables(tables).replace_schema_metadata({ELEMENT_INDICES_KEY: element_indices.encode()})
 
 
 def _explain_nothing_learned(row_count: int, rejects: Any) -> str:

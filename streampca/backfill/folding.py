@@ -22,7 +22,7 @@ from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
-from streampca.formats.element_places import ElementPlaces
+from streampca.formats.element_indices import ElementIndices
 from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.errors import VectorError
 from streampca.formats.judge import Judge
@@ -32,7 +32,7 @@ _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") f
 _NO_TIME = -1  # of a row without a time
 _NO_POSITION = "it may be history or the topic's"  # the message of a row without its time or its offset
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
-PLACES_KEY = "places_of_elements"  # in the metadata of a table of rejects
+ELEMENT_INDICES_KEY = "places_of_elements"  # in the metadata of a table of rejects
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class BackfillPlan:
 
     @property
     def options(self) -> FileOptions:
-        """Options that read the vectors and the columns that decide which rows are learned."""
+        """The options for reading the vectors, and the columns that decide which rows are learned."""
         other_columns = []
         if self.timestamp_column:
             other_columns.append(self.timestamp_column)
@@ -67,7 +67,7 @@ class BackfillPlan:
         return self.files._replace(
             dimensions=self.fold_config.learning.dimensions,
             names=self.fold_config.names,
-            impute=True,  # `_select_rows_before_end` rejects rows with too many gaps
+            impute=True,  # gaps are read; a row with too many is rejected before it is learned
             other_columns=other_columns,
         )
 
@@ -101,9 +101,10 @@ class Part(NamedTuple):
 
 
 def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> Part:
-    """Learn the rows of Arrow record batches. How they are divided into batches changes no bit.
+    """Learn the rows of Arrow record batches, and return their fold and the rejected rows.
 
-    `name` names the chunk in the table of rejected rows. Raises `InputError` for a wrong column.
+    The result has the same bytes however the rows are divided into batches. In the table of rejected rows, the rows
+    have the chunk `name`. Raises `InputError` for a wrong column.
     """
     return fold_rows((_decode_batch(batch, plan) for batch in batches), plan, name)
 
@@ -114,7 +115,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     judge = Judge.of(learning)
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
-    element_places = ElementPlaces()
+    element_indices = ElementIndices()
     rows_before = 0
     with threadpool_limits(1):  # several threads may compute other bits
         for file_batch in batches:
@@ -123,42 +124,44 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             for reject in batch.decoded.rejects:
                 row = rows_before + reject.index
                 rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
-            if file_batch.places is not None:
-                element_places.add(file_batch.places)
+            if file_batch.element_indices is not None:
+                element_indices.add(file_batch.element_indices)
             rows_before = batch.next
-        # No vectors follow that could fill the last block.
-        state = fold.provisional(learning)
-    # The position of a part is the number of its rows.
-    fold = replace(fold, position=rows_before, state=state).without_pending()
+        # No vectors follow that could fill the last block, so the pending vectors are learned as they are.
+        state_with_pending = fold.provisional(learning)
+    # Rows of files have no offsets, so the position counts them.
+    fold = replace(fold, position=rows_before, state=state_with_pending).without_pending()
     return Part(
         checkpoint_bytes=encode(plan.make_checkpoint(fold)),
-        rejects_bytes=_write_parquet(rejects, element_places),
+        rejects_bytes=_write_parquet(rejects, element_indices),
     )
 
 
 def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows before the end of the backfill as a batch to learn.
 
-    Rows without the needed time or offset are rejected, and so are rows whose vectors must not be learned.
+    Of these rows, those whose vectors must not be learned are rejected. Rows without the needed time or offset are
+    rejected, too. Rows after the end are left out without a reject, since the worker reads them from the topic.
     """
-    found = file_batch.found
+    vectors = file_batch.row_vectors.vectors
+    vectors_per_row = file_batch.row_vectors.counts
     columns = {name: _to_arrow(column) for name, column in file_batch.other_columns.items()}
-    times_ms = np.full(len(found.counts), _NO_TIME)
+    times_ms = np.full(file_batch.row_count, _NO_TIME)
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
     is_before_end, has_position = _find_rows_before_end(columns, times_ms, plan)
-    vectors = found.vectors
     if not is_before_end.all():  # an optimisation: usually all are
-        is_vector_before_end = np.repeat(is_before_end, found.counts)
+        is_vector_before_end = np.repeat(is_before_end, vectors_per_row)
         vectors = vectors[is_vector_before_end]
-    rows_with_vectors = np.flatnonzero(is_before_end & (found.counts > 0))
-    # The worker reads later rows from the topic.
-    rejects = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_before_end[row]]
+    rows_with_vectors = np.flatnonzero(is_before_end & (vectors_per_row > 0))
+    errors = file_batch.row_vectors.errors
+    rejects = [Reject(row, error.reason, str(error)) for row, error in errors if is_before_end[row]]
     rejects += [Reject(row, "no_position", _NO_POSITION) for row in np.flatnonzero(~has_position).tolist()]
     decoded = judge.reject_bad(
-        vectors, indices=rows_with_vectors, counts=found.counts[rows_with_vectors], rejects=rejects
+        vectors, indices=rows_with_vectors, counts=vectors_per_row[rows_with_vectors], rejects=rejects
     )
-    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=rows_before + len(found.counts))
+    next_row = rows_before + file_batch.row_count
+    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=next_row)
 
 
 def _to_arrow(column: Any) -> Any:
@@ -168,31 +171,32 @@ def _to_arrow(column: Any) -> Any:
     return column
 
 
-def _write_parquet(rejects: Sequence[_RejectRow], element_places: ElementPlaces) -> bytes:
-    """Return the rejected rows as a Parquet file, with `element_places` in its metadata."""
+def _write_parquet(rejects: Sequence[_RejectRow], element_indices: ElementIndices) -> bytes:
+    """Return the rejected rows as a Parquet file, with `element_indices` in its metadata."""
     # A thread of Arrow may release a BytesIO while Python exits, which aborts the process.
     out = pa.BufferOutputStream()
     columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
-    schema = REJECTS.with_metadata({PLACES_KEY: element_places.encode()})
+    schema = REJECTS.with_metadata({ELEMENT_INDICES_KEY: element_indices.encode()})
     parquet.write_table(pa.table(columns, schema=schema), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def decode_element_places(rejects: Any) -> ElementPlaces:
-    """Decode where array elements were seen, from the metadata of a table of rejected rows."""
-    text = (rejects.schema.metadata or {}).get(PLACES_KEY.encode())
-    return ElementPlaces.decode(text) if text else ElementPlaces()  # an earlier release wrote none
+def decode_element_indices(rejects: Any) -> ElementIndices:
+    """Decode at which indices array elements were found, from the metadata of a table of rejected rows."""
+    text = (rejects.schema.metadata or {}).get(ELEMENT_INDICES_KEY.encode())
+    return ElementIndices.decode(text) if text else ElementIndices()  # an earlier release wrote none
 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
-    """Merge the parts, in the order of their chunks, to one checkpoint."""
+    """Merge the parts, in the order of their chunks, to one checkpoint. Its position is the number of rows."""
     merger = FoldMerger(plan.fold_config)
     row_count = 0
     for part in parts:
         fold = decode(part.checkpoint_bytes).fold
         merger.append(fold)
-        row_count += fold.position
-    return plan.make_checkpoint(merger.make_fold(row_count))
+        rows_of_part = fold.position  # rows of files have no offsets, so the position counts them
+        row_count += rows_of_part
+    return plan.make_checkpoint(merger.make_fold(position=row_count))
 
 
 def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
@@ -200,32 +204,40 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
     with input_errors("the record batch", VectorError):
         columns = choose_columns_by_schema(batch.schema, plan.options, "the record batch")
         dimensions = plan.fold_config.learning.dimensions
-        decoder = columns.create_fields(dimensions, value_name="record batch")
-        return read_record_batch(batch, columns, decoder, progress=0.0)
+        vector_reader = columns.create_vector_reader(dimensions, value_name="record batch")
+        return read_record_batch(batch, columns, vector_reader, progress=0.0)
 
 
 def _find_rows_before_end(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two masks (n,): rows before the end of the backfill, and rows whose time or offset is known if needed."""
+    """Return two masks (n,): rows before the end of the backfill, and rows for which this can be decided.
+
+    If the end is a time, it can be decided for rows with a time; if the end is an offset of each partition, for rows
+    with a partition and an offset.
+    """
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
         return has_time & (times_ms < plan.until_ms), has_time
     if plan.until_offsets:
         return _find_rows_before_offsets(columns["partition"], columns["offset"], plan.until_offsets)
-    all_rows = np.ones(len(times_ms), np.bool_)
+    all_rows = np.ones(len(times_ms), np.bool_)  # a backfill without an end
     return all_rows, all_rows
 
 
 def _find_rows_before_offsets(
     partition_column: Any, offset_column: Any, end_offsets: Mapping[int, int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two masks (n,): rows before the end of their partition, and rows with a partition and an offset."""
+    """Return two masks (n,): rows before the end of the backfill, and rows with a partition and an offset.
+
+    `end_offsets` has, by partition, the first offset that the backfill does not learn. A partition without an end
+    offset is not learned.
+    """
     partitions = partition_column.cast(pa.int64())
     offsets = offset_column.cast(pa.int64())
     has_position = pc.and_(partitions.is_valid(), offsets.is_valid()).to_numpy(zero_copy_only=False)
-    ends = np.array([end_offsets.get(partition, 0) for partition in partitions.to_pylist()], np.int64)
-    is_before_end = pc.fill_null(offsets, 0).to_numpy() < ends
+    end_of_each_row = np.array([end_offsets.get(partition, 0) for partition in partitions.to_pylist()], np.int64)
+    is_before_end = pc.fill_null(offsets, 0).to_numpy() < end_of_each_row
     return has_position & is_before_end, has_position
 
 

@@ -37,7 +37,7 @@ def run(
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import engines
         from streampca.backfill.execute import add_names_of_dimensions, execute
-        from streampca.backfill.folding import decode_element_places
+        from streampca.backfill.folding import decode_element_indices
         from streampca.files.chunks import chunks_of
 
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
@@ -60,7 +60,7 @@ def run(
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
     # The metadata of the table tell whether elements of arrays have changed their index from row to row.
-    print_warning(decode_element_places(rejected_rows).warning)
+    print_warning(decode_element_indices(rejected_rows).warning)
     about_learning = _describe_learned(checkpoint, settings.store)
     about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"
@@ -105,7 +105,7 @@ def _print_history(checkpoint: Checkpoint) -> None:
         first_time = iso_time(stats.first_ms)
         last_time = iso_time(stats.last_ms)
         console().print(f"history from {first_time} to {last_time}; times of the files without a zone are read as UTC")
-    is_seen_by_dimension = checkpoint.fold.state.known_entries > 0
+    is_seen_by_dimension = checkpoint.fold.state.known_shares > 0
     print_warning(describe_unseen(checkpoint.names, is_seen_by_dimension, "the rows"))
 
 

@@ -35,12 +35,12 @@ def _create_if_missing(
     """Create a topic unless it exists. Print and return its number of partitions."""
     with closing(create_admin(settings, name)) as admin:
         try:
-            topic = admin.require_topic(missing_s=0)  # raises at once if the topic is missing
+            topic = admin.require_topic(wait_for_topic_s=0)  # raises at once if the topic is missing
             action = "exists"
         except TopicError:
             admin.create(partitions or _BROKERS_DEFAULT, replication_factor or _BROKERS_DEFAULT, configs)
             # Brokers may not know a new topic at once.
-            topic = admin.require_topic(timeout_s=_NEW_TOPIC_TIMEOUT_S, missing_s=_NEW_TOPIC_TIMEOUT_S)
+            topic = admin.require_topic(timeout_s=_NEW_TOPIC_TIMEOUT_S, wait_for_topic_s=_NEW_TOPIC_TIMEOUT_S)
             action = "created"
     count = len(topic.partitions)
     line = f"{name}: {action}, partitions: {count}"

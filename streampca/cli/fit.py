@@ -14,11 +14,11 @@ from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.rows import RowChunk, Rows
 from streampca.fold import model_file
-from streampca.fold.continuation import restore_fold
 from streampca.fold.dominance import describe_dominant_dimension
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
 from streampca.fold.past_scores import PastScoresBuilder
+from streampca.fold.restored_fold import restore_fold
 from streampca.formats.judge import Judge
 from streampca.formats.record import batch_of_rows
 from streampca.formats.seen_names import SeenNames
@@ -137,8 +137,8 @@ def _make_published_model(
 ) -> model_file.PublishedModel:
     """Make the model that `fit` writes to its output file. `fit --start-from` can continue from this model."""
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
-    continuation = axes.compute_continuation(merged.state, published.model.total_variance)
-    return replace(published, continuation=continuation, known=merged.state.known)
+    covariance_or_axes = axes.compute_covariance_or_axes(merged.state, published.model.total_variance)
+    return replace(published, covariance_or_axes=covariance_or_axes, known=merged.state.known)
 
 
 def _learn(rows: Rows, fold: Fold, fold_config: FoldConfig, scores_builder: PastScoresBuilder) -> Fold:

@@ -34,7 +34,7 @@ def run(settings: TransformSettings) -> None:
         transform_log,
         log_fields,
         # Asked when commits fail. If brokers would accept one from a new client, this process itself is unhealthy.
-        could_save=partial(would_brokers_accept_save, settings),
+        could_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=0.0,  # each transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:

@@ -40,7 +40,7 @@ def run(settings: WorkerSettings) -> None:
         worker_log,
         log_fields,
         # Asked when saves fail. If brokers would accept one from a new client, this process itself is unhealthy.
-        could_save=partial(would_brokers_accept_save, settings),
+        could_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=settings.checkpoint_interval_s,
     ) as process:
         start = WorkerStart(settings, store)

@@ -92,7 +92,7 @@ class WorkerStart(MemberStart):
         Without `all_partitions`, only one partition and one backfill are checked. Returns a sentence on what was found.
         """
         folds = check_before_joining(
-            self.checkpoints, self.config.fold, self.topic_id, self.committed, every=all_partitions
+            self.checkpoints, self.config.fold, self.topic_id, self.committed, check_all=all_partitions
         )
         # A fold that has read nothing has the position -1.
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}

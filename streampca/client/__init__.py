@@ -41,10 +41,11 @@ def _make_synchronous(
 
     @wraps(call)
     def run_synchronously(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        """Run the coroutine of `call` without an event loop: since it never waits, one step brings it to its end."""
         coroutine = call(self, *args, **options)
         try:
             coroutine.send(None)
-        except StopIteration as end:
+        except StopIteration as end:  # the coroutine has returned this value
             return end.value  # type: ignore[no-any-return]
         raise AssertionError("the coroutine waits for something else than httpx.Client")
 

@@ -166,12 +166,13 @@ async def _send_vectors(
         rows = names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
         return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
-    # Try the names of an earlier call. By now, a pin or None may mean another version, perhaps with other names.
-    known_names = sidecar._names_by_asked_version.pop(asked_version, None)
-    if known_names:
-        answer = await send_matched(known_names, asked_version)
-        if answer.version == known_names.version:  # type: ignore[attr-defined]  # a NamedTuple
-            sidecar._names_by_asked_version[asked_version] = known_names
+    # Try the names of an earlier call. They are forgotten first, in case they no longer fit the model.
+    earlier_names = sidecar._names_by_asked_version.pop(asked_version, None)
+    if earlier_names:
+        answer = await send_matched(earlier_names, asked_version)
+        # By now, a pin or None may mean another version. Its dimensions may have other names, so its answer is dropped.
+        if answer.version == earlier_names.version:  # type: ignore[attr-defined]  # a NamedTuple
+            sidecar._names_by_asked_version[asked_version] = earlier_names
             return answer
     new_names = ModelNames.of(await model(sidecar, version=asked_version))
     # A newer version may appear now, so ask for the version of these names.

@@ -52,13 +52,21 @@ class ModelNames(NamedTuple):
         return np.stack(numbers, axis=1)
 
     def _choose_columns(self, columns: Sequence[Any]) -> Sequence[Any]:
-        """Return the column of each dimension. If the columns or the dimensions have no names, these are all columns.
+        """Return the column of each dimension, which has its name. Raises `ValueError` if the columns do not fit.
 
-        The table may lack columns if the model imputes missing entries. Raises `ValueError`.
+        If the columns or the dimensions have no names, return all columns in their order.
         """
         # pandas numbers the columns that have no names.
         columns_are_named = any(isinstance(column, str) for column in columns)
         wanted_columns: Sequence[Any] = self.names if self.names and columns_are_named else columns
+        self._refuse_unfit_columns(columns, wanted_columns)
+        return wanted_columns
+
+    def _refuse_unfit_columns(self, columns: Sequence[Any], wanted_columns: Sequence[Any]) -> None:
+        """Raise `ValueError` if a table lacks a wanted column, or has several of one name.
+
+        If the model imputes missing entries, one of the wanted columns is enough.
+        """
         counts = Counter(columns)
         present_columns = [column for column in wanted_columns if counts[column]]
         needed_count = 1 if self.impute else len(wanted_columns)
@@ -71,7 +79,6 @@ class ModelNames(NamedTuple):
         repeated_columns = [str(column) for column in present_columns if counts[column] > 1]
         if repeated_columns:
             raise ValueError(f"the table has several columns {repeated_columns[0]}")
-        return wanted_columns
 
 
 def columns_of(rows: Any) -> list[Any] | None:

@@ -69,16 +69,18 @@ class Assignment(Generic[P]):
         self._policy = policy
         self._source = source
         self._in_flight = in_flight
-        self._restore = restore
+        self._restore_in_steps = restore
         self._notify = notify
         self._first_records = first_records
         self.progress: dict[int, P] = {}
         self._to_restore: set[int] = set()
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
-        self._foreign_store_grace: Countdown | None = None  # None until a retry begins an attempt
-        self._refuses_foreign_store = False  # whether `ForeignStoreError` ends the member
-        self._undecoded: set[int] = set()
+        # A foreign store has another identity than the group has committed. It is tolerated until this countdown ends,
+        # which the first retry begins.
+        self._foreign_store_countdown: Countdown | None = None
+        self._must_refuse_foreign_store = False  # whether `ForeignStoreError` ends the member
+        self._undecoded_partitions: set[int] = set()  # paused, since their records cannot be decoded for now
         self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
 
     @property
@@ -87,11 +89,14 @@ class Assignment(Generic[P]):
         return self._restore_attempt is not None
 
     def assign(self, partitions: Collection[int]) -> None:
-        """Restore and read these partitions, each as soon as it is possible."""
+        """Restore and read these partitions, each as soon as it is possible.
+
+        Only the first step is done now. `retry_when_due` does the next ones, between polls.
+        """
         self._notify(events.RestoreBegun(len(partitions)))
-        self._begin_restore(partitions)
-        self._restore_attempt = self._restore(sorted(self._to_restore))
-        self._continue_restore(self._restore_attempt)
+        self._require_restore(partitions)
+        self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
+        self._do_restore_step(self._restore_attempt)
 
     def release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Drop partitions that were revoked or lost."""
@@ -106,13 +111,14 @@ class Assignment(Generic[P]):
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)
-        self._begin_restore(partitions)
+        self._require_restore(partitions)
 
     def resume(self, partitions: Collection[int]) -> None:
         """Begin or resume reading partitions from their positions on."""
-        # Only the first records of a partition are compared with the configured type.
-        at_first_start = [partition for partition in partitions if self.progress[partition].is_first_start]
+        # The source reads from the positions again, so checks of first records begin anew.
         self._first_records.forget(partitions)
+        # A partition of which a record was handled before is not checked.
+        at_first_start = [partition for partition in partitions if self.progress[partition].is_first_start]
         self._first_records.begin(at_first_start)
         self._seek(partitions)
 
@@ -129,7 +135,8 @@ class Assignment(Generic[P]):
         if isinstance(decoded, Undecoded):  # for example, the schema registry does not answer
             self._pause_undecoded(decoded)
             return
-        if not self._first_records.may_handle(decoded):  # held back
+        may_handle = self._first_records.check(decoded)
+        if not may_handle:  # the records are dropped now, and read again later
             return
         stopping_reject = self._policy.find_stopping_reject(decoded)
         if stopping_reject is None:
@@ -139,99 +146,111 @@ class Assignment(Generic[P]):
 
     def _stop_at(self, reject: Reject, batch: Vectors, handle: Callable[[Vectors], object]) -> NoReturn:
         """Handle all records of the partition before a rejected one, and raise `BadRecordError`."""
-        self._in_flight.drop_decodings(batch.partition)
-        self._in_flight.finish(batch.partition)  # earlier batches
-        handle(batch.before(reject.index))  # may submit work
-        self._in_flight.finish(batch.partition)
-        bad_record_error = self._policy.describe_stop(batch, reject)
-        raise bad_record_error
+        self._in_flight.drop_decodings(batch.partition)  # later batches must not be handled
+        self._in_flight.finish(batch.partition)  # handles earlier batches
+        handle(batch.before(reject.index))  # may let a thread work on them
+        self._in_flight.finish(batch.partition)  # waits for this thread
+        raise self._policy.make_stop_error(batch, reject)
 
-    def _pause_undecoded(self, event: Undecoded) -> None:
+    def _pause_undecoded(self, undecoded: Undecoded) -> None:
         """Pause a partition whose records cannot be decoded for now; `retry_when_due` resumes it."""
-        partition = event.partition
-        self._in_flight.drop_decodings(partition)
-        # Otherwise the retry would read earlier records again.
+        partition = undecoded.partition
+        self._in_flight.drop_decodings(partition)  # later records must not be handled before these
+        # The retry reads from the last handled record on. Earlier records in flight are handled first, so that the
+        # retry does not read them again.
         self._in_flight.finish(partition)
         self._source.pause(frozenset({partition}))
-        self._undecoded.add(partition)
-        lag = event.end - event.position
-        self._notify(events.PartitionStalled(partition, lag, event.cause))
+        self._undecoded_partitions.add(partition)
+        lag = undecoded.end - undecoded.position
+        self._notify(events.PartitionStalled(partition, lag, undecoded.cause))
 
     def skip_lost_records(self, event: OutOfRange) -> None:
-        """Resume a partition behind the records that its log has lost. Raises `OffsetGapError`."""
+        """Resume a partition after the records that its log has lost. Raises `OffsetGapError`."""
         partition = event.partition
-        if not self._needs_lost_records(event):
+        if not self._is_loss_relevant(event):
             self.resume([partition])
             return
         progress = self.progress[partition]
+        is_truncated = event.diverged is not None
         lost_from = progress.position
-        if event.diverged is not None:  # a truncated log has lost records that we have handled
+        if event.diverged is not None:  # a truncated log has lost records that we have handled, from this offset on
             lost_from = event.diverged
         # No offset may be handled twice.
         resume_at = max(self._policy.choose_resume_offset(event), progress.position)
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
-        is_truncated = event.diverged is not None
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
 
-    def _needs_lost_records(self, event: OutOfRange) -> bool:
-        """Return whether records that the log has lost leave a gap between handled records and those to come."""
+    def _is_loss_relevant(self, event: OutOfRange) -> bool:
+        """Return whether the log has lost records that were handled, or the next record to handle.
+
+        `event.position` is the offset that the source has asked for. It may be earlier than our position.
+        """
         our_position = self.progress[event.partition].position
-        if our_position < 0 or self._first_records.holds_back(event.partition):  # no record was handled
+        has_handled_none = our_position < 0 or self._first_records.holds_back(event.partition)
+        if has_handled_none:
             return False
-        # The source may have asked for an earlier offset than ours.
-        log_has_our_position = event.position < event.earliest <= our_position
-        return not log_has_our_position
+        # The log begins between both, so it has lost only records that need not be read any more.
+        has_lost_only_earlier_records = event.position < event.earliest <= our_position
+        return not has_lost_only_earlier_records
 
     def retry_when_due(self, now: float) -> None:
         """Continue to restore partitions, and read paused partitions and held-back records again when it is time.
 
         Raises `ForeignStoreError` if the store has been another group's for a minute.
         """
-        self._retry_restore(now)
+        self._continue_restore(now)
         self._resume_undecoded(now)
         partitions_to_reread = self._first_records.take_due(now)
         if partitions_to_reread:
             self._seek(partitions_to_reread)
 
-    def _begin_restore(self, partitions: Collection[int]) -> None:
+    def _require_restore(self, partitions: Collection[int]) -> None:
         """Note that partitions must be restored, and forget the failures of earlier attempts."""
         self._end_restore_attempt()
         self._to_restore |= set(partitions)
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
-        self._tolerate_foreign_store()
+        self._tolerate_foreign_store()  # for another minute
 
     def _tolerate_foreign_store(self) -> None:
         """Refuse a foreign store only after a minute: a network folder may show old contents for so long."""
-        self._foreign_store_grace = None
-        self._refuses_foreign_store = False
+        self._foreign_store_countdown = None
+        self._must_refuse_foreign_store = False
 
-    def _retry_restore(self, now: float) -> None:
-        """Do the next step of the attempt to restore, or begin an attempt when it is time."""
+    def _continue_restore(self, now: float) -> None:
+        """Do the next step of the attempt to restore. If the last attempt has ended, begin another when it is time."""
         if self._restore_attempt is None and self._to_restore:
             self._begin_attempt_when_due(now)
-        grace = self._foreign_store_grace
-        self._refuses_foreign_store = grace is not None and grace.is_over(now)
+        # A store with another identity than the group has committed is refused after a minute of retries.
+        countdown = self._foreign_store_countdown
+        self._must_refuse_foreign_store = countdown is not None and countdown.is_over(now)
         if self._restore_attempt is not None:
-            self._continue_restore(self._restore_attempt)
+            self._do_restore_step(self._restore_attempt)
 
     def _begin_attempt_when_due(self, now: float) -> None:
-        """Begin the next attempt to restore the remaining partitions if the pause after the last one is over."""
-        if self._foreign_store_grace is None:
-            self._foreign_store_grace = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
+        """Begin the next attempt to restore the remaining partitions if the pause after the last attempt is over.
+
+        The first call begins the minute after which a foreign store is refused.
+        """
+        if self._foreign_store_countdown is None:
+            self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
         if self._retry_pause.is_over(now):
             self._retry_pause = Countdown(min(2 * self._retry_pause.seconds, _LONGEST_PAUSE_S))
-            self._restore_attempt = self._restore(sorted(self._to_restore))
+            self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
 
-    def _continue_restore(self, attempt: Generator[Mapping[int, P], None, None]) -> None:
-        """Do one step of an attempt, and begin to read the partitions that it has restored. Report a failure."""
+    def _do_restore_step(self, attempt: Generator[Mapping[int, P], None, None]) -> None:
+        """Do one step of an attempt, and begin to read the partitions that it has restored.
+
+        If the step fails, report it; `_begin_attempt_when_due` begins the next attempt.
+        """
         try:
             restored = next(attempt)
         except StopIteration:
             self._restore_attempt = None
             return
         except (StoreError, ForeignStoreError, TimeoutError) as error:
-            if self._refuses_foreign_store and isinstance(error, ForeignStoreError):
+            is_foreign_store = isinstance(error, ForeignStoreError)
+            if is_foreign_store and self._must_refuse_foreign_store:
                 raise
             self._restore_attempt = None
             self._notify(events.RestoreFailed(str(error)))
@@ -260,11 +279,11 @@ class Assignment(Generic[P]):
         self._source.seek(offsets, last_records)
 
     def _resume_undecoded(self, now: float) -> None:
-        """Resume partitions whose records could not be decoded when their pause is over."""
-        if self._undecoded and self._undecoded_pause.is_over(now):
+        """When their pause is over, resume the partitions whose records could not be decoded."""
+        if self._undecoded_partitions and self._undecoded_pause.is_over(now):
             self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
-            self.resume(self._undecoded)
-            self._undecoded = set()
+            self.resume(self._undecoded_partitions)
+            self._undecoded_partitions = set()
 
     def _start_reading(self, restored: Mapping[int, P]) -> None:
         """Begin to read restored partitions, and report the positions at which they begin."""
@@ -274,7 +293,7 @@ class Assignment(Generic[P]):
 
     def _forget(self, partitions: Collection[int]) -> None:
         """Drop the progress of partitions, and all of their records."""
-        self._undecoded -= set(partitions)
+        self._undecoded_partitions -= set(partitions)
         self._in_flight.drop(partitions)
         self._first_records.forget(partitions)
         for partition in partitions:

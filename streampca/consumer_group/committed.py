@@ -56,7 +56,7 @@ def marks_start(metadata: str) -> bool:
 def _parse_fields(metadata: str) -> dict[str, Any]:
     """Return what a worker has committed as JSON; {} if another tool has committed."""
     try:
-        fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes behind the JSON
+        fields, _ = json.JSONDecoder().raw_decode(metadata)  # ignores bytes after the JSON
     except ValueError:
         return {}
     is_from_worker = isinstance(fields, dict) and fields.keys() >= _STORE_FIELDS

@@ -130,15 +130,15 @@ class RecordsSkipped:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordsSuspicious:
-    """Elements of an array are at other places than in earlier records, so `field` may read other numbers."""
+class ElementsReordered:
+    """Elements of an array are at other indices than in earlier records, so `field` may read other numbers."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class NamesUnseen:
-    """None of the first records has a number at some names in `field`."""
+class NamesWithoutNumbers:
+    """None of the first records has a number under some names in `field`."""
 
     message: str
 
@@ -198,7 +198,7 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsMissing:
-    """What was learned of some partitions is gone, or cannot be read. They are not read, and models wait for them."""
+    """What was learned of some partitions is lost, or cannot be read. They are not read, and models wait for them."""
 
     causes: Mapping[int, str]  # by partition; empty: no partition is missing any more
 
@@ -233,7 +233,7 @@ PartitionEvent = BatchLearned | BatchTransformed | PartitionStalled | OffsetsSki
 
 MemberEvent = (
     PartitionEvent | StartDelayed | RestoreBegun | PartitionsAssigned | RestoreFailed | PartitionsReleased
-    | TransactionEnded | ModelFixed | RecordRejected | RecordsSkipped | RecordsSuspicious | NamesUnseen
+    | TransactionEnded | ModelFixed | RecordRejected | RecordsSkipped | ElementsReordered | NamesWithoutNumbers
     | CheckpointPostponed | ModelPublished
     | PublishFailed | PartitionsMissing | LoopTicked | MemberStopping | MemberEnded
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Compares the first records of a partition with the configured type of numbers, before any of them is handled.
+"""Checks that the first records of a partition look like the configured type of numbers, before any is handled.
 
 Raw bytes of another type are numbers too, and a single vector does not show that. So the first records of a partition
-are held back until 100 of them have been compared with the configured type, or for a minute; nothing is learned, sent
-or rejected before. Records that name the type of their numbers are not held back.
+are held back until 100 of them have been checked, or for a minute; nothing is learned, sent or rejected before. Records
+that name the type of their numbers are not held back.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,28 +15,28 @@ from streampca.formats.record import Record
 from streampca.pca.arrays import Array
 from streampca.sources.events import Vectors
 
-FIRST_RECORDS = 100  # records of a partition that are compared
+FIRST_RECORDS = 100  # records of a partition that are checked
 _LONGEST_HOLD_S = 60.0  # from then on, first records are handled, although fewer than `FIRST_RECORDS` have come
 
 
 @dataclass
-class _PartitionStart:
-    """What is known of the first records of one partition."""
+class _PartitionCheck:
+    """The check of one partition's first records."""
 
     samples: list[Array] = field(default_factory=list)  # numbers of the records that do not name their type
-    compared: int = 0  # number of records that were compared
-    next_to_compare: int = 0  # offset
-    is_held_back: bool = False  # records were compared but not handled, so they must be read again
+    checked: int = 0  # number of records that were checked
+    next_to_check: int = 0  # offset
+    is_held_back: bool = False  # records were checked but not handled, so they must be read again
     wait: Countdown = field(default_factory=lambda: Countdown(_LONGEST_HOLD_S))  # of records that are held back
     is_wait_over: bool = False  # from then on, fewer than 100 records are enough
 
     @property
-    def has_enough(self) -> bool:
-        return self.compared >= FIRST_RECORDS
+    def has_enough_records(self) -> bool:
+        return self.checked >= FIRST_RECORDS
 
 
-class Comparison(Protocol):
-    """Compares the numbers of records that do not name their type, as `formats.codec.Codec` does."""
+class TypeChecker(Protocol):
+    """Checks the numbers of records that do not name their type, as `formats.codec.Codec` does."""
 
     def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
         """Return numbers of each vector whose record does not name their type: all (d,), or a sample."""
@@ -46,71 +46,76 @@ class Comparison(Protocol):
 
 
 class FirstRecords:
-    """Compares the first records of partitions with the configured type, before any of them is handled.
+    """Checks that the first records of partitions look like the configured type, before any of them is handled.
 
     Only their numbers are kept. Records that cannot be handled yet are dropped, and read again later.
     """
 
-    def __init__(self, topic: str, comparison: Comparison) -> None:
+    def __init__(self, topic: str, type_checker: TypeChecker) -> None:
         self._topic = topic
-        self._comparison = comparison
-        self._starts: dict[int, _PartitionStart] = {}  # by partition; only while its first records are compared
+        self._type_checker = type_checker
+        self._checks: dict[int, _PartitionCheck] = {}  # by partition; only while its first records are checked
 
     def begin(self, partitions: Collection[int]) -> None:
-        """Compare the next records of these partitions, which are their first ones."""
+        """Check the next records of these partitions, which are their first ones."""
         for partition in partitions:
-            self._starts[partition] = _PartitionStart()
+            self._checks[partition] = _PartitionCheck()
 
     def forget(self, partitions: Collection[int]) -> None:
-        """Compare no more records of these partitions."""
+        """Check no more records of these partitions."""
         for partition in partitions:
-            self._starts.pop(partition, None)
+            self._checks.pop(partition, None)
 
     def holds_back(self, partition: int) -> bool:
-        """Whether records of this partition were compared and not handled."""
-        return partition in self._starts and self._starts[partition].is_held_back
+        """Whether records of this partition were checked and not handled."""
+        return partition in self._checks and self._checks[partition].is_held_back
 
-    def may_handle(self, batch: Vectors) -> bool:
-        """Compare a batch's first records with the configured type, and return whether the batch may be handled.
+    def check(self, batch: Vectors) -> bool:
+        """Check a batch if it holds first records of its partition, and return whether the batch may be handled.
 
-        Otherwise the caller reads it again later. Raises `RejectLimitError`.
+        If it may not, its records are held back: the caller drops them, and reads them again when `take_due` returns
+        the partition. Raises `RejectLimitError`.
         """
-        start = self._starts.get(batch.partition)
-        if start is None:
+        partition_check = self._checks.get(batch.partition)
+        if partition_check is None:  # the first records were handled before
             return True
-        self._compare(start, batch)  # a batch that must wait counts, too
-        if start.is_held_back:  # earlier records come first
+        self._check_type(partition_check, batch)
+        if partition_check.is_held_back:  # earlier records must be handled before this batch
             return False
-        if start.has_enough:
+        if partition_check.has_enough_records:
             self.forget([batch.partition])
             return True
-        # Records that name their type need no comparison.
-        has_untyped_records = bool(start.samples)
-        start.is_held_back = has_untyped_records and not start.is_wait_over
-        return not start.is_held_back
+        # Records that name their type need not be checked.
+        has_untyped_records = bool(partition_check.samples)
+        partition_check.is_held_back = has_untyped_records and not partition_check.is_wait_over
+        return not partition_check.is_held_back
 
     def take_due(self, now: float) -> list[int]:
         """Return the partitions whose held-back records must be read again now, and hold them back no longer.
 
-        `now` is in monotonic seconds.
+        Records are held back until 100 of the partition were checked, or for a minute. `now` is in monotonic seconds.
         """
         due = []
-        for partition, start in self._starts.items():
-            if not start.is_held_back:
+        for partition, partition_check in self._checks.items():
+            if not partition_check.is_held_back:
                 continue
-            start.is_wait_over = start.wait.is_over(now)
-            if start.is_wait_over or start.has_enough:
-                start.is_held_back = False
+            partition_check.is_wait_over = partition_check.wait.is_over(now)
+            if partition_check.is_wait_over or partition_check.has_enough_records:
+                partition_check.is_held_back = False
                 due.append(partition)
         return due
 
-    def _compare(self, start: _PartitionStart, batch: Vectors) -> None:
-        """Compare the first 100 records of a partition with the configured type. Raises `RejectLimitError`."""
-        records = _select_to_compare(start, batch)
-        start.compared += len(records)
-        start.next_to_compare = max(start.next_to_compare, batch.next)
-        start.samples += self._comparison.sample_untyped(records)  # only of records that name no type
-        why_wrong_type = self._comparison.explain_wrong_type(start.samples)
+    def _check_type(self, partition_check: _PartitionCheck, batch: Vectors) -> None:
+        """Check that the first 100 records of a partition look like the configured type of numbers.
+
+        Raises `RejectLimitError` if they do not.
+        """
+        records = _select_unchecked(partition_check, batch)
+        partition_check.checked += len(records)
+        partition_check.next_to_check = max(partition_check.next_to_check, batch.next)
+        # Records that name their type have no sample.
+        partition_check.samples += self._type_checker.sample_untyped(records)
+        why_wrong_type = self._type_checker.explain_wrong_type(partition_check.samples)
         if why_wrong_type:
             raise RejectLimitError(
                 f"partition {batch.partition} of {self._topic}: the first records are not what was sent: "
@@ -118,12 +123,13 @@ class FirstRecords:
             )
 
 
-def _select_to_compare(start: _PartitionStart, batch: Vectors) -> list[Record]:
-    """Return the records of a batch that belong to the first 100 of the partition and were not compared yet."""
-    not_compared = [index for index, record in enumerate(batch.records) if record.offset >= start.next_to_compare]
-    still_needed = FIRST_RECORDS - start.compared
-    candidates = not_compared[:still_needed]
-    # A record of an unknown schema cannot be compared, so it does not count.
+def _select_unchecked(partition_check: _PartitionCheck, batch: Vectors) -> list[Record]:
+    """Return the records of a batch that must be checked, and that were not checked when they were read before."""
+    next_to_check = partition_check.next_to_check
+    unchecked_indices = [index for index, record in enumerate(batch.records) if record.offset >= next_to_check]
+    still_needed = FIRST_RECORDS - partition_check.checked
+    next_indices = unchecked_indices[:still_needed]
+    # A record of an unknown schema cannot be checked, so it is not one of the 100.
     rejects = batch.decoded.rejects
     unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
-    return [batch.records[index] for index in candidates if index not in unknown_schema]
+    return [batch.records[index] for index in next_indices if index not in unknown_schema]

@@ -19,7 +19,7 @@ class Failure(NamedTuple):
 
 def why_unhealthy(state: MemberState, now: float) -> Failure | None:
     """Return why the process should be restarted, or None while it is healthy; `now` is in monotonic seconds."""
-    silence_s = now - state.last_turn_at.monotonic_s
+    silence_s = now - state.last_tick_at.monotonic_s
     is_starting = not state.has_run
     longest_silence_s = _STARTED_AFTER_S if is_starting else _STUCK_AFTER_S
     if silence_s > longest_silence_s:
@@ -44,8 +44,11 @@ def why_not_ready(state: MemberState, now: float) -> Failure | None:
         return None
     no_place = "no place in the consumer group yet"
     connection = state.connection
-    # A connected member has a cause if an error keeps it from joining.
-    if connection is None or (connection.connected and not connection.cause):
+    if connection is None:  # not known yet
+        return Failure("group", no_place)
+    # If the member is connected, the cause is an error that keeps it from joining the group.
+    is_joining = connection.connected and not connection.cause
+    if is_joining:
         return Failure("group", no_place)
     cause = connection.cause or NO_ANSWER
     kind = "certificate" if "certificate" in cause else "broker"

@@ -7,6 +7,8 @@ The loop alone touches the source, dead letters, transactions and folds; it subm
 - Results are handled in the order of submission over all partitions, whichever thread ends first.
 - Records are submitted for decoding before the results of earlier records were handled, so that threads have something
   to do while the loop polls.
+- The work of a partition is chained: each task gets the result of the task before, so that it need not wait until the
+  loop has handled this result.
 - The results of dropped tasks are never handled, though their functions may still run to the end. Nothing of them was
   sent, so their records can be read again.
 """
@@ -60,8 +62,9 @@ class InFlight(Generic[R]):
     ) -> None:
         """At most `limit_bytes` are in flight; the records of one poll may exceed it.
 
-        `decode` may return only the first records. `check_threads` raises the error of a dead thread. The simulation
-        replaces `new_future`.
+        `decode` returns `Undecoded` if the records cannot be decoded for now. It may decode fewer records than it was
+        given, from the first on. `check_threads` raises the error of a dead thread. The simulation replaces
+        `new_future`.
         """
         self._executor = executor
         self._decode_records = decode
@@ -70,10 +73,10 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition: they run its tasks in order
-        # By partition: the future of its last task that learns or projects.
-        self._newest_work: dict[int, Future[R]] = {}
+        # By partition: the result of its newest task that learns or projects. Absent if the loop has handled it.
+        self._newest_unhandled_work: dict[int, Future[R]] = {}
 
-    def next_events(self, source: Source, timeout_s: float) -> Sequence[Event]:
+    def poll(self, source: Source, timeout_s: float) -> Sequence[Event]:
         """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
         self._check_threads()
         is_full = len(self._tasks) >= _MOST_BATCHES or self._nbytes >= self._limit_bytes
@@ -83,31 +86,32 @@ class InFlight(Generic[R]):
                 oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # `OutOfRange` comes last: its handler may drop records in flight, also later ones.
+        # `OutOfRange` comes last. Its handler finishes or drops what is in flight of the partition. Records of the same
+        # poll must be in flight by then.
         return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
-        """Decode records in a thread, behind earlier tasks of their partition; `handle` gets the result in the loop."""
+        """Decode records in a thread, after earlier tasks of their partition; `handle` gets the result in the loop."""
         task = _Decoding(records.partition, records.nbytes, self._new_future(), handle, records)
         self._submit(task, partial(self._decode_records, records))
 
     def work(
         self, partition: int, nbytes: int, function: Callable[[R | None], R], handle: Callable[[R], object]
     ) -> None:
-        """Call a function in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop.
+        """Call a function in a thread, after earlier tasks of its partition; `handle` gets its result in the loop.
 
-        The function gets the result of the partition's last work; None if it was handled already.
+        The function gets the result of the partition's previous work; None if the loop has handled this result already.
         """
-        last_work = self._newest_work.get(partition)
+        previous_work = self._newest_unhandled_work.get(partition)
 
-        def continue_last_work() -> R:
-            # Raises the error of the last work, which has ended.
-            last_result = None if last_work is None else last_work.result()
-            return function(last_result)
+        def continue_previous_work() -> R:
+            # The previous work has ended. If it has failed, this raises its error again.
+            previous_result = None if previous_work is None else previous_work.result()
+            return function(previous_result)
 
         task = _Task(partition, nbytes, self._new_future(), handle)
-        self._submit(task, continue_last_work)
-        self._newest_work[partition] = task.result
+        self._submit(task, continue_previous_work)
+        self._newest_unhandled_work[partition] = task.result
 
     def handle_ended(self) -> None:
         """Handle the results of ended tasks in their order, up to the first task that has not ended."""
@@ -126,7 +130,7 @@ class InFlight(Generic[R]):
         """Drop what is in flight of these partitions, which will be read again."""
         self._tasks = deque(task for task in self._tasks if task.partition not in partitions)
         for partition in partitions:
-            self._newest_work.pop(partition, None)  # the next work must not continue from a dropped result
+            self._newest_unhandled_work.pop(partition, None)  # the next work must not continue from a dropped result
             queue = self._queues.pop(partition, None)
             if queue is not None:
                 queue.clear()
@@ -151,7 +155,7 @@ class InFlight(Generic[R]):
         return [task for task in self._tasks if isinstance(task, _Decoding) and task.partition == partition]
 
     def _submit(self, task: _Task, function: Callable[[], Any]) -> None:
-        """Call the function of a task in a thread, behind earlier tasks of its partition."""
+        """Call the function of a task in a thread, after earlier tasks of its partition."""
         self._tasks.append(task)
         queue = self._queues.setdefault(task.partition, PartitionQueue(self._executor))
         queue.add(function, task.result)
@@ -162,23 +166,27 @@ class InFlight(Generic[R]):
         try:
             result = watchdog.wait_for_result(task.result)
         except Exception:
-            if isinstance(task, _Decoding):  # earlier records are handled before the error
+            if isinstance(task, _Decoding):
+                # Drop the later records. Earlier records may still be learned or projected: handle them first.
                 self.drop_decodings(task.partition)
                 self.finish(task.partition)
             raise
-        # The loop has this result now, so later work begins without it.
-        if self._newest_work.get(task.partition) is task.result:
-            del self._newest_work[task.partition]
+        # From now on, the loop has this result, so the next work of the partition does not get it.
+        is_newest_work = self._newest_unhandled_work.get(task.partition) is task.result
+        if is_newest_work:
+            del self._newest_unhandled_work[task.partition]
         if isinstance(task, _Decoding) and isinstance(result, Vectors):
             self._decode_rest(task, decoded=result)
         task.handle(result)
 
     def _decode_rest(self, decoding: _Decoding, decoded: Vectors) -> None:
-        """If only the first records were decoded, decode the others, before all later records of the partition."""
+        """If only the first records were decoded, decode the rest, before all later records of the partition."""
         batch = decoding.records
-        if decoded.next == batch.next:
+        is_all_decoded = decoded.next == batch.next
+        if is_all_decoded:
             return
         rest = replace(batch, records=batch.records[len(decoded.records) :])
+        # Take the later records out of the queue, and add them again after the rest.
         later_decodings = self._decodings_of(decoding.partition)
         self.drop_decodings(decoding.partition)
         self.decode(rest, decoding.handle)

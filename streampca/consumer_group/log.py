@@ -9,9 +9,10 @@ import structlog
 
 from streampca.consumer_group.events import (
     CheckpointPostponed,
+    ElementsReordered,
     LoopTicked,
     MemberStopping,
-    NamesUnseen,
+    NamesWithoutNumbers,
     OffsetsSkipped,
     PartitionsAssigned,
     PartitionsMissing,
@@ -20,16 +21,14 @@ from streampca.consumer_group.events import (
     PublishFailed,
     RecordRejected,
     RecordsSkipped,
-    RecordsSuspicious,
     RestoreBegun,
     RestoreFailed,
     StartDelayed,
     TransactionEnded,
 )
 from streampca.consumer_group.member import Change, Observer
-from streampca.consumer_group.member_state import MemberState, Problem
+from streampca.consumer_group.member_state import SAVING_HAS_STOPPED, MemberState, Problem
 from streampca.consumer_group.policy import SUSPICIOUS_RUN, explain_all_skipped
-from streampca.consumer_group.saving import Saving
 from streampca.errors import RETRY_MAY_HELP
 from streampca.sources.events import SourceStatus
 
@@ -39,7 +38,7 @@ _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
 _LONGEST_DELAY_PAUSE_S = 60.0  # between two lines about a start that waits
 _RESTORING_PAUSE_S = 5.0  # between the first lines about partitions that are being restored
-# Type of the event that reports a problem → the log's words when the problem begins, and when it has ended.
+# Key of a problem, see `MemberState` → the log's words when the problem begins, and when it has ended.
 _PROBLEM_LINES: Mapping[type, tuple[str, str]] = {
     RestoreFailed: ("restoring failed", "partitions restored"),
     PartitionStalled: ("decoding stalled", "decoding resumed"),
@@ -47,7 +46,7 @@ _PROBLEM_LINES: Mapping[type, tuple[str, str]] = {
     PublishFailed: ("publishing failed", "model published again"),
     PartitionsMissing: ("partitions missing", "no partition is missing"),
     TransactionEnded: ("transaction failed", "transactions committed again"),
-    Saving: ("saving has stopped", "no save is overdue"),
+    SAVING_HAS_STOPPED: ("saving has stopped", "no save is overdue"),
 }
 
 
@@ -62,7 +61,7 @@ class MemberLog(Observer):
     def __init__(self) -> None:
         self._rejected: Counter[str] = Counter()
         self._skipped = 0
-        self._has_warned_of_records = False
+        self._has_warned_of_elements = False
         self._next_delay_line_at = 0.0  # monotonic seconds
         self._next_restoring_line_at = 0.0  # monotonic seconds
         self._restoring_pause_s = _RESTORING_PAUSE_S  # it doubles with each line
@@ -72,7 +71,8 @@ class MemberLog(Observer):
         self._last_activity = ""
 
     def observe(self, change: Change) -> None:
-        # Problems of released partitions end without a recovery.
+        """Log what an event means for the user."""
+        # When partitions are released, their problems end, but nothing has recovered.
         if not isinstance(change.event, PartitionsReleased):
             log_problems(change.before.problems, change.after.problems)
         match change.event:
@@ -86,10 +86,10 @@ class MemberLog(Observer):
                 self._on_reject(change.event)
             case RecordsSkipped():
                 self._on_skipped(change.event)
-            case RecordsSuspicious(message) if not self._has_warned_of_records:
-                self._has_warned_of_records = True
+            case ElementsReordered(message) if not self._has_warned_of_elements:
+                self._has_warned_of_elements = True
                 log.warning("elements change their places", message=message)
-            case NamesUnseen(message):
+            case NamesWithoutNumbers(message):  # reported once
                 log.warning("names without numbers", message=message)
             case OffsetsSkipped(partition, lost_from, to, truncated):
                 happened = "log truncated, offsets skipped" if truncated else "offsets removed by retention"

@@ -36,35 +36,38 @@ class Member:
         self,
         observers: Sequence[Observer],
         save_due_after_s: float,
-        could_save: Callable[[str], bool],
+        could_new_client_save: Callable[[str], bool],
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`could_save(waits_for)` returns whether brokers would accept a save from a new client.
+        """`could_new_client_save(waits_for)` returns whether brokers would answer a new Kafka client that saves.
 
-        It may take seconds. `waits_for` names what a save waits for, such as "topic".
+        It is asked when brokers do not answer the member's own client, and may take seconds. `waits_for` is what a save
+        waits for, such as "topic".
         """
         self._observers = observers
-        self._could_new_client_save = could_save
+        self._could_new_client_save = could_new_client_save
         self._clock = clock
         self._unix_clock = unix_clock
         now = self.now()
         saving = Saving(save_due_after_s)
-        # The start counts as a turn of the loop.
-        self.state = MemberState(started=now, last_turn_at=now, saving=saving, membership_since=now.monotonic_s)
+        # The start counts as a tick of the loop.
+        self.state = MemberState(started=now, last_tick_at=now, saving=saving, membership_since=now.monotonic_s)
 
     def now(self) -> Moment:
         """Return the time on both clocks."""
         return Moment(monotonic_s=self._clock(), unix_s=self._unix_clock())
 
     def notify(self, event: MemberEvent) -> None:
-        """Make the member's state after an event, and tell the observers."""
+        """Make the member's state after an event, and tell the observers.
+
+        If saves have stopped since brokers do not answer, a tick first tries a new client, which may take seconds.
+        """
         old_state = self.state
         now = self.now()
         new_state = old_state.after(event, now)
         if isinstance(event, LoopTicked) and new_state.saving.must_try_new_client(now.monotonic_s):
-            # Saves have stopped, and brokers do not answer the member's own client.
-            is_answered = self._could_new_client_save(new_state.saving.unanswered_wait)
+            is_answered = self._could_new_client_save(new_state.saving.waits_unanswered_for)
             saving = new_state.saving.after_new_client(now.monotonic_s, is_answered=is_answered)
             new_state = new_state._replace(saving=saving)
         self.state = new_state

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from streampca.consumer_group import events
-from streampca.consumer_group.first_names import FirstNames
 from streampca.consumer_group.in_flight import InFlight
+from streampca.consumer_group.name_check import NameCheck
 from streampca.errors import StreampcaError
 from streampca.formats.seen_names import SeenNames
 from streampca.process import watchdog
@@ -19,11 +19,11 @@ class MemberLoop(ABC):
     """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], notify: events.Notify, seen_names: SeenNames) -> None:
-        """`seen_names` notes which names in the setting `field` have had a number in a record."""
+        """`seen_names` notes under which names of the setting `field` a record has had a number."""
         self._source = source
         self._in_flight = in_flight
         self._notify = notify
-        self._first_names = FirstNames(seen_names)
+        self._name_check = NameCheck(seen_names)
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
@@ -40,7 +40,7 @@ class MemberLoop(ABC):
             while self._stop_cause is None:
                 watchdog.tick()
                 self._turn(clock)
-                self._report_unseen_names(clock)
+                self._warn_of_names_without_numbers(clock)  # once: such a name in `field` may be misspelt
                 self._notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:
             self.stop(str(error))
@@ -52,18 +52,18 @@ class MemberLoop(ABC):
 
     def _handle_events(self, poll_s: float) -> None:
         """Poll the source for `poll_s` at most; handle its events, then the results that threads have finished."""
-        for event in self._in_flight.next_events(self._source, poll_s):
+        for event in self._in_flight.poll(self._source, poll_s):  # does not poll while too much is in flight
             watchdog.tick()
             self._handle(event)
         self._in_flight.handle_ended()
 
-    def _report_unseen_names(self, clock: Callable[[], float]) -> None:
-        """Once enough records were read, report the names in `field` at which none of them had a number."""
-        if not self._first_names.is_searching:
+    def _warn_of_names_without_numbers(self, clock: Callable[[], float]) -> None:
+        """Once enough records were read, report the names in `field` under which no record has had a number."""
+        if not self._name_check.is_checking:
             return
-        message = self._first_names.find_unseen(clock())
+        message = self._name_check.find_warning(clock())
         if message:
-            self._notify(events.NamesUnseen(message))
+            self._notify(events.NamesWithoutNumbers(message))
 
     @property
     def _is_saving(self) -> bool:

@@ -45,6 +45,11 @@ _ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
 }
 
 
+# Keys of problems that ticks of the loop show.
+NO_BROKER_ANSWERS: type = LoopTicked
+SAVING_HAS_STOPPED: type = Saving
+
+
 class Moment(NamedTuple):
     """A time on two clocks."""
 
@@ -63,11 +68,12 @@ class MemberState(NamedTuple):
     """What is known of a member; times are monotonic seconds, unless said otherwise.
 
     The state is immutable: `after` returns the state after an event. Log, metrics, status reports and health are made
-    of it. The key of a problem is the type of the event that reports it, such as `RestoreFailed`.
+    of it. The key of a problem is the type of the event that reports it, such as `RestoreFailed`. Two problems are not
+    reported by an event of their own; their keys are `NO_BROKER_ANSWERS` and `SAVING_HAS_STOPPED`.
     """
 
     started: Moment
-    last_turn_at: Moment  # at the loop's last turn, or the last attempt to start
+    last_tick_at: Moment  # of the loop, or of the last attempt to start
     saving: Saving
     has_run: bool = False  # the loop has begun
     has_ended: bool = False
@@ -80,7 +86,6 @@ class MemberState(NamedTuple):
     has_joined: bool = False  # partitions were assigned, or the member is a standby: the group has none for it
     was_assigned: bool = False  # partitions were assigned at least once, and may have been released since
 
-    # `LoopTicked`: no broker answers; `Saving`: saving has stopped.
     problems: Mapping[type, Problem] = {}
     partitions: PartitionStates = PartitionStates()
     left_to_restore: int = 0  # partitions that the group has assigned, and that are not read yet
@@ -106,15 +111,15 @@ class MemberState(NamedTuple):
         saving = self.saving.after(event, partitions, now.monotonic_s)
         state = self._replace(partitions=partitions, saving=saving)
         problems = self._problems_after(event, state, now.monotonic_s)
-        return state._replace(problems=problems)._with_other_fields_after(event, now)
+        return state._replace(problems=problems)._with_remaining_fields_after(event, now)
 
-    def _with_other_fields_after(self, event: MemberEvent, now: Moment) -> "MemberState":
-        """Return the state after an event, of which `partitions`, `saving` and `problems` are set already."""
+    def _with_remaining_fields_after(self, event: MemberEvent, now: Moment) -> "MemberState":
+        """Return the state after an event. `after` has already updated `partitions`, `saving` and `problems`."""
         match event:
             case StartDelayed():
                 return self._after_start_delay(event, now)
             case LoopTicked(source_status):
-                return self._replace(last_turn_at=now, has_run=True)._after_poll(source_status, now.monotonic_s)
+                return self._after_tick(source_status, now)
             case RestoreBegun(partitions=count):
                 return self._replace(left_to_restore=count)
             case PartitionsAssigned(positions):
@@ -146,17 +151,18 @@ class MemberState(NamedTuple):
         connection = None
         if event.waits_for == "brokers":
             connection = SourceStatus(connected=False, member=False, cause=event.cause)
-        return self._replace(last_turn_at=now, start_waits_for=event.waits_for, connection=connection)
+        return self._replace(last_tick_at=now, start_waits_for=event.waits_for, connection=connection)
 
-    def _after_poll(self, status: SourceStatus, now: float) -> "MemberState":
-        """Return the state after a poll of the source, which has this status now."""
-        state = self._replace(connection=status)
+    def _after_tick(self, status: SourceStatus, now: Moment) -> "MemberState":
+        """Return the state after the loop has polled its source, which has this status now."""
+        ticked = self._replace(last_tick_at=now, has_run=True, connection=status)
         if status.member != self.is_member:
-            return state._replace(is_member=status.member, membership_since=now)
-        if now - self.membership_since >= _STANDBY_AFTER_S:
-            # After ten seconds, no rebalance is under way: a member without partitions is a standby.
-            return state._replace(has_joined=self.is_member)
-        return state
+            return ticked._replace(is_member=status.member, membership_since=now.monotonic_s)
+        is_rebalance_over = now.monotonic_s - self.membership_since >= _STANDBY_AFTER_S
+        if is_rebalance_over:
+            # A member that still has no partitions is a standby, which has joined, too.
+            return ticked._replace(has_joined=self.is_member)
+        return ticked
 
     def _after_batch(self, messages: int, now: float) -> "MemberState":
         """Return the state after a batch of messages was learned or projected."""
@@ -179,7 +185,10 @@ class MemberState(NamedTuple):
         return problems
 
     def _find_new_causes(self, event: MemberEvent, new_state: "MemberState") -> Mapping[type, str]:
-        """Return the causes of the problems that an event reports, by their keys; "" if the event ends a problem."""
+        """Return the causes of the problems that an event reports, by the keys of the problems.
+
+        If the event ends a problem, the cause is "".
+        """
         causes = dict.fromkeys(_ENDS_PROBLEMS.get(type(event), ()), "")
         if PartitionStalled in self.problems and not new_state.partitions.are_stalled:
             causes[PartitionStalled] = ""
@@ -192,24 +201,28 @@ class MemberState(NamedTuple):
                 causes[type(event)] = cause
             case TransactionEnded(outcome="committed"):
                 causes[TransactionEnded] = ""
-            # All partitions must be saved, not only the event's.
-            case CheckpointSaved() if self._are_failed_saves_done(new_state):
+            # The event reports one partition. The problem ends when all partitions are saved.
+            case CheckpointSaved() if self._was_failed_save_made_up_for(new_state):
                 causes[CheckpointPostponed] = ""
             case LoopTicked(status=status):
                 if status.connected:
-                    causes[LoopTicked] = ""
+                    causes[NO_BROKER_ANSWERS] = ""
                 elif self.was_assigned:
-                    causes[LoopTicked] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
+                    causes[NO_BROKER_ANSWERS] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
+                had_stopped = SAVING_HAS_STOPPED in self.problems
                 if not new_state.saving.overdue_s:
-                    causes[Saving] = ""
-                elif new_state.saving.has_stopped and Saving not in self.problems:  # a problem keeps its first cause
-                    causes[Saving] = new_state.saving.cause
+                    causes[SAVING_HAS_STOPPED] = ""
+                elif new_state.saving.has_stopped and not had_stopped:  # this problem keeps its first cause
+                    causes[SAVING_HAS_STOPPED] = new_state.saving.cause
         return causes
 
-    def _are_failed_saves_done(self, new_state: "MemberState") -> bool:
-        """Return whether all records that were unsaved when a save failed are saved in `new_state`."""
+    def _was_failed_save_made_up_for(self, new_state: "MemberState") -> bool:
+        """Return whether a save has failed, and all records that were unsaved then are saved in `new_state`."""
         failure = self.problems.get(CheckpointPostponed)
         if failure is None:
             return False
-        oldest_unsaved_since = new_state.partitions.unsaved_since  # None: all records are saved
-        return oldest_unsaved_since is None or oldest_unsaved_since >= failure.since
+        oldest_read_at = new_state.partitions.unsaved_since  # of all unsaved records
+        if oldest_read_at is None:  # all records are saved
+            return True
+        were_all_read_after_failure = oldest_read_at >= failure.since
+        return were_all_read_after_failure

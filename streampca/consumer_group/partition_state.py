@@ -41,13 +41,13 @@ class PartitionState(NamedTuple):
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
-                    unsaved_since=self._find_oldest_unsaved_read_at(),
+                    unsaved_since=self._find_unsaved_since(),
                 )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._find_oldest_unsaved_read_at())
+                return self._replace(position=to, unsaved_since=self._find_unsaved_since())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
-                # Records behind the checkpoint wait from about now on.
+                # When the records after the checkpoint were read is not known. They count as read now.
                 unsaved_since = None if is_all_saved else now
                 return self._replace(saved_up_to=fold.position, unsaved_since=unsaved_since)
             case BatchLearned() | BatchTransformed():
@@ -59,10 +59,11 @@ class PartitionState(NamedTuple):
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _find_oldest_unsaved_read_at(self) -> float | None:
-        """Return when the oldest unsaved record was read; None if no record was read behind the saved position.
+    def _find_unsaved_since(self) -> float | None:
+        """Return when the oldest unsaved record was read; None if all records before the position are saved.
 
-        `unsaved_since` itself is not reset when a failed transaction sets the position back.
+        After a failed transaction, the position is the saved one again, but `unsaved_since` is still set. So the
+        positions are compared.
         """
         is_all_saved = self.position == self.saved_up_to
         return None if is_all_saved else self.unsaved_since
@@ -78,11 +79,11 @@ class _Chunk(dict[int, PartitionState]):
 
     @cached_property
     def unsaved_since(self) -> float | None:
-        """When the oldest unsaved record of the chunk was read; None if no record waits for a save.
+        """When the oldest unsaved record of these partitions was read; None if no record waits for a save.
 
         Cached, since the loop asks several times a second.
         """
-        return _find_earliest(state.unsaved_since for state in self.values())
+        return _find_earliest(partition_state.unsaved_since for partition_state in self.values())
 
 
 class PartitionStates(Mapping[int, PartitionState]):
@@ -113,7 +114,8 @@ class PartitionStates(Mapping[int, PartitionState]):
     def _after_assignment(self, positions: Mapping[int, int]) -> "PartitionStates":
         """Return the states after partitions were assigned and restored, each at its position.
 
-        `unsaved_since` is kept: after a failed transaction, its records still wait to be saved.
+        `unsaved_since` is kept: after a failed transaction, partitions are restored, and their records still wait for a
+        save.
         """
         assigned = {}
         for partition, position in positions.items():

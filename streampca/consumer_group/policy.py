@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from streampca.consumer_group.events import RecordRejected, RecordsSkipped, RecordsSuspicious
+from streampca.consumer_group.events import ElementsReordered, RecordRejected, RecordsSkipped
 from streampca.errors import BadRecordError, OffsetGapError, RejectLimitError
-from streampca.formats.errors import UNMET
+from streampca.formats.errors import CONDITION_UNMET
 from streampca.formats.record import Reject
 from streampca.sources.events import OutOfRange, Vectors
 
@@ -34,7 +34,7 @@ class MemberPolicy:
         rejects = batch.decoded.rejects
         return rejects[0] if rejects and self.on_bad_record == "stop" else None
 
-    def describe_stop(self, batch: Vectors, reject: Reject) -> BadRecordError:
+    def make_stop_error(self, batch: Vectors, reject: Reject) -> BadRecordError:
         """Return the error of a member that stops at a rejected record."""
         offset = batch.records[reject.index].offset
         return BadRecordError(
@@ -43,23 +43,25 @@ class MemberPolicy:
             "on_bad_record=skip; if all records are like this, correct format, field or dimensions"
         )
 
-    def find_dead_letters(self, batch: Vectors, *, accepted_any: bool) -> Sequence[Reject]:
+    def find_dead_letters(self, batch: Vectors, *, accepted_before: bool) -> Sequence[Reject]:
         """Return the rejected records to send to the dead-letter topic.
 
-        Raises `RejectLimitError` if no vector was accepted before, and the batch begins with 100 rejects.
+        `accepted_before` says whether a vector was accepted before this batch. If none was, and the batch begins with
+        100 rejects, raises `RejectLimitError`.
         """
         if self.on_bad_record != "dead_letter":
             return []
         rejects = batch.decoded.rejects
-        if accepted_any or len(rejects) < SUSPICIOUS_RUN:
+        if accepted_before or len(rejects) < SUSPICIOUS_RUN:
             return rejects
         first_rejects = rejects[:SUSPICIOUS_RUN]
-        is_before_last_reject = batch.decoded.indices < first_rejects[-1].index
-        if not is_before_last_reject.any():  # no vector comes before
-            raise self._describe_wrong_settings(batch, first_rejects)
+        vector_indices = batch.decoded.indices  # of the records with vectors
+        is_among_first_rejects = vector_indices < first_rejects[-1].index
+        if not is_among_first_rejects.any():
+            raise self._make_wrong_settings_error(batch, first_rejects)
         return rejects
 
-    def _describe_wrong_settings(self, batch: Vectors, rejects: Sequence[Reject]) -> RejectLimitError:
+    def _make_wrong_settings_error(self, batch: Vectors, rejects: Sequence[Reject]) -> RejectLimitError:
         """Return the error for a batch that begins with these rejects."""
         reason, count = Counter(reject.reason for reject in rejects).most_common(1)[0]
         how_many = "all" if count == len(rejects) else f"{count} of them"
@@ -74,28 +76,33 @@ class MemberPolicy:
         )
 
     def choose_resume_offset(self, event: OutOfRange) -> int:
-        """Return the offset to resume at when the log does not hold the next record.
+        """Return the offset to resume at when the log does not hold the next record. There are three cases:
 
-        Raises `OffsetGapError` if the member must stop.
+        - The log was truncated and has grown again: `event.diverged` is an offset of a record that was replaced.
+        - The log was truncated and ended before the position: raises `OffsetGapError`.
+        - Retention has removed the records from the position up to `event.earliest`.
+
+        In the first and the third case, `on_offset_gap` decides: "fail" raises `OffsetGapError`.
         """
-        is_truncated = event.diverged is not None
-        # The end is not compared: the log may have grown since then.
-        was_beyond_end = not is_truncated and event.position >= event.earliest
+        was_replaced = event.diverged is not None
+        # The position is not compared with `event.latest`: the log may have grown since it was out of range.
+        was_beyond_end = not was_replaced and event.position >= event.earliest
         if was_beyond_end or self.on_offset_gap == "fail":
             raise OffsetGapError(self._describe_gap(event))
         if self.on_offset_gap == "latest":
             return event.latest
-        # Of a truncated log, new records before the position are not read: no offset may count twice.
-        return event.position if is_truncated else event.earliest
+        # New records at offsets before the position are not read: no offset may count twice.
+        return event.position if was_replaced else event.earliest
 
     def _describe_gap(self, event: OutOfRange) -> str:
         """Say why the log does not hold the next record, and what to do."""
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
         if event.diverged is not None:
             return (
-                f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} "
-                "or before and has grown again, so records that were read are gone and others were not read; start "
-                f"over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest to continue"
+                f"{where} follows records that are not in the log any more: the log was cut at offset "
+                f"{event.diverged} or before and has grown again, so records that were read are gone and others were "
+                f"not read; start over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest "
+                "to continue"
             )
         if event.position >= event.earliest:
             return (
@@ -110,17 +117,20 @@ class MemberPolicy:
 
 def report_rejected_and_skipped(
     batch: Vectors, *, accepted_any: bool
-) -> Iterator[RecordRejected | RecordsSkipped | RecordsSuspicious]:
-    """Yield the events that report the rejected, the skipped and the suspicious records of a batch."""
+) -> Iterator[RecordRejected | RecordsSkipped | ElementsReordered]:
+    """Yield the events that report what was wrong with records of a batch: rejected, skipped, elements reordered.
+
+    `accepted_any` says whether the member has accepted a vector, in this batch or before.
+    """
     for reject in batch.decoded.rejects:
         yield RecordRejected(batch.partition, batch.records[reject.index].offset, reject.reason, reject.message)
     counts = Counter(skipped.reason for skipped in batch.decoded.skipped)
     for reason, count in counts.items():
-        yield RecordsSkipped(count, accepted_any, reason)
-    if batch.decoded.warning:
-        yield RecordsSuspicious(batch.decoded.warning)
+        yield RecordsSkipped(count, accepted_any=accepted_any, reason=reason)
+    if batch.decoded.warning:  # elements of an array are at other places than in earlier records
+        yield ElementsReordered(batch.decoded.warning)
 
 
 def explain_all_skipped(reason: str) -> str:
     """Say which setting may be wrong if all records are skipped; `reason` is that of the last one."""
-    return _ALL_UNMET if reason == UNMET else _ALL_DELETES
+    return _ALL_UNMET if reason == CONDITION_UNMET else _ALL_DELETES

@@ -59,7 +59,7 @@ class Process(NamedTuple):
             self.member.notify(StartDelayed(step.waits_for, str(error)))
             return False
         finally:
-            # The watchdog must not expect a tick until the loop begins.
+            # The step may have ticked the watchdog, which must not expect another tick before the loop begins.
             watchdog.forget()
         log.debug("start step done", step=step.name, finding=finding)
         return True
@@ -72,14 +72,14 @@ def member_process(
     metrics: MemberMetrics,
     member_log: MemberLog,
     log_fields: Mapping[str, str],
-    could_save: Callable[[str], bool],
+    could_new_client_save: Callable[[str], bool],
     save_after_s: float,
     output_topic: str | None = None,
 ) -> Iterator[Process]:
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
-    `could_save` says whether brokers would accept a save from a new client. A record should be saved `save_after_s`
-    after it was read. Only transform has an output topic.
+    `could_new_client_save` is explained at `Member`. A record should be saved `save_after_s` after it was read. Only
+    transform has an output topic.
     """
     tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -92,7 +92,7 @@ def member_process(
         if prepared.tracer:
             spans = BatchSpans(prepared.tracer, settings.topic, settings.group)
             observers.append(spans)
-        member = Member(observers, save_after_s, could_save)
+        member = Member(observers, save_after_s, could_new_client_save)
         bad_records = f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record
         with member_port(settings.host, settings.metrics_port, metrics.registry, member, tls_context, tokens) as url:
             log.info(

@@ -27,12 +27,13 @@ class Saving(NamedTuple):
     """
 
     due_after_s: float  # how soon a record should be saved after it was read
-    # Since the last save: what a save waits for, such as "topic" → cause, the newest failure last.
-    failures: Mapping[str, str] = {}
+    # What a save waits for, such as "topic" → why the last save has failed there. The newest failure is the last one.
+    failures: Mapping[str, str] = {}  # since the last save that has succeeded
     is_saving: bool = False  # at the last tick, the store had not answered a save yet
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
+    # When to try next whether brokers answer a new Kafka client, and whether they did when it was tried last.
     try_new_client_at: float = 0.0
-    is_new_client_answered: bool = False
+    was_new_client_answered: bool = False
 
     @property
     def has_stopped(self) -> bool:
@@ -44,8 +45,8 @@ class Saving(NamedTuple):
         return "; ".join(f"{waits_for}: {cause}" for waits_for, cause in self._failures_now.items()) or "no failure"
 
     @property
-    def unanswered_wait(self) -> str:
-        """What saves wait for, such as "topic", if they have stopped since brokers do not answer; otherwise ""."""
+    def waits_unanswered_for(self) -> str:
+        """What saves wait for, such as "topic", if they have stopped because brokers do not answer; otherwise ""."""
         if not self.has_stopped or not self._failures_now:
             return ""
         waits_for, newest_cause = list(self._failures_now.items())[-1]
@@ -61,12 +62,13 @@ class Saving(NamedTuple):
     def after(self, event: MemberEvent, partitions: PartitionStates, now: float) -> "Saving":
         """Return how saving stands after an event; `partitions` are the states after the event."""
         match event:
-            case CheckpointSaved() | TransactionEnded("committed"):
-                return self._replace(failures={}, is_new_client_answered=False)
-            # The records of a failed transaction are saved only after the partitions are restored.
-            case TransactionEnded(cause=cause) | RestoreFailed(cause):
+            case CheckpointSaved() | TransactionEnded(outcome="committed"):
+                return self._replace(failures={}, was_new_client_answered=False)
+            # After a transaction that was not committed, partitions are restored and its records are read again. So
+            # another transaction also waits for a restore that has failed.
+            case TransactionEnded(cause=cause) | RestoreFailed(cause=cause):
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))
-            case CheckpointPostponed(cause, waits_for):
+            case CheckpointPostponed(cause=cause, waits_for=waits_for):
                 return self._replace(failures=_add_failure(self.failures, waits_for, cause))
             case LoopTicked(is_saving=is_saving):
                 unsaved_since = partitions.unsaved_since  # None: all records are saved
@@ -76,16 +78,16 @@ class Saving(NamedTuple):
 
     def after_new_client(self, now: float, *, is_answered: bool) -> "Saving":
         """Return how saving stands after a new Kafka client was tried, which brokers have answered or not."""
-        return self._replace(is_new_client_answered=is_answered, try_new_client_at=now + _TRY_NEW_CLIENT_EVERY_S)
+        return self._replace(was_new_client_answered=is_answered, try_new_client_at=now + _TRY_NEW_CLIENT_EVERY_S)
 
     @property
     def would_restart_help(self) -> bool:
         """Whether brokers answer a new client, while they do not answer the member's own client."""
-        return self.unanswered_wait != "" and self.is_new_client_answered
+        return self.waits_unanswered_for != "" and self.was_new_client_answered
 
     def must_try_new_client(self, now: float) -> bool:
         """Whether it is time to see if a new client gets answers, since the member's own client gets none."""
-        return self.unanswered_wait != "" and now >= self.try_new_client_at
+        return self.waits_unanswered_for != "" and now >= self.try_new_client_at
 
 
 def _add_failure(failures: Mapping[str, str], waits_for: str, cause: str) -> Mapping[str, str]:

@@ -18,9 +18,8 @@ from streampca.consumer_group.events import (
     StartDelayed,
 )
 from streampca.consumer_group.member import Change, Observer
-from streampca.consumer_group.member_state import MemberState, Moment
+from streampca.consumer_group.member_state import SAVING_HAS_STOPPED, MemberState, Moment
 from streampca.consumer_group.partition_state import PartitionState
-from streampca.consumer_group.saving import Saving
 from streampca.errors import StoreError
 from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
@@ -54,15 +53,16 @@ class StatusReports(Observer):
         self,
         reports: ProcessStatuses,
         name: str,
-        output_topic: str | None = None,  # of a member of transform
+        output_topic: str | None = None,  # of a member of transform; None: a worker
         group: str | None = None,
         executor: Executor | None = None,
     ) -> None:
         self._reports = reports
         self._name = name
         self._group = group
-        # Members of transform may share a store, so they do not look.
-        self._must_look_for_groups = output_topic is None
+        # Two groups of workers should not use one store, so a worker warns of another group, once. Groups of transform
+        # may share a store.
+        self._must_check_for_other_groups = output_topic is None
         self._output_topic = output_topic
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
         self._writing: Future[None] | None = None
@@ -78,14 +78,17 @@ class StatusReports(Observer):
         self._report(state, state.started)
 
     def observe(self, change: Change) -> None:
-        """Write a report if it is due. At the end of the member, wait for the last one."""
+        """Write a report if it is due.
+
+        When the member ends, wait for the report that is being written, then write the last report and wait for it.
+        """
         has_ended = isinstance(change.event, MemberEnded)
         if has_ended and self._writing is not None:
-            wait([self._writing], _LAST_WRITE_S)
+            wait([self._writing], timeout=_LAST_WRITE_S)
         if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.monotonic_s >= self._next_report:
             self._report(change.after, change.now)
         if has_ended:
-            self._executor.shutdown(wait=True)
+            self._executor.shutdown(wait=True)  # waits for the last report
 
     def _report(self, state: MemberState, now: Moment) -> None:
         """Start to write a report. If the earlier report is still being written, try again at the next event."""
@@ -99,27 +102,32 @@ class StatusReports(Observer):
         self._writing = self._executor.submit(self._write, report)
 
     def _write(self, report: ProcessStatus) -> None:
-        """Write a report, if the store exists. A worker then looks once whether another group uses the store, too."""
+        """Write a report, if the store exists.
+
+        Once, when a worker has partitions, also warn if another group uses the store.
+        """
         try:
             # A report would create the folder of a store that does not exist.
             if self._reports.store_exists():
                 self._reports.write(report)
-                if report.partitions and self._must_look_for_groups:
+                if report.partitions and self._must_check_for_other_groups:
+                    self._must_check_for_other_groups = False
                     self._warn_of_other_group(report)
         except StoreError as error:
             log.debug("status report not written", cause=str(error))
 
-    def _warn_of_other_group(self, ours: ProcessStatus) -> None:
+    def _warn_of_other_group(self, own_report: ProcessStatus) -> None:
         """Log if workers of another group save to the same store, as a copied deployment does."""
-        self._must_look_for_groups = False
         other_groups = set()
         for report in self._reports.all():
-            is_running_worker = report.transform is None and report.is_running(ours.updated_at)
-            if is_running_worker and report.group and report.group != ours.group:
+            is_running_worker = report.transform is None and report.is_running(own_report.updated_at)
+            if is_running_worker and report.group and report.group != own_report.group:
                 other_groups.add(report.group)
         if other_groups:
             cause = "nothing is wrong with the models; if this is not meant, give this group a store of its own"
-            log.warning("store shared with another group", group=ours.group, others=sorted(other_groups), cause=cause)
+            log.warning(
+                "store shared with another group", group=own_report.group, others=sorted(other_groups), cause=cause
+            )
 
     def _messages_per_second(self, messages: int, now: float) -> float:
         """Return the mean rate since a report about ten seconds ago, or since the first report."""
@@ -135,10 +143,11 @@ def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    problems = dict(state.problems)  # by their kind, a class; those that are told elsewhere are not `trouble`
-    problems.pop(Saving, None)  # metrics and health tell this
+    # The field `trouble` leaves out problems that are reported elsewhere.
+    problems = dict(state.problems)
+    problems.pop(SAVING_HAS_STOPPED, None)  # reported by metrics and health
     if state.why_no_model:
-        problems.pop(StartDelayed, None)  # `TransformStatus.awaits` tells this
+        problems.pop(StartDelayed, None)  # reported by `TransformStatus.awaits`
     causes = [problem.cause for problem in problems.values()]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(

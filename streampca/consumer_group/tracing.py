@@ -29,7 +29,7 @@ class BatchSpans(Observer):
             "messaging.destination.name": topic,
             "messaging.consumer.group.name": group,
         }
-        self._open_spans: dict[tuple[int, int], Span] = {}  # by partition, and the offset behind the batch
+        self._open_spans: dict[tuple[int, int], Span] = {}  # by partition, and the next offset after the batch
 
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
         """Return a function that decodes a batch like `decode`, and begins its span.
@@ -38,14 +38,14 @@ class BatchSpans(Observer):
         """
 
         def decode_and_begin_span(batch: Records) -> Vectors | Undecoded:
+            """Decode a batch. `observe` ends its span: it finds the span by the partition and the next offset."""
             began_ns = time.time_ns()
             decoded = decode(batch)
             if isinstance(decoded, Vectors):
                 records = batch.records[: len(decoded.records)]  # perhaps only the first ones are decoded
                 if records:
                     span = self._begin_span(batch.partition, records, began_ns)
-                    offset_behind_batch = decoded.next
-                    self._open_spans[batch.partition, offset_behind_batch] = span
+                    self._open_spans[batch.partition, decoded.next] = span
             return decoded
 
         return decode_and_begin_span
@@ -55,12 +55,13 @@ class BatchSpans(Observer):
         event = change.event
         if not isinstance(event, BatchLearned | BatchTransformed):
             return
-        for partition, offset_behind_batch in list(self._open_spans):  # other threads add spans
-            if partition != event.partition or offset_behind_batch > event.next:
+        for partition, next_offset in list(self._open_spans):  # other threads add spans
+            if partition != event.partition or next_offset > event.next:
                 continue
-            span = self._open_spans.pop((partition, offset_behind_batch))
-            # An earlier batch was dropped and read again: its span is not recorded.
-            if offset_behind_batch == event.next:
+            span = self._open_spans.pop((partition, next_offset))
+            is_span_of_this_batch = next_offset == event.next
+            # Another span is of an earlier batch that was dropped and read again. It is not recorded.
+            if is_span_of_this_batch:
                 span.end()
 
     def _begin_span(self, partition: int, records: Sequence[Record], began_ns: int) -> "Span":

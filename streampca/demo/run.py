@@ -50,7 +50,7 @@ class Stream(NamedTuple):
 
 
 def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: bool) -> Stream:
-    """Return the rows of `file`, readings of sensors, or without both synthetic vectors.
+    """Return the rows of `file`, or readings of sensors; if neither is asked for, synthetic vectors.
 
     Raises `InputError` if options exclude each other, or if the file cannot be read.
     """
@@ -64,7 +64,7 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
         readings = Sensors().rows()
         return Stream(
             rows=readings,
-            produce_arguments=["--synthetic"],  # because of the format json, it sends readings of sensors
+            produce_arguments=["--synthetic"],  # sends readings of sensors if the format is json
             record_settings={"format": "json", "field": ",".join(readings.names or ())},
             model_settings={"dimensions": readings.dimensions, "components": 3, "standardize": True},
         )
@@ -79,9 +79,13 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
     )
 
 
-def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
-    """Return the rows of a file with their settings. Raises `InputError` if the first rows are bad."""
-    rows = open_rows(file, FileOptions(field=field))
+def _open_file(file: Path, file_field: str, *, standardize: bool) -> Stream:
+    """Return the rows of a file with their settings. Raises `InputError` if the first rows are bad.
+
+    `file_field` says where the numbers are in the file. In the records that are produced from its rows, they are
+    elsewhere.
+    """
+    rows = open_rows(file, FileOptions(field=file_field))
     first_chunk = next(rows.chunks(skip_nulls=True))
     record_settings: dict[str, object]
     if rows.names:
@@ -92,8 +96,7 @@ def _open_file(file: Path, field: str, *, standardize: bool) -> Stream:
         record_settings = {"format": "float32" if is_float32 else "float64"}
     return Stream(
         rows=rows,
-        # This `field` is about the file, not about the records.
-        produce_arguments=[str(file.absolute()), "--repeat", "--field", field],
+        produce_arguments=[str(file.absolute()), "--repeat", "--field", file_field],
         record_settings=record_settings,
         model_settings={
             "dimensions": rows.dimensions,

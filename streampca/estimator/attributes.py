@@ -28,11 +28,16 @@ class OnlineFit:
     config: FoldConfig
     fold: Fold
     past_scores: PastScoresBuilder
-    model_without_fold: PublishedModel | None = None  # of a file that holds no fold, until further rows are learned
+    loaded_model: PublishedModel | None = None
+    """A model loaded from a file without a fold, until further rows are learned. The fold is estimated from it."""
 
-    def refuse_without_fold(self) -> None:
-        """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on."""
-        if self.model_without_fold and self.model_without_fold.continuation is None:
+    def refuse_worker_model(self) -> None:
+        """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on.
+
+        The file of `streampca fit` has no fold either, but a covariance or axes, from which the fold is well estimated.
+        """
+        is_worker_model = self.loaded_model is not None and self.loaded_model.covariance_or_axes is None
+        if is_worker_model:
             raise ValueError(
                 "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn on: "
                 "continue with `streampca fit --start-from`, which estimates one, or start again with `fit`"
@@ -42,10 +47,15 @@ class OnlineFit:
         """Return a new fit that has also learned the rows V (n, d)."""
         # A shallow copy is enough: `score_block` replaces attributes, and changes no array in place.
         past_scores = copy(self.past_scores)
-        next_position = self.fold.stats.learned + len(V)
+        next_position = self.fold.stats.learned + len(V)  # rows have no offsets, so the position counts them
         batch = batch_of_rows(V, end=next_position)
         fold, _ = self.fold.take(batch, self.config, before_block=past_scores.score_block)
-        return replace(self, fold=fold, past_scores=past_scores, model_without_fold=None)
+        return replace(self, fold=fold, past_scores=past_scores, loaded_model=None)
+
+    @property
+    def components_or_share(self) -> int | float:
+        """How many components the model has: their number (int), or the share of the variance to explain (float)."""
+        return self.past_scores.components_or_share
 
     @property
     @one_thread
@@ -57,10 +67,10 @@ class OnlineFit:
     @one_thread
     def model(self) -> Model:
         """The model of all rows, with as many components as `n_components` asks for."""
-        if self.model_without_fold:
-            return self.model_without_fold.model
+        if self.loaded_model:
+            return self.loaded_model.model
         state = self.state
-        k = choose_number_of_components(state, self.past_scores.components_or_share)
+        k = choose_number_of_components(state, self.components_or_share)
         n_components = self.parameters["n_components"]
         if n_components in (None, "mle"):
             k = min(k, state.count)  # as in scikit-learn
@@ -69,8 +79,8 @@ class OnlineFit:
             return model
         from sklearn.decomposition._pca import _infer_dimension  # Minka's rule; importing it takes a second
 
-        k = max(int(_infer_dimension(model.explained_variance, state.count)), 1)
-        return make_model(state, k)
+        k_of_mle = max(int(_infer_dimension(model.explained_variance, state.count)), 1)
+        return make_model(state, k_of_mle)
 
     @cached_property
     def unbiased_model(self) -> Model:

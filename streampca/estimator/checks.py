@@ -78,18 +78,18 @@ def _find_wrong_parameters(estimator: Any, k: Any, d: int, dtype: np.dtype[Any])
 def learning_parameters(estimator: Any) -> dict[str, Any]:
     """Return the parameters that decide what is learned."""
     parameters = {name: getattr(estimator, name) for name in _LEARNING_PARAMETERS}
-    # Two arrays of the same numbers do not compare as equal; their texts do.
+    # As a text, since `refuse_changed` compares parameters, and equal arrays do not compare as equal.
     parameters["missing_values"] = normalize_missing_values(estimator.missing_values)
     return parameters
 
 
-def refuse_changed(estimator: Any, parameters: dict[str, Any]) -> None:
-    """Raise `ValueError` if the estimator no longer has these parameters, with which earlier rows were learned."""
+def refuse_changed(estimator: Any, earlier_parameters: dict[str, Any]) -> None:
+    """Raise `ValueError` if the parameters have changed since earlier rows were learned with `earlier_parameters`."""
     current = learning_parameters(estimator)
-    changed = [name for name, value in current.items() if value != parameters[name]]
+    changed = [name for name, value in current.items() if value != earlier_parameters[name]]
     if changed:
-        before = ", ".join(f"{name}={parameters[name]!r}" for name in changed)
-        raise ValueError(f"{', '.join(changed)} changed since rows were learned with {before}: fit starts again")
+        before = ", ".join(f"{name}={earlier_parameters[name]!r}" for name in changed)
+        raise ValueError(f"{', '.join(changed)} changed since rows were learned with {before}: call fit to start again")
 
 
 def share_of_variance(estimator: Any) -> float | None:
@@ -137,8 +137,8 @@ def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> 
     is_missing = np.isnan(with_gaps)
     if estimator.missing != "impute" and is_missing.any():
         number = V[is_missing][0]
-        found = "NaN" if np.isnan(number) else f"{number}, one of missing_values"
-        raise ValueError(f'Input X contains {found}: {type(estimator).__name__} fills it with missing="impute"')
+        entry = "NaN" if np.isnan(number) else f"{number}, one of missing_values"
+        raise ValueError(f'Input X contains {entry}: {type(estimator).__name__} fills it with missing="impute"')
     return with_gaps
 
 

@@ -16,11 +16,11 @@ from streampca.estimator.attributes import FittedAttributes, OnlineFit
 from streampca.estimator.threads import one_thread
 from streampca.files.replacing import replace_file
 from streampca.fold import model_file
-from streampca.fold.continuation import restore_fold
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
+from streampca.fold.restored_fold import restore_fold
 from streampca.pca.arrays import F64, Array, fill_masked
 from streampca.pca.model import Basis
 from streampca.pca.past_scores import PastScores
@@ -114,7 +114,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         """
         fit: OnlineFit | None = getattr(self, "online_", None)
         if fit:
-            fit.refuse_without_fold()
+            fit.refuse_worker_model()
             checks.refuse_changed(self, fit.parameters)
         for slab in checks.split_into_slabs(X, self.batch_size):
             is_first = fit is None
@@ -157,13 +157,17 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return estimator
 
     def _restore_fit(self, published: PublishedModel) -> OnlineFit:
-        """Return the fit that has learned what the model of a file has learned."""
+        """Return the fit that has learned what the model of a file has learned.
+
+        If the file has no fold, the fold is estimated. The estimate would give other projections than the model, so the
+        fit uses the model itself until further rows are learned.
+        """
         fit = self._create_fit(saved.find_config(published))
         if published.past_scores:
             fit.past_scores.histograms = published.past_scores
-        # A fold that is only estimated would give other projections than the model.
-        model_without_fold = published if published.checkpoint is None else None
-        return replace(fit, fold=restore_fold(published, fit.config), model_without_fold=model_without_fold)
+        has_fold = published.checkpoint is not None
+        loaded_model = None if has_fold else published
+        return replace(fit, fold=restore_fold(published, fit.config), loaded_model=loaded_model)
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the coordinates (n_samples, n_components) of X (n_samples, n_features), with the dtype of X.
@@ -175,9 +179,9 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # Only the unbiased model has standard deviations with ddof=1, as in scikit-learn.
-            projected = replace(projected, model=fit.unbiased_model)
-            return projected.in_basis(self._basis).astype(V.dtype, copy=False)
+            # Whitening divides by the model's standard deviations. In scikit-learn, they have ddof=1.
+            with_unbiased_model = replace(projected, model=fit.unbiased_model)
+            return with_unbiased_model.in_basis(self._basis).astype(V.dtype, copy=False)
 
         return self._compute_by_slab(X, project)
 
@@ -204,8 +208,8 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
         def compute_p_values(V: Array) -> F64:
             scores = model.project(V).relative_scores
-            p_values = past_scores.p_values(scores)
-            return p_values.score
+            p_of_each_score = past_scores.p_values(scores)
+            return p_of_each_score.score  # and not of t2 or spe alone
 
         return self._compute_by_slab(X, compute_p_values)
 
@@ -232,7 +236,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
     @property
     def _basis(self) -> Basis:
-        """The basis of the coordinates: whitened ones are divided by their standard deviations."""
+        """The basis of the coordinates. Whitened coordinates are divided by their standard deviations."""
         return "whitened" if self.whiten else "principal"
 
     def __sklearn_tags__(self) -> Any:
@@ -252,6 +256,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
     def _create_fit(self, config: FoldConfig) -> OnlineFit:
         """Return the fit that has learned no row yet, with this configuration."""
+        # As in scikit-learn, `n_components` may be a share of the variance, which the components must explain.
         components_or_share = checks.share_of_variance(self) or config.learning.components
         return OnlineFit(
             parameters=checks.learning_parameters(self),
@@ -281,13 +286,14 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     for fit in fits:
         merger.add(fit.fold)
     fold = merger.make_fold(sum(part.n_samples_seen_ for part in parts))
-    histograms = [fit.past_scores.histograms.weights for fit in fits]
-    past_scores = replace(first.past_scores, histograms=PastScores(np.sum(histograms, axis=0)))
+    weights_of_parts = [fit.past_scores.histograms.weights for fit in fits]
+    summed_histograms = PastScores(np.sum(weights_of_parts, axis=0))
+    past_scores = replace(first.past_scores, histograms=summed_histograms)
     merged: StreamingPCA = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if names_of_parts:
         merged.feature_names_in_ = names_of_parts[0]
-    merged.online_ = replace(first, fold=fold, past_scores=past_scores, model_without_fold=None)
+    merged.online_ = replace(first, fold=fold, past_scores=past_scores, loaded_model=None)
     return merged
 
 
@@ -295,9 +301,9 @@ def _refuse_different(fits: Sequence[OnlineFit]) -> None:
     """Raise `ValueError` if fits differ in their parameters, or if one of them holds too little to be merged."""
     first = fits[0]
     for fit in fits:
-        fit.refuse_without_fold()
+        fit.refuse_worker_model()
         has_same_config = fit.config == first.config
         # An `n_components` that is a share of the variance is not in `config`.
-        has_same_components = fit.past_scores.components_or_share == first.past_scores.components_or_share
+        has_same_components = fit.components_or_share == first.components_or_share
         if not has_same_config or not has_same_components:
             raise ValueError("only estimators with the same parameters and features can be merged")

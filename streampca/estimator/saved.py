@@ -21,23 +21,18 @@ def encode(estimator: Any) -> bytes:
     Raises `ValueError` if a file cannot hold the name of a feature.
     """
     fit: OnlineFit = estimator.online_
-    published = fit.model_without_fold or _make_published_model(fit)  # a model without a fold is written as it was read
+    published = fit.loaded_model or _make_published_model(fit)  # a model without a fold is written as it was read
     names = getattr(estimator, "feature_names_in_", None)
-    dtype = fit.parameters["dtype"]
-    return model_file.encode(
-        replace(
-            published,
-            names=None if names is None else names.tolist(),
-            # `find_parameters` takes the other parameters from the settings of the model.
-            estimator={
-                "n_components": fit.parameters["n_components"],
-                "dtype": None if dtype is None else fit.config.learning.dtype,
-                "whiten": estimator.whiten,
-                "copy": estimator.copy,
-                "batch_size": estimator.batch_size,
-            },
-        )
-    )
+    is_dtype_given = fit.parameters["dtype"] is not None
+    # The other parameters are in the settings of the model, see `find_parameters`.
+    parameters = {
+        "n_components": fit.parameters["n_components"],
+        "dtype": fit.config.learning.dtype if is_dtype_given else None,  # the name of the type, also for np.float32
+        "whiten": estimator.whiten,
+        "copy": estimator.copy,
+        "batch_size": estimator.batch_size,
+    }
+    return model_file.encode(replace(published, names=None if names is None else names.tolist(), estimator=parameters))
 
 
 def _make_published_model(fit: OnlineFit) -> PublishedModel:

@@ -12,8 +12,7 @@ from streampca.files.rows import Rows, require_kind, rows_of_npy
 def open_rows(path: Path | str, options: FileOptions = FileOptions(), bounds: tuple[int, int] | None = None) -> Rows:  # noqa: B008
     """Open a file to read its rows. Raises `InputError`.
 
-    `bounds` (start, end) are those of the rows of an .npy file, or of the row groups of a Parquet file, to read; None:
-    all.
+    With `bounds` (start, end), only these rows of an .npy file, or these row groups of a Parquet file, are read.
     """
     path = str(path)
     kind, _ = require_kind(path)
@@ -27,7 +26,6 @@ def open_rows(path: Path | str, options: FileOptions = FileOptions(), bounds: tu
         with explain_missing_extra("arrow", needed_by=f"{path}: reading {kind.title()}"):
             from streampca.files.arrow import rows_of_arrow
         rows = rows_of_arrow(path, options, bounds)
-    has_asked_dimensions = options.dimensions in (None, rows.dimensions)
-    if not has_asked_dimensions:
+    if options.dimensions not in (None, rows.dimensions):
         raise InputError(f"{path} holds vectors of {rows.dimensions} numbers, not of {options.dimensions}")
     return rows

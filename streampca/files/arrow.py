@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.errors import InputError
-from streampca.files.columns import Columns, FileOptions, choose_columns, refuse_patterns
+from streampca.files.columns import Columns, FileOptions, choose_columns, refuse_remaining_wildcards
 from streampca.files.rows import (
     FileBatch,
     Rows,
@@ -29,11 +29,11 @@ _BATCH_NUMBERS = 2**21  # how many numbers of a Parquet file are read at a time
 _BUFFER_BYTES = 2**20  # how many bytes of each column are read at a time
 _FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format; a file in the stream format has others
 # The footer of an Arrow file is a table of FlatBuffers:
-#     footer:  place of the table (u4)
+#     footer:  position of the table (u4)
 #     table:   distance back to the vtable (i4), fields
 #     vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
 #     field:   distance to the blocks (u4)
-#     blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the place and the sizes of a batch
+#     blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the position and the sizes of a batch
 _BLOCK_FIELDS = (2, 3)  # the fields that lead to the dictionaries and to the record batches
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata_bytes", "<i4"), ("padding", "<i4"), ("body_bytes", "<i8")])
 _PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
@@ -49,40 +49,42 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # Choose again: if there are d columns, their names are those of the dimensions.
+            # Now that d is known, choose again: if d columns are read, each is one dimension, and names it.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
-    fields = columns.create_fields(dimensions=d, value_name="record batch")
+    vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(
         path=path,
         dimensions=d,
-        batches=partial(_read_rows, path, row_group_bounds, columns, fields),
+        batches=partial(
+            _read_rows, path=path, row_group_bounds=row_group_bounds, columns=columns, vector_reader=vector_reader
+        ),
         impute=options.impute,
         names=columns.names,
         notes="; ".join(columns.notes),
-        fields=fields,
+        vector_reader=vector_reader,
         other_types={name: schema.field(name).type for name in columns.other_columns},
     )
 
 
 def _read_rows(
-    path: str, row_group_bounds: tuple[int, int] | None, columns: Columns, fields: NumberFields
+    path: str, row_group_bounds: tuple[int, int] | None, columns: Columns, vector_reader: NumberFields
 ) -> Iterator[FileBatch]:
     """Open a file, and yield its rows, or those of a range of row groups, in batches of bounded size."""
     names = list(dict.fromkeys([*columns.needed, *columns.other_columns]))
-    batch_size = choose_batch_size(fields.dimensions)
+    batch_size = choose_batch_size(vector_reader.dimensions)
     with input_errors(path, pa.ArrowException, VectorError), _open_tables(path) as tables:
         for batch, progress in tables.read(names, row_group_bounds):
             for start in range(0, len(batch), batch_size):
-                yield read_record_batch(batch.slice(start, batch_size), columns, fields, progress)
+                yield read_record_batch(batch.slice(start, batch_size), columns, vector_reader, progress)
 
 
 def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     """Return the length of the first vector in a file. Raises `InputError` if there is none."""
-    needed_names = columns.create_fields(dimensions=0, value_name="record batch").names
+    names_to_decode = columns.list_entry_names()
     for batch, _ in tables.read(columns.needed, None):
         for i in range(len(batch)):
-            # Text that is not UTF-8 must raise no error in a column that is not needed.
-            one_row = with_unread_as_bytes(batch.slice(i, 1), needed_names)
+            # Text that is not UTF-8 must raise no error in an entry that is not needed.
+            one_row = with_unread_as_bytes(batch.slice(i, 1), names_to_decode)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d
@@ -95,34 +97,37 @@ def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Co
         raise InputError(f"{path} has several columns of one name: {', '.join(schema.names)}")
     example_row = {field.name: _make_example(field.type) for field in schema}
     columns = choose_columns(example_row, options, path)
-    refuse_patterns(columns, path)
+    refuse_remaining_wildcards(columns, path)  # a schema does not say which names are in a map or in a JSON text
     return columns
 
 
-def read_record_batch(batch: Any, columns: Columns, fields: NumberFields, progress: float) -> FileBatch:
+def read_record_batch(batch: Any, columns: Columns, vector_reader: NumberFields, progress: float) -> FileBatch:
     """Return the vectors and other columns of a record batch. `progress` is the share of the file read so far.
 
     Raises `VectorError` if the columns cannot hold vectors.
     """
     return FileBatch(
-        found=vectors_in(batch, fields),
+        row_vectors=vectors_in(batch, vector_reader),
         progress=progress,
         other_columns={name: batch.column(name) for name in columns.other_columns},
-        places=fields.places,
+        element_indices=vector_reader.element_indices,
     )
 
 
-def _make_example(kind: Any) -> Any:
-    """Return an example of a value of an Arrow type: 0.0 for numbers, text for other values."""
-    if pa.types.is_struct(kind):
-        return {field.name: _make_example(field.type) for field in kind}
-    if is_list(kind):
-        return [_make_example(kind.value_type)]
-    if pa.types.is_null(kind):
+def _make_example(arrow_type: Any) -> Any:
+    """Return an example of a value of an Arrow type, as JSON: 0.0 for a number, the type's name as a text for others.
+
+    The example of a map is empty, since a type does not say which names a map has.
+    """
+    if pa.types.is_struct(arrow_type):
+        return {field.name: _make_example(field.type) for field in arrow_type}
+    if is_list(arrow_type):
+        return [_make_example(arrow_type.value_type)]
+    if pa.types.is_null(arrow_type):
         return None
-    if pa.types.is_map(kind):
-        return []  # a schema does not say which names a map has
-    return 0.0 if are_numbers(kind) else str(kind)
+    if pa.types.is_map(arrow_type):
+        return []  # a map is a list of pairs
+    return 0.0 if are_numbers(arrow_type) else str(arrow_type)
 
 
 class _Tables(NamedTuple):
@@ -149,11 +154,10 @@ def _open_tables(path: str) -> AbstractContextManager[_Tables]:
 @contextmanager
 def _open_random_access(path: str) -> Iterator[Any]:
     """Open a file, so that pyarrow can read it from any position."""
-    with (
-        open_seekable(path) as path_or_file,
-        pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file as source,
-    ):
-        yield source
+    with open_seekable(path) as path_or_file:
+        file = pa.OSFile(path_or_file) if isinstance(path_or_file, str) else path_or_file
+        with file:
+            yield file
 
 
 @contextmanager
@@ -221,34 +225,43 @@ class _MarkedStream:
         self._file = file
 
     def read(self, size: int) -> bytes:
-        """Read up to `size` bytes. Raises `EOFError` at the end of the file."""
+        """Read up to `size` bytes. Raises `EOFError` at the end of the file, before which the end mark must come."""
         data: bytes = self._file.read(size)
-        if size and not data:
+        is_end_of_file = size > 0 and not data
+        if is_end_of_file:
             raise EOFError("its Arrow stream has no end mark, so it was cut: copy or write it again")
         return data
 
 
 def _refuse_concatenated_arrow(file: Any) -> None:
-    """Raise `ValueError` if several Arrow files were joined: the wrong rows would be read."""
+    """Raise `ValueError` if several Arrow files were joined: the wrong rows would be read.
+
+    In joined files, the positions in the last footer are too small by the length of the earlier files. The batches then
+    seem to end long before the footer.
+    """
     footer_start, footer = _read_footer(file, _FILE_MAGIC)
     end_of_batches = _find_end_of_batches(footer)
-    # The footer's positions count from the start of the last file, so before the footer there would be more bytes.
-    if end_of_batches and footer_start - end_of_batches > _MAX_PADDING:
+    has_batches = end_of_batches > 0
+    if has_batches and footer_start - end_of_batches > _MAX_PADDING:
         raise ValueError(_SEVERAL_FILES)
 
 
 def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
-    """Raise `ValueError` if several Parquet files were joined: the wrong rows would be read."""
+    """Raise `ValueError` if several Parquet files were joined: the wrong rows would be read.
+
+    In joined files, the positions in the last footer are too small by the length of the earlier files. The last columns
+    then seem to end before a boundary between two files.
+    """
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
-    group = metadata.row_group(metadata.num_row_groups - 1)
-    columns = [group.column(i) for i in range(group.num_columns)]
+    last_group = metadata.row_group(metadata.num_row_groups - 1)
+    columns = [last_group.column(i) for i in range(last_group.num_columns)]
     starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
     ends = [start + column.total_compressed_size for start, column in zip(starts, columns, strict=True)]
     end_of_columns = max(ends)
     file.seek(end_of_columns)
     bytes_before_footer = file.read(max(footer_start - end_of_columns, 0))
-    # One file's last bytes, followed by the next file's first bytes.
-    if 2 * _PARQUET_MAGIC in bytes_before_footer:
+    boundary_of_files = 2 * _PARQUET_MAGIC  # the last bytes of one file, and the first bytes of the next
+    if boundary_of_files in bytes_before_footer:
         raise ValueError(_SEVERAL_FILES)
 
 
@@ -266,28 +279,29 @@ def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
 def _find_end_of_batches(footer: bytes) -> int:
     """Return where the last batch of an Arrow file ends, by its footer; 0 if the file has no batch.
 
-    pyarrow does not show where the batches are. The comment above `_BLOCK_FIELDS` shows the layout of the footer.
+    The footer is a table of FlatBuffers, whose fields are found through a table of offsets (vtable). The comment above
+    `_BLOCK_FIELDS` shows the layout. pyarrow does not tell where the batches are.
     """
 
     def read_number(position: int, number_type: str = "<u4") -> int:
         return int(np.frombuffer(footer, number_type, count=1, offset=position)[0])
 
-    table = read_number(0)
-    vtable = table - read_number(table, "<i4")
-    vtable_size = read_number(vtable, "<u2")
-    end = 0
+    table_position = read_number(0)
+    vtable_position = table_position - read_number(table_position, "<i4")
+    vtable_size = read_number(vtable_position, "<u2")
+    end_of_batches = 0
     for field in _BLOCK_FIELDS:
-        entry = 2 + 2 + 2 * field  # behind two sizes and the offsets of earlier fields
-        field_offset = read_number(vtable + entry, "<u2") if entry < vtable_size else 0
+        entry = 2 + 2 + 2 * field  # in the vtable: behind two sizes and the offsets of earlier fields
+        field_offset = read_number(vtable_position + entry, "<u2") if entry < vtable_size else 0
         if field_offset == 0:  # the field is not set
             continue
-        field_place = table + field_offset
-        blocks_place = field_place + read_number(field_place)
-        block_count = read_number(blocks_place)
-        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_place + 4)
+        field_position = table_position + field_offset
+        blocks_position = field_position + read_number(field_position)
+        block_count = read_number(blocks_position)
+        blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=blocks_position + 4)
         ends = blocks["offset"] + blocks["metadata_bytes"] + blocks["body_bytes"]
-        end = max(end, int(ends.max(initial=0)))
-    return end
+        end_of_batches = max(end_of_batches, int(ends.max(initial=0)))
+    return end_of_batches
 
 
 def _read_file(batches: Any, names: Sequence[str], _bounds: object) -> Iterator[tuple[Any, float]]:

@@ -15,13 +15,21 @@ from pyarrow import parquet
 from streampca.errors import InputError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.rows import READABLE, FileBatch, find_kind, input_errors, map_npy, open_seekable, require_kind
+from streampca.files.rows import (
+    READABLE_SUFFIXES,
+    FileBatch,
+    find_kind,
+    input_errors,
+    map_npy,
+    open_seekable,
+    require_kind,
+)
 
 _NPY_ROWS = 2**16  # number of rows in a chunk of an .npy file
 
 
 class Chunk(NamedTuple):
-    """A file, or a part of one."""
+    """A file, or the part of a file that is learned in one step."""
 
     path: str  # absolute, or a URL
     size: int  # of the file
@@ -31,13 +39,13 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
-    """Return the chunks of files, folders and Delta tables. Raises `InputError`."""
+    """Divide files, folders and Delta tables into chunks, which are read one by one. Raises `InputError`."""
     paths = [_resolve_folder(path) for source in sources for path in _list_files(source)]
     # A file is read once, even if several links lead to it.
     path_by_file = {os.path.realpath(path): path for path in paths}
     chunks = [chunk for path in path_by_file.values() for chunk in _split_file(path)]
     if not chunks:
-        raise InputError(f"no rows in {', '.join(sources)}: files {READABLE}")
+        raise InputError(f"no rows in {', '.join(sources)}: these files can be read: {READABLE_SUFFIXES}")
     return chunks
 
 
@@ -47,7 +55,7 @@ def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     bounds = None if chunk.end is None else (chunk.start, chunk.end)
     try:
         rows = open_rows(chunk.path, options, bounds)
-        # Without names, the order of this file's columns is not known.
+        # `options` have the names of the first file. If it has none, nothing says in which order to read these columns.
         if rows.names and not options.names:
             raise InputError(
                 f"{chunk.path} has names for the dimensions, but the first file has none: give this file first"
@@ -68,9 +76,9 @@ def _refuse_changed(chunk: Chunk) -> None:
 
 def _list_files(source: str) -> list[str]:
     """Return the paths of the files in a source: a file, a folder or a Delta table. Raises `InputError`."""
-    # The data files of an Iceberg table may hold deleted rows.
-    if source.endswith(".metadata.json"):
-        raise InputError(f"{source}: of tables those of Delta can be read")
+    is_iceberg_table = source.endswith(".metadata.json")
+    if is_iceberg_table:  # its data files may hold deleted rows
+        raise InputError(f"{source} is an Iceberg table, and only Delta tables can be read")
     file_system, path = _locate(source)
     info = file_system.get_file_info(path)
     if info.type == pa.fs.FileType.NotFound:
@@ -78,7 +86,8 @@ def _list_files(source: str) -> list[str]:
     if info.is_file:
         require_kind(source)
         return [source]
-    if file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
+    is_delta_table = file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound
+    if is_delta_table:
         return _list_delta_files(source)
     return _list_folder(source, file_system, path)
 

@@ -9,7 +9,7 @@ from streampca.errors import InputError, list_names
 from streampca.formats.errors import NULL_HINT, VectorError
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import is_number_word
-from streampca.formats.tensors import names_beside
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import parse_cell
 from streampca.formats.walk import MAX_JSON_TEXTS, parse_json_texts
 from streampca.settings.field_paths import (
@@ -25,6 +25,7 @@ from streampca.settings.field_paths import (
 )
 
 _INDEX_NAME = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # what pandas calls the column of an index
+_UNKNOWN_DIMENSIONS = 0  # of an object that looks at vectors of any length, and packs none
 
 
 class FileOptions(NamedTuple):
@@ -49,43 +50,39 @@ class Columns(NamedTuple):
     needed: Sequence[str] = ()  # the columns that must be read, to find the numbers and to test the conditions
     names: list[str] | None = None  # of the dimensions, if each path leads to one of the d numbers
     notes: Sequence[str] = ()  # for the user, on how the columns are read
-    other_columns: Sequence[str] = ()  # further columns that are read, by `FileOptions.other_columns`
+    other_columns: Sequence[str] = ()  # the further columns that `FileOptions.other_columns` asks for
     are_all_null: bool = False  # in the row by which the columns were chosen, null is in place of all numbers
     where: Sequence[Condition] = ()
 
-    def create_fields(self, dimensions: int, value_name: str) -> NumberFields:
+    def create_vector_reader(self, dimensions: int, value_name: str) -> NumberFields:
         """Create the object that finds the numbers in rows, with NaN for missing numbers."""
         return NumberFields(self.paths, dimensions, impute=True, value_name=value_name, where=self.where)
 
     def count_dimensions(self, row: Any, file: str) -> int:
         """Return how many numbers the vectors in this row have; 0 if it holds no vector. Raises `InputError`."""
         try:
-            fields = self.create_fields(dimensions=0, value_name="first row")
-            return fields.count_dimensions(row)
+            vector_reader = self.create_vector_reader(_UNKNOWN_DIMENSIONS, value_name="first row")
+            return vector_reader.count_dimensions(row)
         except (VectorError, RecursionError) as error:  # RecursionError: arrays are nested too deeply
             raise InputError(f"{file}: {error}") from None
+
+    def list_entry_names(self) -> set[str]:
+        """Return the names of all columns and nested entries in which numbers or conditions are looked for."""
+        return self.create_vector_reader(_UNKNOWN_DIMENSIONS, value_name="row").names
 
 
 def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool = True) -> Columns:
     """Choose which columns of a file hold the numbers, by one of its rows. Raises `InputError`.
 
-    If `has_names` is False, the names in `row` are only the positions of the columns.
+    `has_names` is False for a file without a header, whose columns are called by their positions.
     """
-    row = open_text(row)
-    try:
-        asked_paths = parse_paths(options.field)
-    except ValueError as error:
-        raise InputError(f"--field {options.field}: {error}") from None
+    row = parse_json_text(row)
     columns = _find_columns(row)
-    _refuse_unknown_columns(columns, options, file)
-    if asked_paths:
-        value_by_path = _find_asked_values(asked_paths, row, options, file)
-    else:
-        value_by_path = _choose_by_default(row, options, file)
+    value_by_path = _choose_number_paths(row, columns, options, file)
     number_paths = tuple(value_by_path)
     names_in_file = _name_dimensions(value_by_path, options) if has_names else None
     names = names_in_file
-    if names_in_file and options.names:
+    if names_in_file and options.names:  # the numbers are read in the order that was learned
         number_paths = _order_by_names(number_paths, names_in_file, options.names, file)
         names = list(options.names)
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
@@ -100,24 +97,39 @@ def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool
     )
 
 
+def _choose_number_paths(row: Any, columns: Mapping[str, Any], options: FileOptions, file: str) -> dict[Path, Any]:
+    """Return the paths to the numbers, each with its value in the row: those of `--field`, or all columns.
+
+    Raises `InputError`, also if the options ask for columns that the file does not have.
+    """
+    try:
+        asked_paths = parse_paths(options.field)
+    except ValueError as error:
+        raise InputError(f"--field {options.field}: {error}") from None
+    _refuse_unknown_columns(columns, options, file)
+    if asked_paths:
+        return _find_asked_values(asked_paths, row, options, file)
+    return _choose_by_default(row, options, file)
+
+
 def _list_needed_columns(
     columns: Mapping[str, Any], number_columns: Sequence[Any], where: Sequence[Condition]
 ) -> list[str]:
     """Return the columns that must be read, to find the numbers and to test the conditions."""
-    columns_beside = names_beside(number_columns)  # such as `shape` beside `data`
+    tensor_columns = tensor_field_names(number_columns)  # such as `shape` beside the tensors in `data`
     condition_columns = {condition.steps[0] for condition in where}
-    needed = {*number_columns, *columns_beside, *condition_columns}
+    needed = {*number_columns, *tensor_columns, *condition_columns}
     return [name for name in columns if name in needed]
 
 
 def _choose_other_columns(
     columns: Mapping[str, Any], number_columns: Sequence[Any], options: FileOptions
 ) -> Sequence[str]:
-    """Return the columns without numbers that are read, too."""
+    """Return the further columns to read, besides those of the numbers."""
     asked = options.other_columns
-    if asked is True:
+    if asked is True:  # all
         return [name for name in columns if name not in number_columns]
-    return asked or ()
+    return asked or ()  # these, or none
 
 
 def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, file: str) -> None:
@@ -134,22 +146,23 @@ def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, fi
 def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
     """Return the paths that `--field` asks for, each with its value in the row. Raises `InputError`.
 
-    If gaps are allowed, the value of a missing column is None.
+    With `options.impute`, a missing column is a gap: its value is None.
     """
     value_by_path: dict[Path, Any] = {}
-    missing_paths = []
+    missing_count = 0
     for asked_path in asked_paths:
         try:
             value_by_path |= _expand(asked_path, row, file)
         except InputError as error:
-            missing_paths.append(asked_path)
-            value_by_path[asked_path] = None
+            missing_count += 1
+            are_all_missing = missing_count == len(asked_paths)
             # A pattern without a match does not say which dimensions are missing.
             is_pattern = any(map(_has_wildcards, asked_path))
-            are_all_missing = len(missing_paths) == len(asked_paths)
-            if not options.impute or is_pattern or are_all_missing:
+            may_be_gap = options.impute and not is_pattern and not are_all_missing
+            if not may_be_gap:
                 gap_hint = NULL_HINT if len(asked_paths) > 1 else ""
                 raise InputError(f"{error}{gap_hint}") from None
+            value_by_path[asked_path] = None
     return value_by_path
 
 
@@ -166,12 +179,14 @@ def _order_by_names(
 
 
 def _describe_order(names_in_file: Sequence[str] | None, options: FileOptions) -> list[str]:
-    """Return a note for the user if the order in which columns are read was not chosen by `--field`."""
+    """Return a note on the order in which columns are read, if it may surprise the user; else []."""
     learned_names = options.names
-    if learned_names and not names_in_file:
-        return ["its columns have no names, so they are read in their order"]
-    if learned_names and list(learned_names) != names_in_file:
-        return ["columns are read by their names"]
+    if learned_names:
+        if not names_in_file:
+            return ["its columns have no names, so they are read in their order"]
+        has_learned_order = list(learned_names) == names_in_file
+        if not has_learned_order:
+            return ["columns are read by their names"]
     if names_in_file and not options.field.strip():
         return [f"the dimensions are its columns {list_names(names_in_file)}"]
     return []
@@ -179,42 +194,43 @@ def _describe_order(names_in_file: Sequence[str] | None, options: FileOptions) -
 
 def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
     """Return a name for the dimension at each path; None if the paths do not lead to one dimension each."""
-    path_count = len(value_by_path)
-    if not path_count:
+    if not value_by_path:
         return None
-    # {"x": [1, 2, 3], "y": [4, 5, 6]} holds three vectors with the dimensions x and y.
-    has_path_to_each = path_count > 1 and options.dimensions == path_count
-    # Only the paths with learned names will be read.
-    may_be_dimensions = options.names or options.dimensions in (None, path_count)
+    names = list(name_paths(list(value_by_path)))
+    has_asked_count = options.dimensions == len(names)
+    if has_asked_count and len(names) > 1:
+        return names  # also for {"x": [1, 2, 3], "y": [4, 5, 6]}: three vectors with the dimensions x and y
     lead_to_numbers = all(map(_is_number, value_by_path.values()))
-    if has_path_to_each or (may_be_dimensions and lead_to_numbers):
-        return list(name_paths(list(value_by_path)))
+    # With learned names, there may be more paths than dimensions: only those with learned names will be read.
+    may_have_any_count = options.names or options.dimensions is None
+    if lead_to_numbers and (has_asked_count or may_have_any_count):
+        return names
     return None
 
 
 def _choose_by_default(row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
-    """Return the columns to read without `--field`, each with its value; {} if the row is an array."""
+    """Return the columns to read if there is no `--field`, each with its value; {} if the row is an array."""
     columns = _find_columns(row)
     if not columns and not isinstance(row, list | str):  # a text may be a vector in base64
         raise InputError(f"{file} holds no vectors: neither arrays nor columns")
     learned_names = options.names or ()
-    present = columns.keys() & set(learned_names)
-    has_all_learned = len(present) == len(learned_names)
-    if present and (options.impute or has_all_learned):
-        return {(Part(name),): columns.get(name) for name in learned_names}
+    present_names = columns.keys() & set(learned_names)
+    are_all_present = len(present_names) == len(learned_names)
+    if present_names and (are_all_present or options.impute):
+        return {(Part(name),): columns.get(name) for name in learned_names}  # None in a gap
     _refuse_columns_without_numbers(columns, options, file)
     return {(Part(name),): value for name, value in columns.items()}
 
 
 def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOptions, file: str) -> None:
     """Raise `InputError` unless each column holds a number, or the only column holds arrays."""
-    hint = f"name by --field where the numbers are, of {_quote(columns)}"
-    # The first row of CSV may have been taken for the header.
-    has_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
-    has_number_name = any(parse_cell(name) is not None for name in columns)
-    if options.header is None and (has_index or has_number_name):
+    hint = f"say by --field which columns hold the numbers: {_quote(columns)}"
+    has_unnamed_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
+    has_number_as_name = any(parse_cell(name) is not None for name in columns)
+    may_be_row = has_unnamed_index or has_number_as_name  # which was taken for the header of CSV
+    if options.header is None and may_be_row:
         hint += ", or say --no-header if the first line of CSV is a row"
-    if has_index:
+    if has_unnamed_index:
         raise InputError(f"{file}: a column has no name, as an index that pandas wrote: {hint}")
     is_column_of_arrays = len(columns) == 1 and all(map(_is_array, columns.values()))
     if not columns or is_column_of_arrays:
@@ -229,26 +245,28 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
 def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON_TEXTS) -> dict[Path, Any]:
     """Return each path that matches the pattern, with its value. Raises `InputError` if none matches.
 
-    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`.
+    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`. At most
+    `max_json_texts` texts in each other are parsed as JSON.
     """
     if not pattern:
         return {(): value}
     value, max_json_texts = parse_json_texts(value, max_json_texts)
-    has_no_names = value is None or value == [] or isinstance(value, str)
-    if has_no_names:
-        # Other rows may have names here, so the pattern stays.
+    # A missing value, an empty array or a text says nothing on the names that other rows have here.
+    are_names_unknown = value is None or value == [] or isinstance(value, str)
+    if are_names_unknown:
         return {pattern: None}
     value_by_path = {}
-    for step, inner in _match_step(pattern[0], value, file).items():
-        for rest, found in _expand(pattern[1:], inner, file, max_json_texts).items():
-            value_by_path[(step, *rest)] = found
+    for first_step, inner_value in _match_step(pattern[0], value, file).items():
+        for inner_path, number in _expand(pattern[1:], inner_value, file, max_json_texts).items():
+            value_by_path[(first_step, *inner_path)] = number
     return value_by_path
 
 
 def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choice, Any]:
-    """Return the steps that a step of a pattern stands for, each with its value. Raises `InputError` if none matches.
+    """Return the steps that a step of a pattern stands for, each with its value.
 
-    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` stands for `x1` and `x2`.
+    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` stands for `x1` and `x2`; if no name matches, raises `InputError`. In
+    `[{"id": "a", "v": 1}]` the step `[id=a]` stands for itself, with the first such element, or None if there is none.
     """
     if isinstance(step, Choice):
         chosen = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
@@ -262,23 +280,25 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
     return {Part(name): columns[name] for name in names}
 
 
-def refuse_patterns(columns: Columns, file: str) -> None:
+def refuse_remaining_wildcards(columns: Columns, file: str) -> None:
     """Raise `InputError` if a path is still a pattern, such as `labels.x*`.
 
-    The names in maps and JSON texts are not known.
+    `choose_columns` has replaced the patterns for columns and their nested fields by names. A pattern remains if it
+    leads into a map or a JSON text, whose names are not known before the rows are read.
     """
     for path_to_number in columns.paths:
-        for step in path_to_number[1:]:
+        steps_in_column = path_to_number[1:]
+        for step in steps_in_column:
             # A `*` in backticks is not a wildcard.
             if isinstance(step, Part) and not step.quoted and {"*", "?"} & set(step.name):
                 pattern = spell_path(get_steps(path_to_number))
                 raise InputError(f"{file}: which names fit the pattern {pattern} is not known: write each name")
 
 
-def open_text(value: Any) -> Any:
+def parse_json_text(value: Any) -> Any:
     """Return the value that a text holds as JSON; any other value as it is."""
-    opened, _ = parse_json_texts(value, MAX_JSON_TEXTS)
-    return opened
+    parsed, _ = parse_json_texts(value, MAX_JSON_TEXTS)
+    return parsed
 
 
 def _has_wildcards(step: Part | Choice) -> bool:

@@ -6,22 +6,22 @@ from functools import partial
 from typing import Any
 
 from streampca.errors import InputError
-from streampca.files.columns import Columns, FileOptions, choose_columns, open_text, refuse_patterns
+from streampca.files.columns import Columns, FileOptions, choose_columns, parse_json_text, refuse_remaining_wildcards
 from streampca.files.csv_layout import CsvLayout, find_csv_layout
 from streampca.files.rows import Rows, input_errors, open_stream
 from streampca.files.text import text_batches
 from streampca.formats.csv import pack_cells
-from streampca.formats.errors import VectorError, unmet_error
+from streampca.formats.errors import VectorError, condition_unmet_error
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
-from streampca.formats.tensors import names_beside
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import MISSING_HINT, begins_as_array, parse_value
 from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, Path, get_steps
 
 
 def rows_of_csv(path: str, options: FileOptions) -> Rows:
-    """Open a CSV file with numbers in columns, or with vectors as text in one column."""
+    """Open a CSV file with a number in each cell, or with cells that hold several numbers: arrays, base64, or JSON."""
     layout = find_csv_layout(path, options)
     try:
         columns = _choose_csv_columns(path, layout, options)
@@ -30,34 +30,53 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     number_columns = [str(get_steps(path_to_number)[0]) for path_to_number in columns.paths]
     parser = _CellParser(layout, number_columns, options.where)
     first_values = _find_first_values(path, layout, options, parser)
-    if not _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in number_columns]):
-        pack_numbers = _NumberColumns(layout, number_columns, options.where).pack
-        return _create_rows(path, layout, columns, options, len(columns.paths), pack_numbers)
-    # The first row tells the dimensions even if it does not meet the conditions.
-    d = options.dimensions or columns._replace(where=()).count_dimensions(first_values, path)
-    # Choose again: if there are d columns, their names are those of the dimensions.
+    if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in number_columns]):
+        return _rows_of_parsed_cells(path, layout, options, columns, parser, first_values)
+    pack_numbers = _NumberColumns(layout, number_columns, options.where).pack
+    return _create_rows(path, layout, columns, options, len(columns.paths), pack_numbers)
+
+
+def _rows_of_parsed_cells(
+    path: str, layout: CsvLayout, options: FileOptions, columns: Columns, parser: "_CellParser",
+    first_values: dict[str, Any],
+) -> Rows:  # fmt: skip
+    """Open a CSV file whose cells hold several numbers. `first_values` are those of the first row, by column."""
+    # The first row tells the number of dimensions even if it does not meet the conditions.
+    columns_without_conditions = columns._replace(where=())
+    d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
+    # Now that d is known, choose again: if d columns are read, each is one dimension, and names it.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
-    fields = NumberFields(columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_in_cells)
-    return _create_rows(path, layout, columns, options, d, partial(parser.pack, fields), fields)
+    vector_reader = NumberFields(
+        columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_on_json
+    )
+    pack = partial(parser.pack, vector_reader)
+    return _create_rows(path, layout, columns, options, d, pack, vector_reader)
 
 
 def _create_rows(
     path: str, layout: CsvLayout, columns: Columns, options: FileOptions, d: int,
-    pack: Callable[[list[str]], VectorBytes | GuessedNumbers], fields: NumberFields | None = None,
+    pack: Callable[[list[str]], VectorBytes | GuessedNumbers], vector_reader: NumberFields | None = None,
 ) -> Rows:  # fmt: skip
-    """Return the rows of a CSV file. `pack` returns the d numbers of a record."""
+    """Return the rows of a CSV file. `pack` returns the numbers of a record: those of one or more vectors."""
     getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"
-    read_records = partial(layout.read_records, options=options)
     return Rows(
         path=path,
         dimensions=d,
-        batches=partial(text_batches, path, read_records, pack, getter_by_column, d, fields),
+        batches=partial(
+            text_batches,
+            path,
+            read_records=partial(layout.read_records, options=options),
+            pack=pack,
+            getter_by_column=getter_by_column,
+            d=d,
+            vector_reader=vector_reader,
+        ),
         impute=options.impute,
         names=columns.names,
-        fields=fields,
+        vector_reader=vector_reader,
         notes="; ".join([about_header, *columns.notes]),
-        other_types=dict.fromkeys(columns.other_columns, None),
+        other_types=dict.fromkeys(columns.other_columns, None),  # None: text
     )
 
 
@@ -93,39 +112,40 @@ class _CellParser:
     def __init__(self, layout: CsvLayout, number_columns: Sequence[str], where: Sequence[Condition]) -> None:
         """`number_columns` are the columns that the paths to the numbers lead into."""
         self._layout = layout
-        self._conditions_on_cells = [condition for condition in where if len(condition.steps) == 1]
-        # Conditions of more steps lead into JSON in a cell, such as `readings.ok=true`.
-        self.conditions_in_cells = [condition for condition in where if len(condition.steps) > 1]
+        # A condition of one step is about the text of a cell; more steps lead into a cell's JSON: `readings.ok=true`.
+        self._conditions_on_text = [condition for condition in where if len(condition.steps) == 1]
+        self.conditions_on_json = [condition for condition in where if len(condition.steps) > 1]
         self.number_columns = number_columns
-        self._columns_beside = names_beside(number_columns)  # such as `shape` beside `data`
-        condition_columns = {condition.steps[0] for condition in self.conditions_in_cells}
-        parsed_columns = {*number_columns, *self._columns_beside, *condition_columns}
+        # Such as `shape` beside the tensors in `data`, or `indices` beside a sparse vector in `values`.
+        self._tensor_columns = tensor_field_names(number_columns)
+        condition_columns = {condition.steps[0] for condition in self.conditions_on_json}
+        parsed_columns = {*number_columns, *self._tensor_columns, *condition_columns}
         self._index_of_parsed_column = {name: i for i, name in enumerate(layout.names) if name in parsed_columns}
 
     def parse(self, cells: list[str]) -> dict[str, Any]:
         """Return the values in the columns that the numbers or the conditions of `where` need, by column."""
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
-        if self._columns_beside:
-            # Only arrays are read together, such as `data` and its `shape`, so JSON texts become arrays.
-            values = {name: open_text(value) for name, value in values.items()}
+        if self._tensor_columns:
+            # A tensor and its shape are recognised only as arrays, so texts such as "[2, 3]" are parsed.
+            values = {name: parse_json_text(value) for name, value in values.items()}
         return values
 
-    def pack(self, fields: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
+    def pack(self, vector_reader: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the vectors of a record. Raises `VectorError`."""
-        # `fields` test the other conditions, which may choose elements of an array.
-        _refuse_record(cells, self._layout, self._conditions_on_cells)
-        return fields.pack(self.parse(cells))
+        # `vector_reader` tests the conditions on JSON, which may choose elements of an array.
+        _refuse_record(cells, self._layout, self._conditions_on_text)
+        return vector_reader.pack(self.parse(cells))
 
 
 def _refuse_record(cells: list[str], layout: CsvLayout, conditions: Sequence[Condition]) -> None:
-    """Raise `VectorError` if a record has a wrong number of cells, or does not meet conditions."""
+    """Raise `VectorError` if a record has a wrong number of cells, or does not meet the conditions on its cells."""
     if len(cells) != len(layout.names):
         text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
         raise VectorError("wrong_length", text)
     if conditions:
         cell_by_name = dict(zip(layout.names, map(str.strip, cells), strict=True))
         if not are_met(conditions, cell_by_name):
-            raise unmet_error()
+            raise condition_unmet_error()
 
 
 def _get_cell(index: int, cells: list[str]) -> str:
@@ -164,5 +184,5 @@ def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> C
     repeated = [name for name in columns.needed if layout.names.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has several columns {repeated[0]}")
-    refuse_patterns(columns, path)
+    refuse_remaining_wildcards(columns, path)
     return columns

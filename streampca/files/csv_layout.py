@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from streampca.errors import InputError
 from streampca.files.columns import FileOptions
-from streampca.files.csv_lines import lines, read_head, suggest_skipping
+from streampca.files.csv_lines import lines, read_head, suggest_skip_options
 from streampca.files.rows import input_errors, open_stream
 from streampca.formats.errors import quote_names
 from streampca.formats.text import is_missing, parse_cell
@@ -45,21 +45,24 @@ def find_csv_layout(path: str, options: FileOptions) -> CsvLayout:
     """
     separators = [options.separator] if options.separator else _SEPARATORS
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
-        head = read_head(lines(file, options.encoding, options.skip_lines), _MAX_PREAMBLE)
-        first_lines = head[:_HEAD_LINES]
-        separator = max(separators, key=lambda candidate: _rank_separator(candidate, first_lines))
-        records = [[cell.strip() for cell in cells] for cells in _split_into_records(first_lines, separator)]
-        skipping = suggest_skipping(head, separators, options.skip_lines)
-    first = records[0] if records else []
-    second = records[1] if len(records) > 1 else []
-    has_header = _require_header_or_row(path, first, second) if options.header is None else options.header
-    positions = [str(i) for i in range(len(first))]
+        # Enough lines to find rows behind lines of text, for the advice.
+        long_head = read_head(lines(file, options.encoding, options.skip_lines), _MAX_PREAMBLE)
+        head = long_head[:_HEAD_LINES]
+        separator = max(separators, key=lambda candidate: _rank_separator(candidate, head))
+        records = [[cell.strip() for cell in cells] for cells in _split_into_records(head, separator)]
+        skip_options = suggest_skip_options(long_head, separators, options.skip_lines)
+    first_record = records[0] if records else []
+    second_record = records[1] if len(records) > 1 else []
+    has_header = options.header
+    if has_header is None:
+        has_header = _require_header_or_row(path, first_record, second_record)
+    positions = [str(i) for i in range(len(first_record))]
     return CsvLayout(
         separator=separator,
         has_header=has_header,
-        names=first if has_header else positions,
-        first_row=second if has_header else first,
-        advice=f"; if the first lines are not the header and rows, say {skipping}" if skipping else "",
+        names=first_record if has_header else positions,
+        first_row=second_record if has_header else first_record,
+        advice=f"; if the first lines are not the header and rows, say {skip_options}" if skip_options else "",
     )
 
 
@@ -80,9 +83,9 @@ def _split_into_records(text: Iterable[str], separator: str, *, strict: bool = F
 
     If not `strict`, the last cell may lack its closing quote.
     """
-    record_length = 0
+    record_length = 0  # of the lines of the current record so far; 0 again at its end
 
-    def bounded_lines() -> Iterator[str]:
+    def read_bounded_lines() -> Iterator[str]:
         """Yield the lines. Raises `ValueError` if a record becomes too long."""
         nonlocal record_length
         for line in text:
@@ -91,19 +94,20 @@ def _split_into_records(text: Iterable[str], separator: str, *, strict: bool = F
                 raise ValueError(f"a row has more than {_MAX_RECORD // 10**6} million characters")
             yield line
 
-    for cells in csv.reader(bounded_lines(), delimiter=separator, strict=strict, skipinitialspace=True):
+    for cells in csv.reader(read_bounded_lines(), delimiter=separator, strict=strict, skipinitialspace=True):
         record_length = 0
         is_blank_line = len(cells) <= 1 and not "".join(cells).strip()
         if not is_blank_line:
             yield cells
 
 
-def _require_header_or_row(path: str, first: Sequence[str], second: Sequence[str]) -> bool:
+def _require_header_or_row(path: str, first_record: Sequence[str], second_record: Sequence[str]) -> bool:
     """Return whether the first line of a file is a header. Raises `InputError` if it may also be a row."""
-    has_header = _is_header(first, second)
+    has_header = _is_header(first_record, second_record)
     if has_header is None:
         raise InputError(
-            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {quote_names(first)}"
+            f"{path}: the first line may be a header or a row: say --header or --no-header. "
+            f"It is {quote_names(first_record)}"
         )
     return has_header
 
@@ -118,18 +122,18 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     has_missing_word = any(map(is_missing, first))  # such as NA
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
-    # The header of a table of spectra may be 400, 410, 420, …
-    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _are_frequencies(numbers, second_numbers)
+    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _does_only_first_rise_or_fall(numbers, second_numbers)
     may_be_header = has_missing_word or are_positions or may_be_frequencies
     if may_be_header:
         return None
     return False
 
 
-def _are_frequencies(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Return whether the first line may hold names that are frequencies: they rise or fall.
+def _does_only_first_rise_or_fall(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+    """Return whether the numbers of the first line rise and those of the second do not, or the same with falling.
 
-    If the second line does the same, both lines are rows.
+    The header of a table of spectra is such a line: its names are frequencies, such as 400, 410, 420, … If both lines
+    rise, or both fall, both are rows.
     """
     if _is_rising(first):
         return not _is_rising(second)

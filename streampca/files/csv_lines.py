@@ -42,6 +42,7 @@ def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
         if len(unfinished_line) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
         for line in whole_lines:
+            # If the user says the encoding, the first line still begins with the byte-order mark.
             yield f"{line}\n".removeprefix(_BYTE_ORDER_MARK)
     if unfinished_line:
         yield unfinished_line.removeprefix(_BYTE_ORDER_MARK)
@@ -54,7 +55,10 @@ def _encoding_error(data: bytes, encoding: str) -> ValueError:
         return ValueError(f"it is not text in {encoding}: say its --encoding, such as latin-1")
     # In big-endian UTF-16, the first byte of a Latin letter is zero.
     byte_order = "be" if first_zero % 2 == 0 else "le"
-    return ValueError(f"it is not text in {encoding}, and has zero bytes as UTF-16: say --encoding utf-16-{byte_order}")
+    return ValueError(
+        f"it is not text in {encoding}, but has bytes that are zero, as text in UTF-16 has: "
+        f"say --encoding utf-16-{byte_order}"
+    )
 
 
 def read_head(text: Iterator[str], count: int) -> list[str]:
@@ -69,7 +73,7 @@ def read_head(text: Iterator[str], count: int) -> list[str]:
     return head
 
 
-def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: int) -> str:
+def suggest_skip_options(head: Sequence[str], separators: Sequence[str], skipped: int) -> str:
     """Return the options that skip the lines before the header or the rows; "" if there are no such lines.
 
     `head` are the first lines of a file after `skipped` lines.
@@ -82,38 +86,53 @@ def suggest_skipping(head: Sequence[str], separators: Sequence[str], skipped: in
 
 
 def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) -> str:
-    """Return the options that skip the lines before the header or the rows; "" if the separator does not fit."""
+    """Return the options that skip the lines before the header or the rows, if the cells have this separator.
+
+    `skipped` lines are skipped already. If these are 0, `--skip-lines 1` leaves a header and two rows of these lines:
+
+        Device 7
+        time,temp
+        12:00,21.5
+        12:01,21.7
+
+    Return "" if there is nothing to skip, or if it is not clear which lines are rows.
+    """
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
     # Of each line: which of its cells are numbers.
     number_patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]
     first_row = _find_first_row(number_patterns)
     if first_row == 0:  # the lines begin with rows
         return ""
-    row_pattern = number_patterns[-1]
-    has_numbers = any(row_pattern)
-    are_rows_above = row_pattern in number_patterns[:first_row]
-    if not has_numbers or are_rows_above:
+    row_pattern = number_patterns[-1]  # the last line is taken for a row
+    if not any(row_pattern):  # the "rows" hold no numbers
+        return ""
+    if row_pattern in number_patterns[:first_row]:  # there are rows among the lines to skip
         return ""
     skip_to_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1
     header_pattern = number_patterns[header_index]
-    is_header = len(header_pattern) == len(row_pattern)
-    if not is_header:  # it is a text such as "Device 7"
+    has_header = len(header_pattern) == len(row_pattern)
+    if not has_header:  # the line above the rows is a text such as "Device 7"
         return skip_to_rows
-    may_be_row = any(is_number and in_rows for is_number, in_rows in zip(header_pattern, row_pattern, strict=True))
-    if may_be_row or header_index == 0:
+    if header_index == 0:  # no line is above the header
         return ""
-    if _has_two_headers(head, number_patterns, header_index):
+    if _may_be_row(header_pattern, row_pattern):
+        return ""
+    if _has_two_headers(head, records, header_index):
         return skip_to_rows
     return f"--skip-lines {skipped + header_index}"
 
 
-def _has_two_headers(head: Sequence[str], number_patterns: Sequence[Sequence[bool]], header_index: int) -> bool:
-    """Return whether the line above the header is a header, too, such as names above units."""
-    line_above = head[header_index - 1]
-    is_excel_line = line_above.startswith("sep=")  # Excel reads the separator from such a line
-    cell_count = len(number_patterns[header_index])
-    return len(number_patterns[header_index - 1]) == cell_count and not is_excel_line
+def _may_be_row(pattern: Sequence[bool], row_pattern: Sequence[bool]) -> bool:
+    """Return whether a line has a number where rows have one. The patterns say which cells of a line are numbers."""
+    return any(is_number and in_rows for is_number, in_rows in zip(pattern, row_pattern, strict=True))
+
+
+def _has_two_headers(head: Sequence[str], records: Sequence[Sequence[str]], header_index: int) -> bool:
+    """Return whether the line above the header has as many cells, such as names above a header of units."""
+    is_excel_line = head[header_index - 1].startswith("sep=")  # Excel reads the separator from such a line
+    has_equal_length = len(records[header_index - 1]) == len(records[header_index])
+    return has_equal_length and not is_excel_line
 
 
 def _find_first_row(number_patterns: Sequence[Sequence[bool]]) -> int:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streampca.errors import InputError
-from streampca.files.columns import Columns, FileOptions, choose_columns, open_text
+from streampca.files.columns import Columns, FileOptions, choose_columns, parse_json_text
 from streampca.files.rows import ALL_FIELDS, Rows, input_errors, no_vectors_error, open_stream
 from streampca.files.text import text_batches
 from streampca.formats.errors import VectorError
@@ -25,34 +25,44 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         layout = _find_json_layout(path, options)
     columns = layout.columns
     d = layout.dimensions
-    fields = NumberFields(columns.paths, d, impute=options.impute, value_name="JSON document", where=options.where)
-
+    vector_reader = NumberFields(
+        columns.paths, d, impute=options.impute, value_name="JSON document", where=options.where
+    )
     getter_by_column: dict[str, Callable[[Any], Any]] = {
         name: partial(_get_entry, name) for name in columns.other_columns
     }
     other_types: dict[str, str | None] = {}
-    # Later rows may have fields that the first row lacks, so all other fields are one column.
-    if options.other_columns is True:
+    are_all_fields_asked = options.other_columns is True
+    if are_all_fields_asked:
+        # Later rows may have fields that the first row lacks, so one column holds all other fields of each row.
         vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
         getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)
         other_types = _find_types(_get_other_fields(vector_fields, layout.first_row))
     return Rows(
         path=path,
         dimensions=d,
-        batches=partial(text_batches, path, _json_values, partial(_pack, fields), getter_by_column, d, fields),
+        batches=partial(
+            text_batches,
+            path,
+            read_records=_json_values,
+            pack=partial(_pack, vector_reader),
+            getter_by_column=getter_by_column,
+            d=d,
+            vector_reader=vector_reader,
+        ),
         impute=options.impute,
         names=columns.names,
         notes="; ".join(columns.notes),
-        fields=fields,
+        vector_reader=vector_reader,
         other_types=other_types,
     )
 
 
-def _pack(fields: NumberFields, row: Any) -> VectorBytes | GuessedNumbers:
+def _pack(vector_reader: NumberFields, row: Any) -> VectorBytes | GuessedNumbers:
     """Return the numbers of a row. Raises `VectorError`, also if the row is the error of a line that is not JSON."""
     if isinstance(row, VectorError):
         raise row
-    return fields.pack(row)
+    return vector_reader.pack(row)
 
 
 def _find_types(fields: Mapping[str, Any]) -> dict[str, str | None]:
@@ -74,19 +84,19 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
     Without such a row, raises `InputError` unless the options give the dimensions.
     """
     with open_stream(path) as (file, _):
-        for row, value in enumerate(_json_values(file), 1):
-            if isinstance(value, VectorError):
-                raise InputError(f"{path}, row {row}: {value}")
-            if not _meets_conditions(value, options.where):
+        for row_number, row in enumerate(_json_values(file), 1):
+            if isinstance(row, VectorError):
+                raise InputError(f"{path}, row {row_number}: {row}")
+            if not _meets_conditions(row, options.where):
                 continue
-            columns = choose_columns(value, options, path)
+            columns = choose_columns(row, options, path)
             if columns.are_all_null:  # a later row shows which columns hold numbers
                 continue
-            d = options.dimensions or columns.count_dimensions(value, path)
+            d = options.dimensions or columns.count_dimensions(row, path)
             if d:
-                # Choose again: if there are d columns, their names are those of the dimensions.
-                columns = choose_columns(value, options._replace(dimensions=d), path)
-                return _JsonLayout(columns, dimensions=d, first_row=value)
+                # Now that d is known, choose again: if d columns are read, each is one dimension, and names it.
+                columns = choose_columns(row, options._replace(dimensions=d), path)
+                return _JsonLayout(columns, dimensions=d, first_row=row)
     if options.dimensions is None:
         raise no_vectors_error(path, options.where)
     columns = Columns(parse_paths(options.field), where=options.where)
@@ -114,16 +124,16 @@ def _json_values(file: Any) -> Iterator[Any]:
 
 def _get_entry(name: str, value: Any) -> Any:
     """Return an entry of a JSON object; None if there is no such entry."""
-    opened = open_text(value)
-    return opened.get(name) if isinstance(opened, dict) else None
+    parsed = parse_json_text(value)
+    return parsed.get(name) if isinstance(parsed, dict) else None
 
 
 def _get_other_fields(vector_fields: Collection[str], value: Any) -> dict[str, Any]:
     """Return the fields of a JSON object that do not hold the vector; {} for other values."""
-    opened = open_text(value)
-    if not isinstance(opened, dict):
+    parsed = parse_json_text(value)
+    if not isinstance(parsed, dict):
         return {}
-    return {name: entry for name, entry in opened.items() if name not in vector_fields}
+    return {name: entry for name, entry in parsed.items() if name not in vector_fields}
 
 
 def _byte_lines(file: Any) -> Iterator[bytes]:

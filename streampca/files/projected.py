@@ -16,29 +16,29 @@ from streampca.files.rows import ALL_FIELDS
 from streampca.formats import npy, writer_of
 from streampca.pca.arrays import Array
 
-TABLE_SUFFIXES = (".csv", ".parquet")  # suffixes of files that also hold the other columns of the input
+TABLE_SUFFIXES = (".csv", ".parquet")  # suffixes of files into which columns of the input are copied, too
 Write = Callable[[Array, Array, Mapping[str, Any]], object]
-"""A function that appends n rows: coordinates (n, k), residuals (n,), and the other columns by name."""
+"""A function that appends n rows: coordinates (n, k), residuals (n,), and columns copied from the input, by name."""
 
 
 @contextmanager
-def projected_file(path: Path, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
+def projected_file(path: Path, k: int, copied_types: Mapping[str, Any]) -> Iterator[Write]:
     """Write a file of projected vectors. Raises `InputError`.
 
     Yields the function that appends rows with k coordinates. The file appears only if the `with` block ends without an
-    error. `other_types` has the Arrow type of each other column; None means text.
+    error. `copied_types` has the Arrow type of each column that is copied from the input; None means text.
     """
     open_writer = _WRITERS.get(path.suffix)
     if open_writer is None:
         raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be written")
-    clashes = other_types.keys() & {"residual", "coordinates", *_name_coordinates(k)}
+    clashes = copied_types.keys() & {"residual", "coordinates", *_name_coordinates(k)}
     if clashes:
         raise InputError(
             f"a column {min(clashes)} would be written to {path}, but the file that is read has that column"
         )
     temporary = path.with_name(f"~{path.name}")
     try:
-        with temporary.open("wb") as file, open_writer(file, k, other_types) as write:
+        with temporary.open("wb") as file, open_writer(file, k, copied_types) as write:
             yield write
         temporary.replace(path)
     except OSError as error:
@@ -61,7 +61,7 @@ def _name_coordinates(k: int) -> list[str]:
 
 
 @contextmanager
-def _write_npy(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
+def _write_npy(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> Iterator[Write]:
     """Write only the coordinates, as an array (n, k)."""
     dtype = np.dtype("<f8")
     # The number of rows is not known yet. The right header has the same size, and overwrites this one.
@@ -77,15 +77,16 @@ def _write_npy(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterat
 
 
 @contextmanager
-def _write_jsonl(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
-    """Write a JSON object on each line: the row's other fields, the coordinates and the residual."""
+def _write_jsonl(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> Iterator[Write]:
+    """Write a JSON object on each line: the fields copied from the input, the coordinates and the residual."""
     json_writer = writer_of("json")
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        """Write an object for each row."""
+        """Write an object for each row. If the input is JSON Lines, its fields are copied."""
         results = json_writer.write({"coordinates": coordinates, "residual": residual})
-        fields_of_rows = columns.get(ALL_FIELDS, [{}] * len(results))
-        for fields, result in zip(fields_of_rows, results, strict=True):
+        no_fields: list[dict[str, Any]] = [{}] * len(results)
+        copied_fields = columns.get(ALL_FIELDS, no_fields)  # a dict for each row
+        for fields, result in zip(copied_fields, results, strict=True):
             clashes = fields.keys() & {"coordinates", "residual"}
             if clashes:
                 raise InputError(f"a field {min(clashes)} would be written, but the file that is read has that field")
@@ -102,16 +103,16 @@ def _join_objects(fields: Mapping[str, Any], result: bytes) -> bytes:
 
 
 @contextmanager
-def _write_csv(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
-    """Write the other columns, a column for each coordinate, and the residual, after a header."""
+def _write_csv(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> Iterator[Write]:
+    """Write a header, the columns copied from the input, a column for each coordinate, and the residual."""
     # Text such as half an emoji is not valid UTF-8.
     text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="")
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*other_types, *_name_coordinates(k), "residual"])
+    table.writerow([*copied_types, *_name_coordinates(k), "residual"])
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        other_cells = [_to_csv_cells(name, columns[name]) for name in other_types]
-        table.writerows(zip(*other_cells, *coordinates.T.tolist(), residual.tolist(), strict=True))
+        copied_cells = [_to_csv_cells(name, columns[name]) for name in copied_types]
+        table.writerows(zip(*copied_cells, *coordinates.T.tolist(), residual.tolist(), strict=True))
 
     yield write
     text.detach()  # flushes, and leaves the file open
@@ -135,25 +136,27 @@ def _to_csv_cells(name: str, column: Any) -> list[Any]:
 
 
 @contextmanager
-def _write_parquet(file: BinaryIO, k: int, other_types: Mapping[str, Any]) -> Iterator[Write]:
-    """Write the other columns, a column with the coordinates as lists, and the residual."""
+def _write_parquet(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> Iterator[Write]:
+    """Yield a function that writes rows: the columns copied from the input, the coordinates as lists, the residual."""
     with explain_missing_extra("arrow", needed_by="writing Parquet"):
         import pyarrow as pa
         from pyarrow import parquet
 
         from streampca.formats.arrow import column_of
-    types = {name: pa.string() if arrow_type is None else arrow_type for name, arrow_type in other_types.items()}
+    # Columns of text have the type None.
+    types = {name: pa.string() if arrow_type is None else arrow_type for name, arrow_type in copied_types.items()}
     schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        """Append a record batch. Raises `InputError` if a value does not have the type of its column."""
-        arrays = [*(columns[name] for name in other_types), column_of(coordinates), residual]
+        """Append a record batch with the schema. Raises `InputError` if a value does not have its column's type."""
+        copied_columns = [columns[name] for name in copied_types]
+        arrays = [*copied_columns, column_of(coordinates), residual]
         try:
             batch = pa.record_batch(arrays, schema=schema)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             # A field of JSON Lines may have another type in a later row.
             raise InputError(
-                f"Parquet cannot hold the other columns, so write a .jsonl file: {on_one_line(error)}"
+                f"Parquet cannot hold the columns copied from the input, so write a .jsonl file: {on_one_line(error)}"
             ) from None
         writer.write_batch(batch)
 

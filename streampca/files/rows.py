@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from streampca.errors import InputError, explain_missing_extra, on_one_line
 from streampca.files.columns import FileOptions, choose_columns
-from streampca.formats.element_places import ElementPlaces
-from streampca.formats.errors import NO_VALUE, UNMET, missing_hint
+from streampca.formats.element_indices import ElementIndices
+from streampca.formats.errors import CONDITION_UNMET, NO_VALUE, missing_hint
 from streampca.formats.fields import NumberFields
 from streampca.formats.judge import first_not_finite
 from streampca.formats.numbers import RowVectors
@@ -33,7 +33,7 @@ KINDS = {
     ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow",
 }  # fmt: skip
-READABLE = f"can be read: {', '.join(KINDS)}, and these with .gz or .zst behind"
+READABLE_SUFFIXES = f"{', '.join(KINDS)}, and these with .gz or .zst behind"
 ALL_FIELDS = "\0"  # name of the column with all fields of a JSON Lines row except the vector; no field has this name
 _COMPRESSIONS = (".gz", ".zst")
 _MAX_READ = 2**28  # largest number of decompressed bytes that are read at a time
@@ -60,7 +60,7 @@ def require_kind(path: str) -> FileKind:
     """Return the kind and compression of a file by its name. Raises `InputError` if its suffix cannot be read."""
     kind = find_kind(path)
     if kind is None:
-        raise InputError(f"{path}: its suffix is none of those that {READABLE}")
+        raise InputError(f"{path}: its suffix is none of those that can be read: {READABLE_SUFFIXES}")
     return kind
 
 
@@ -144,10 +144,14 @@ class _LimitedReader(io.BufferedReader):
 class FileBatch(NamedTuple):
     """The next rows of a file. Their vectors were not checked: they may hold NaN and infinity."""
 
-    found: RowVectors
+    row_vectors: RowVectors
     progress: float  # share of the file read so far
     other_columns: Mapping[str, Any]  # arrays of NumPy, or of Arrow
-    places: ElementPlaces | None = None  # where elements that are read by position were, in the rows so far
+    element_indices: ElementIndices | None = None  # of array elements that are read by position, in the rows so far
+
+    @property
+    def row_count(self) -> int:
+        return len(self.row_vectors.counts)
 
 
 class RowChunk(NamedTuple):
@@ -169,40 +173,41 @@ class Rows(NamedTuple):
     impute: bool = False
     names: list[str] | None = None  # of the dimensions
     notes: str = ""  # for the user, on how the file is read
-    fields: NumberFields | None = None  # what finds the numbers in its rows; None: they are in columns
+    vector_reader: NumberFields | None = None  # reads the vectors from its rows; None: each column holds a number
     other_types: Mapping[str, Any] = {}  # Arrow types of the other columns; None: text
     missing_values: MissingValues = NO_MISSING_VALUES
 
     def chunks(self, *, skip_nulls: bool = False) -> Iterator[RowChunk]:
-        """Yield the vectors of all rows. Raises `InputError` with the number of the bad row.
+        """Yield the vectors of all rows in chunks. Raises `InputError` with the number of the bad row.
 
         Rows that do not meet the conditions are skipped, and with `skip_nulls` also null rows.
         """
-        reasons_to_skip = {UNMET}
+        reasons_to_skip = {CONDITION_UNMET}
         if skip_nulls:
             reasons_to_skip.add(NO_VALUE)
         rows_before = 0
         for batch in self.batches():
-            yield self._check(batch, rows_before, reasons_to_skip)
-            rows_before += len(batch.found.counts)
+            yield self._make_chunk(batch, rows_before, reasons_to_skip)
+            rows_before += batch.row_count
         if rows_before == 0:
             raise no_vectors_error(self.path)
 
-    def _check(self, batch: FileBatch, rows_before: int, reasons_to_skip: Set[str]) -> RowChunk:
-        """Return the vectors of a batch with their row numbers. Raises `InputError` if a row is bad.
+    def _make_chunk(self, batch: FileBatch, rows_before: int, reasons_to_skip: Set[str]) -> RowChunk:
+        """Check a batch, and return its vectors with their row numbers. Raises `InputError` if a row is bad.
 
         `rows_before` is the number of rows before the batch.
         """
-        found = batch.found
+        vectors_in_file = batch.row_vectors.vectors
+        vectors_per_row = batch.row_vectors.counts
         skipped = Counter[str]()
-        for row, error in found.errors:
+        for row, error in batch.row_vectors.errors:
             if error.reason not in reasons_to_skip:
                 raise InputError(f"{self.path}, row {rows_before + row + 1}: {error}")
             skipped[error.reason] += 1
-        row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
+        row_of_vector = np.repeat(np.arange(batch.row_count), vectors_per_row)
         row_numbers = rows_before + row_of_vector + 1
-        vectors = self.missing_values.to_nan(found.vectors)
-        self._refuse_not_finite(vectors, numbers_in_file=found.vectors, row_numbers=row_numbers)
+        vectors = self.missing_values.to_nan(vectors_in_file)
+        self._refuse_not_finite(vectors, numbers_in_file=vectors_in_file, row_numbers=row_numbers)
         return RowChunk(
             vectors=vectors,
             progress=batch.progress,
@@ -213,12 +218,12 @@ class Rows(NamedTuple):
 
     def describe_moved_array_elements(self) -> str:
         """Return a warning if array elements that are read by position have moved; else ""."""
-        return self.fields.places.warning if self.fields else ""
+        return self.vector_reader.element_indices.warning if self.vector_reader else ""
 
     def _refuse_not_finite(self, vectors: Array, numbers_in_file: Array, row_numbers: NDArray[np.int64]) -> None:
         """Raise `InputError` if an entry of the vectors (n, d) is infinite, or NaN where no gaps are allowed.
 
-        The error shows the number in the file: it may be one that means "missing", and NaN in `vectors`.
+        The error shows the number in the file: -9999 if -9999 means "missing", which is NaN in `vectors`.
         """
         bad_entry = first_not_finite(vectors, impute=self.impute)
         if bad_entry is None:
@@ -237,14 +242,14 @@ def no_vectors_error(path: str, where: Sequence[Condition] = ()) -> InputError:
 
 def describe_skipped(skipped: Mapping[str, int]) -> list[str]:
     """Return a line of text for each reason, with the number of rows that were skipped for it."""
-    text_by_reason = {NO_VALUE: "null instead of a vector", UNMET: "they do not meet --where"}
+    text_by_reason = {NO_VALUE: "null instead of a vector", CONDITION_UNMET: "they do not meet --where"}
     return [f"{count:,} rows skipped: {text_by_reason[reason]}" for reason, count in skipped.items()]
 
 
 def batch_of_vectors(vectors: Array, progress: float) -> FileBatch:
     """Return a batch of n rows that hold one vector each, from the vectors (n, d)."""
-    rows = RowVectors(vectors, counts=np.ones(len(vectors), np.int64), errors=())
-    return FileBatch(rows, progress, other_columns={})
+    row_vectors = RowVectors(vectors, counts=np.ones(len(vectors), np.int64), errors=())
+    return FileBatch(row_vectors, progress, other_columns={})
 
 
 def rows_of_npy(path: str, options: FileOptions, row_bounds: tuple[int, int] | None) -> Rows:

@@ -97,8 +97,9 @@ class Sensors:
         """Prepare to draw readings of sensors with these names."""
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        behaviours_in_turn = itertools.cycle(MACHINE.values())
-        behaviours = [MACHINE.get(name, other) for name, other in zip(names, behaviours_in_turn, strict=False)]
+        # A sensor whose name is not in `MACHINE` gets the behaviour of one that is, of each in turn.
+        default_behaviours = itertools.cycle(MACHINE.values())
+        behaviours = [MACHINE.get(name, default) for name, default in zip(names, default_behaviours, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])
         self._deviation = np.array([deviation for _, deviation, _ in behaviours])
         self._correlations = np.array([correlations for _, _, correlations in behaviours])
@@ -119,7 +120,8 @@ class Sensors:
         return Rows("synthetic", len(self.names), self._batches, names=list(self.names))
 
     def _batches(self) -> Iterator[FileBatch]:
-        n = _FAULT_EVERY
+        """Yield batches of readings without end."""
+        n = _FAULT_EVERY  # `draw` puts one fault into a batch
         while True:
             now_ms = time.time_ns() // 1_000_000
             columns = {"machine": np.full(n, "pump-1"), "at": np.full(n, now_ms)}

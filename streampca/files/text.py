@@ -17,22 +17,23 @@ _TEXT_ROWS = 256  # largest number of rows in a batch: the objects of more rows 
 
 def text_batches(
     path: str, read_records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
-    getter_by_column: Mapping[str, Callable[[Any], Any]], d: int, fields: NumberFields | None,
+    getter_by_column: Mapping[str, Callable[[Any], Any]], d: int, vector_reader: NumberFields | None,
 ) -> Iterator[FileBatch]:  # fmt: skip
     """Yield the vectors of d numbers in a file of text, in batches.
 
-    `read_records` yields the records of an opened file, and `pack` returns the numbers of a record. The functions in
-    `getter_by_column` return the values of other columns in a record.
+    `read_records` yields the records of an opened file, `pack` returns the numbers of a record, and each function in
+    `getter_by_column` returns the value of a further column in a record. If `pack` uses a `vector_reader`, it notes at
+    which places of arrays the numbers were.
     """
     rows_per_batch = min(choose_batch_size(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, compute_progress):
         records = read_records(file)
         while batch := list(islice(records, rows_per_batch)):
             yield FileBatch(
-                found=pack_rows(batch, pack, d),
+                row_vectors=pack_rows(batch, pack, d),
                 progress=compute_progress(),
                 other_columns={name: _make_column(get_value, batch) for name, get_value in getter_by_column.items()},
-                places=fields.places if fields else None,
+                element_indices=vector_reader.element_indices if vector_reader else None,
             )
 
 

@@ -35,13 +35,13 @@ class Change(NamedTuple):
 def explain_refusal(changes: Sequence[Change], *, knows_all_axes: bool) -> str:
     """Return why learning cannot continue with these changes, or "" if it can.
 
-    `knows_all_axes` says that more components can be computed from the covariance.
+    With `knows_all_axes`, more components than were learned can be computed from the covariance.
     """
     reasons = []
     for change in changes:
         needs_more_axes = change.setting == "components" and change.now > change.then
-        if needs_more_axes and not knows_all_axes:
-            reasons.append(f"{change}: beyond {LARGEST_COVARIANCE} dimensions, no more components were learned")
-        elif change.setting not in _ADOPTABLE_SETTINGS:
+        if change.setting not in _ADOPTABLE_SETTINGS:
             reasons.append(f"{change}: {_REFUSALS.get(change.setting, _DEFAULT_REFUSAL)}")
+        elif needs_more_axes and not knows_all_axes:
+            reasons.append(f"{change}: beyond {LARGEST_COVARIANCE} dimensions, no more components were learned")
     return "; ".join(reasons)

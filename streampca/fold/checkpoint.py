@@ -17,7 +17,7 @@ from streampca.fold.changed_settings import Change, explain_refusal
 from streampca.fold.checkpoint_arrays import refuse_wrong_arrays
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.names import Names, agree_on_names, describe_difference
+from streampca.fold.names import Names, choose_common_names, describe_difference
 from streampca.fold.partitions import FIRST_BACKFILL, is_backfill, parse_offsets, partition_name
 from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
@@ -39,14 +39,15 @@ class Checkpoint:
     partition: int
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
-    until: str = ""  # end of a backfill, as milliseconds or as partition:offset,…; "" for other folds
+    # Where a backfill ends: milliseconds, or partition:offset,…; "" if it has learned all rows, and for other folds.
+    until: str = ""
     names: Names = None
 
     @property
-    def end(self) -> int | dict[int, int] | None:
-        """The end of a backfill: milliseconds, or by partition the first offset that was not learned.
+    def backfill_end(self) -> int | dict[int, int] | None:
+        """The parsed `until`: milliseconds, or by partition the first offset that the backfill has not learned.
 
-        None if it has learned all rows of its files.
+        None if the backfill has learned all rows of its files.
         """
         if not self.until:
             return None
@@ -68,10 +69,11 @@ class Checkpoint:
         if self.names or fold_config.names:
             not_compared.add("field")
         if is_backfill(self.partition):
-            not_compared |= {"field", "where"}  # a backfill's name columns of files, a worker's lead into records
+            # The two settings of a backfill name columns of files; those of a worker name fields of records.
+            not_compared |= {"field", "where"}
         compared = sorted((then.keys() | now.keys()) - not_compared)
-        settings = [Change(name, then.get(name), now.get(name)) for name in compared]
-        return [setting for setting in settings if setting.then != setting.now]
+        possible_changes = [Change(name, then.get(name), now.get(name)) for name in compared]
+        return [change for change in possible_changes if change.then != change.now]
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
         """Raise `SettingsError` if settings differ between the checkpoint and the worker."""
@@ -108,17 +110,18 @@ class Checkpoint:
     def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
         """Return the checkpoint from which a worker with these settings continues.
 
-        If it has learned nothing, it takes the settings; otherwise other settings raise `SettingsError`. Another topic
-        id raises `TopicReplacedError`.
+        A checkpoint that has learned no vector takes other settings. A checkpoint that has learned vectors with other
+        settings raises `SettingsError`. Another topic id raises `TopicReplacedError`.
         """
         self.refuse_other_topic(topic_id)
         fold = self.fold
         settings = fold_config.as_dict()
         if fold.stats.learned or self.settings == settings:
-            # Equal settings do not mean equal names.
+            # This also refuses other names of dimensions, which are not among the settings.
             self.refuse_other_settings(fold_config)
             return self
         empty_fold = Fold.empty(fold_config.learning)
+        # The counts of records that were read without learning a vector stay valid.
         stats = replace(
             empty_fold.stats,
             rejected=fold.stats.rejected,
@@ -130,14 +133,14 @@ class Checkpoint:
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
     def agree_on_names(self, names: Names) -> Names:
-        """Return these names of dimensions or, if they are None, those of the checkpoint.
+        """Return these names of dimensions or, if they are None, the names in the checkpoint.
 
-        Raises `SettingsError` if both have names that differ.
+        Raises `SettingsError` if both are set and differ.
         """
-        return agree_on_names(
+        return choose_common_names(
             names,
             self.names,
-            named_by="others",  # such as other checkpoints
+            named_by="the settings or another checkpoint",
             other_named_by=f"the checkpoint of partition {partition_name(self.partition)}",
         )
 

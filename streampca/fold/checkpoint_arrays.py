@@ -35,7 +35,7 @@ def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> d
     """Return the shape and type that each array must have."""
     d = settings.get("dimensions")
     dtype = settings.get("dtype")
-    # An unknown length counts as 0: the file is damaged, and its arrays do not fit.
+    # If a length is unknown, the file is damaged. The length 0 then leads to a type that its arrays do not have.
     pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
     column_count = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
@@ -65,12 +65,14 @@ def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> d
 def _refuse_values_out_of_range(arrays: Arrays) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned."""
     largest_number = float(np.finfo(arrays["C"].dtype).max)
-    largest_entry = np.sqrt(largest_number) / 8  # 16 times the length of the longest accepted vector
+    # No accepted vector is longer than √(largest number)/128 (`LearningConfig.largest_value`). An entry may be 16 times
+    # as large.
+    largest_entry = np.sqrt(largest_number) / 8
     largest_covariance = 0.0
     covariance = arrays.get("covariance")
     if covariance is not None:
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
-        # No covariance is above the largest variance, except for rounding.
+        # A covariance exceeds the largest variance only by rounding (1 %), and never the square of the largest entry.
         largest_covariance = min(1.01 * float(variances.max()), largest_number / 64)
     ranges = {
         "C": (-largest_entry, largest_entry),
@@ -78,8 +80,8 @@ def _refuse_values_out_of_range(arrays: Arrays) -> None:
         "mean": (-largest_entry, largest_entry),
         "pending": (-largest_entry, largest_entry),
         "pending_retention": (0.0, 1.0),
-        "missing": (0.0, 1.0 + 1e-6),  # merging rounds it
-        "known": (0.0, 1.0 + 1e-6),
+        "missing": (0.0, 1.0 + 1e-6),  # a share, but merging rounds it
+        "known": (0.0, 1.0 + 1e-6),  # likewise
         "scale": (np.nextafter(0.0, 1.0), np.inf),
         "variances": (0.0, np.inf),
         "covariance": (-largest_covariance, largest_covariance),

@@ -20,12 +20,12 @@ def describe_dominant_dimension(published: PublishedModel) -> str:
     model = published.model
     if model.scale is not None:  # the stream is standardised: units do not matter
         return ""
-    # Variance that no component explains is ignored: a dominant dimension is nearly the first component.
+    # The variance of each dimension, from the components alone: they hold nearly all variance of a dominant dimension.
     variances = model.explained_variance @ np.square(model.components)
     return describe_dominant_variance(
         variances=variances,
         total_variance=model.total_variance,
-        vector_count=model.weight,
+        vector_count=model.weight,  # with a half-life, old vectors do not count
         names=published.names,
     )
 

@@ -33,7 +33,8 @@ _ROUNDING = 1e-12  # an entry of an axis up to this is 0
 def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`.
 
-    Format 3 keeps u, for each entry the share of the weight before its first message. Format 4 keeps 1 − u.
+    Format 3 keeps u (`unseen`), and averages over all messages. Format 4 keeps 1 − u (`known`), and averages over the
+    messages since the first one with the entry. So averages are divided by 1 − u.
     """
     header = {name: value for name, value in header.items() if name != "incomplete"}
     arrays = dict(arrays)
@@ -42,21 +43,24 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
-    known = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
-    divisor = np.where(was_never_seen, 1.0, known)  # of a dimension never seen, all covariances are 0
+    known_entries = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
+    # The averages of an entry that was never seen are 0: they are not divided by 0.
+    divisor = np.where(was_never_seen, 1.0, known_entries)
+    known = known_entries
     if "covariance" in arrays:
         arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
-        known = find_smaller_of_each_pair(known)
+        known = find_smaller_of_each_pair(known_entries)
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
-    if known.min(initial=1.0) < _ROUNDED_ONE:
+    was_any_missing = known.min(initial=1.0) < _ROUNDED_ONE
+    if was_any_missing:  # a file without `known` has 1 everywhere
         arrays["known"] = known
     return header, arrays
 
 
 @np.errstate(all="ignore")
 def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Convert header and arrays of a model from format 2 to format 3.
+    """Convert header and arrays of a model from format 2 to format 3, which marks the dimensions that were seen.
 
     A dimension was never seen if its mean and its entries in all axes are 0.
     """
@@ -76,24 +80,23 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
-    continuation = arrays.get("learned")
-    if continuation is not None:
-        is_covariance = continuation.ndim == 1
+    # `streampca fit` writes `learned`: Σ packed, with a number for each pair of dimensions, or axes (d, r). `known`
+    # then has a share for each pair or for each dimension: 0 if a dimension was never seen, otherwise 1.
+    covariance_or_axes = arrays.get("learned")
+    if covariance_or_axes is not None:
+        is_covariance = covariance_or_axes.ndim == 1
         known = find_smaller_of_each_pair(seen) if is_covariance else seen
         arrays["known"] = known.astype(np.float64)
     return header, arrays
 
 
 def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
-    """Return each covariance of dimensions i and j, divided by the smaller one of divisor_i and divisor_j.
-
-    Both matrices are packed: their lower triangles, row by row.
-    """
+    """Return a packed Σ (its lower triangle, row by row) with each Σ_ij divided by min(divisor_i, divisor_j)."""
     d = len(divisor)
     lower = np.tril_indices(d)
     covariance = np.zeros((d, d))
     covariance[lower] = packed / find_smaller_of_each_pair(divisor)
-    # The previous release could keep correlations above 1.
+    # Files of the previous release may hold covariances that belong to correlations above 1.
     return limit_correlations(covariance)[lower]
 
 

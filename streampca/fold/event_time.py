@@ -35,28 +35,28 @@ class EventTime:
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
         new_ms = timestamps[has_time]  # (m,)
-        # The 62 timestamps before them are put in front, so that each new one ends a window of 63. At the start, fewer
-        # are known: `_UNKNOWN`, which is less than all timestamps, fills the windows up.
-        unknown = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
-        timestamps_ms = np.concatenate([unknown + self.recent, new_ms])  # (62 + m,)
-        medians_ms = _compute_medians(timestamps_ms)  # (m,)
+        # Each new timestamp ends a window of 63, so the 62 timestamps before the new ones are needed, too. At the start
+        # of a partition there are fewer: `_UNKNOWN`, which is less than every timestamp, replaces the missing ones.
+        missing = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
+        timestamps_ms = np.concatenate([missing + self.recent, new_ms])  # (62 + m,)
+        medians_ms = _compute_medians(timestamps_ms)  # (m,), `_UNKNOWN` as long as most of a window is unknown
         # The event time is the greatest median so far.
         event_times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
-        event_times_before_ms = event_times_ms[:-1]  # (m,), one before each new timestamp
-        is_first = event_times_before_ms == _UNKNOWN
-        steps_ms = np.zeros(len(timestamps), np.int64)
-        steps_ms[has_time] = np.where(is_first, 0, np.diff(event_times_ms))
+        event_times_before_ms = event_times_ms[:-1]  # (m,), the event time before each new timestamp
+        has_no_event_time = event_times_before_ms == _UNKNOWN
+        elapsed_ms = np.zeros(len(timestamps), np.int64)
+        elapsed_ms[has_time] = np.where(has_no_event_time, 0, np.diff(event_times_ms))
         last_ms = timestamps_ms[-(_WINDOW - 1) :]
         event_time = EventTime(
             now_ms=int(event_times_ms[-1]),
             recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start
             ahead=self.ahead + _count_ahead(timestamps_ms, event_times_before_ms),
         )
-        return event_time, steps_ms
+        return event_time, elapsed_ms
 
 
 def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the median of each of the n windows in n + 62 timestamps (n,)."""
+    """Return the medians (n,) of the n windows of 63 consecutive timestamps; there are n + 62 timestamps."""
     n = len(timestamps) - _WINDOW + 1
     is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
     if is_sorted or n == 0:  # an optimisation: usually they are sorted
@@ -70,10 +70,11 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _count_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:
-    """Count the timestamps that are more than a day ahead, as a wrong clock writes them.
+    """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
 
-    The last n timestamps are new, and `event_times_ms` (n,) are the event times before each of them. After a pause the
-    event time lags, so a timestamp is also compared with the two before it.
+    The last n of the timestamps are new, after 62 earlier ones. `event_times_ms` (n,) has the event times before them.
+    After a pause of the stream, the event time lags for some records. So a timestamp only counts if it is also more
+    than a day ahead of the smaller one of the two timestamps before it: a wrong clock may have written the larger one.
     """
     first_new = len(timestamps_ms) - len(event_times_ms)
     new_ms = timestamps_ms[first_new:]

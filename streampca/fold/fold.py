@@ -67,14 +67,14 @@ class Fold:
         How a stream is divided into batches changes no bit of the fold.
         """
         decoded = batch.decoded
-        event_time, record_steps_ms = self.event_time.advance(batch.timestamps)
+        event_time, elapsed_ms_by_record = self.event_time.advance(batch.timestamps)
         V = np.ascontiguousarray(decoded.vectors, config.learning.dtype)
-        vector_steps_ms = _assign_steps(record_steps_ms, decoded.counts)
+        elapsed_ms_by_vector = _assign_to_first_vectors(elapsed_ms_by_record, decoded.counts)
         learned = learn_whole_blocks(
             config.learning,
             self.state,
             pending=Messages(self.pending, self.pending_retention),
-            new=Messages(V, config.compute_retention(vector_steps_ms)),
+            new=Messages(V, config.compute_retention(elapsed_ms_by_vector)),
             before_block=before_block,
         )
         last_record = batch.last if len(batch.records) else self.last  # files have no records
@@ -100,16 +100,16 @@ class Fold:
         return replace(self, position=max(position, self.position))
 
     def skip(self, position: int, lost_from: int | None = None) -> "Fold":
-        """Return the fold at a later position, and count the offsets from `lost_from` as lost.
+        """Return the fold at a later position, and count the offsets from `lost_from` to this position as lost.
 
-        Without `lost_from`, they begin at the fold's position. If nothing was read yet, none is lost.
+        Without `lost_from`, the lost offsets begin at the fold's own position. A fold that has read nothing loses none.
         """
         if lost_from is None:
             lost_from = self.position
         has_read = self.position >= 0
         lost_count = max(position - lost_from, 0) if has_read else 0
         stats = replace(self.stats, gap=self.stats.gap + lost_count)
-        return replace(self, position=position, last=None, stats=stats)
+        return replace(self, position=position, last=None, stats=stats)  # the record before the position is unknown
 
     def adapt_to(self, learning_config: LearningConfig) -> "Fold":
         """Return the fold from which learning continues with another configuration, of the same dimensions."""
@@ -118,7 +118,7 @@ class Fold:
         learned = learn_whole_blocks(
             learning_config,
             axes.adapt_columns(self.state, learning_config),
-            # Blocks end elsewhere now, so pending vectors count as new.
+            # The configuration may have smaller blocks, which the pending vectors may fill: so they are learned as new.
             pending=no_messages,
             new=pending,
         )
@@ -160,7 +160,9 @@ class FoldConfig:
         settings = vars(self.learning) | vars(self)
         settings["start"] = self.learning.first_block_size
         settings["missing"] = "impute" if self.learning.impute else "refuse"
-        for name in ("names", "learning", "impute", "factor"):  # only tests set `factor`
+        # Names are kept apart. The fields of `learning` are settings of their own. `missing` replaces `impute`. Only
+        # tests set `factor`.
+        for name in ("names", "learning", "impute", "factor"):
             del settings[name]
         for name in ("missing_values", "where"):  # earlier releases did not have these
             if not settings[name]:
@@ -179,19 +181,19 @@ class FoldConfig:
         own_values = {name: values[name] for name in own_names if name in values}
         return cls(learning=learning, names=names, **own_values)
 
-    def compute_retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
+    def compute_retention(self, elapsed_ms: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the share ρ of the earlier weight that each message leaves (n,).
 
-        `steps_ms` (n,) says by how much each message advanced the event time.
+        `elapsed_ms` (n,) says by how much each message advanced the event time.
         """
         if self.half_life_messages:
-            return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
-        retention = np.ones(len(steps_ms))
+            return np.full(len(elapsed_ms), 2.0 ** (-1.0 / self.half_life_messages))
+        retention = np.ones(len(elapsed_ms))
         if self.half_life_seconds:
             half_lives_per_ms = 1.0 / (self.half_life_seconds * 1000.0)
             # An optimisation: of thousands of messages in a second, few advance the time.
-            advancing = np.flatnonzero(steps_ms)
-            retention[advancing] = [2.0 ** (-float(step_ms) * half_lives_per_ms) for step_ms in steps_ms[advancing]]
+            advancing = np.flatnonzero(elapsed_ms)
+            retention[advancing] = [2.0 ** (-float(ms) * half_lives_per_ms) for ms in elapsed_ms[advancing]]
         return retention
 
     def compute_decay(self, elapsed_ms: int) -> float:
@@ -202,9 +204,9 @@ class FoldConfig:
         return float(2.0**-elapsed_half_lives)
 
 
-def _assign_steps(steps_ms: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the time step of each vector: the first vector of a record has the record's step, all others 0."""
+def _assign_to_first_vectors(elapsed_ms: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the elapsed time of each vector (n,): the first vector of a record has the record's, all others 0."""
     first_vectors = np.cumsum(counts) - counts
-    vector_steps_ms = np.zeros(counts.sum(), np.int64)
-    vector_steps_ms[first_vectors] = steps_ms
-    return vector_steps_ms
+    elapsed_ms_by_vector = np.zeros(counts.sum(), np.int64)
+    elapsed_ms_by_vector[first_vectors] = elapsed_ms
+    return elapsed_ms_by_vector

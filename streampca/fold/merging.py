@@ -17,7 +17,7 @@ from streampca.fold.names import Names
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
 from streampca.pca.jackknife import SamplingError, estimate_sampling_error
-from streampca.pca.learning_config import SPARE_WITH_COVARIANCE
+from streampca.pca.learning_config import F_COLUMNS_WITH_COVARIANCE
 from streampca.pca.merge import StateMerger
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
@@ -60,8 +60,8 @@ class MergedFold:
             partition_losses=self.losses,
             published_at=published_at,
             settings=config.as_dict(),
-            subspace_error=error.subspace if error else None,
-            axis_errors=error.axes.tolist() if error else None,
+            subspace_error=error.subspace_square if error else None,
+            axis_errors=error.axis_angles.tolist() if error else None,
             past_scores=past_scores if past_scores.weight else None,
             names=self.names,
         )
@@ -73,18 +73,18 @@ class FoldMerger:
     The result depends only on the folds and their order. At most one fold is in memory, in addition to the merged one.
     """
 
-    def __init__(self, config: FoldConfig, now_ms: int | None = None) -> None:
-        """Prepare to merge. `now_ms` is the clock's time, which limits event times; None: no limit."""
+    def __init__(self, config: FoldConfig, clock_ms: int | None = None) -> None:
+        """Prepare to merge. An event time later than `clock_ms` counts as `clock_ms`; None: no limit."""
         self._config = config
-        self._clock_ms = now_ms
-        self._merged_time_ms = _NO_TIME  # all merged folds have decayed until then
+        self._clock_ms = clock_ms
+        self._merged_time_ms = _NO_TIME  # the latest time of the merged folds, to which their weights have decayed
         self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
         self._topic = ""
         self._topic_id = ""
         self._names = config.names
         self._positions: dict[int, int] = {}
-        self._losses: dict[int, float] = {}
+        self._losses: dict[int, float] = {}  # by partition
 
     def add_partition(self, checkpoint: Checkpoint) -> None:
         """Merge the fold of a partition.
@@ -110,21 +110,29 @@ class FoldMerger:
         half_life = self._config.half_life_messages
         if half_life:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
-        has_no_time = fold.event_time.now_ms == _NO_TIME  # it has few messages, so its latest timestamp is taken
-        self._add(fold, fold.stats.last_ms if has_no_time else fold.event_time.now_ms)
+        time_ms = fold.event_time.now_ms
+        if time_ms == _NO_TIME:  # a fold of few messages has no event time, but a latest timestamp
+            time_ms = fold.stats.last_ms
+        self._add(fold, time_ms)
 
     def add(self, fold: Fold) -> None:
-        """Merge a fold of another stream. With a half-life in seconds, the older side loses weight."""
+        """Merge a fold of another stream.
+
+        With a half-life in seconds, either this fold or the merged folds lose weight: those with the earlier time.
+        """
         self._add(fold, fold.event_time.now_ms)
 
     def _add(self, fold: Fold, time_ms: int) -> None:
-        """Merge a fold that has learned messages until this time. The older side loses weight until the later time."""
+        """Merge a fold that has learned messages until this time.
+
+        First the weights of the fold and of the merged folds decay to the later one of their two times.
+        """
         if self._clock_ms is not None:
             # A fold from the future would take the weight of all others.
             time_ms = min(time_ms, self._clock_ms)
         latest_ms = max(time_ms, self._merged_time_ms)
         self._merger.fade(self._compute_decay(self._merged_time_ms, latest_ms))
-        state = fold.provisional(self._config.learning)
+        state = fold.provisional(self._config.learning)  # has also learned the pending vectors
         self._merger.add(state, self._compute_decay(time_ms, latest_ms))
         self._merged_time_ms = latest_ms
         self._stats.append(fold.stats)
@@ -142,7 +150,8 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        state = self.state(columns=components + SPARE_WITH_COVARIANCE)
+        # With missing values, the variances of further axes correct the variances of the components.
+        state = self.state(columns=components + F_COLUMNS_WITH_COVARIANCE)
         if state is None:
             return None
         # How far the states of groups of folds differ shows the sampling error.
@@ -159,16 +168,17 @@ class FoldMerger:
         )
 
     def make_fold(self, position: int) -> Fold:
-        """Make a fold at this position from which learning can continue."""
+        """Make a fold at this position from which learning can continue, without axes that are only rounding errors."""
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
         state = self.state(columns=learning_config.columns) or empty.state
-        # (CᵀC)⁻¹ would overflow with columns whose length is nearly 0.
-        is_long = learning_config.limits.are_kept(state.variance)
+        # The variance of an axis is the squared length of its column. Columns of length nearly 0 are left out, because
+        # (CᵀC)⁻¹ would overflow.
+        is_column_kept = learning_config.limits.are_kept(state.variance)
         return replace(
             empty,
             position=position,
-            state=replace(state, C=np.ascontiguousarray(state.C[:, is_long])),
+            state=replace(state, C=np.ascontiguousarray(state.C[:, is_column_kept])),
             event_time=EventTime(self._merged_time_ms),
             stats=FoldStats.total(self._stats),
         )

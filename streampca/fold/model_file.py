@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from streampca.errors import DamagedFileError, StoreError
@@ -18,7 +19,7 @@ from streampca.pca.past_scores import PastScores
 KIND = "model"
 # Fields of a published model by the same names in the header.
 _PUBLISHED_FIELDS = ("version", "topic", "topic_id", "published_at", "settings", "subspace_error", "axis_errors")
-_OPTIONAL_FIELDS = ("names", "estimator")  # left out of the header if they are None
+_OPTIONAL_HEADER_FIELDS = ("names", "estimator")  # left out of the header if they are None
 FORMAT_VERSION = 3
 _REQUIRED_ARRAYS = {"components", "explained_variance", "mean"}
 _ROUNDING = 1e-6  # by how much a share may exceed 1 after merges
@@ -53,9 +54,9 @@ class PublishedModel:
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; None with `subspace_error`
     past_scores: PastScores | None = None  # of messages that were scored by the versions before this one
-    # What learning needs to continue after the model, to rounding; only `streampca fit` keeps it.
-    continuation: Array | None = None  # as returned by `axes.compute_continuation`
-    known: F64 | None = None  # N of the state (`State.known`); None if all shares are 1, or without `continuation`
+    # Only `streampca fit` keeps these two, from which learning can continue up to rounding.
+    covariance_or_axes: Array | None = None  # as returned by `axes.compute_covariance_or_axes`
+    known: F64 | None = None  # N of the state (`State.known`); None if all shares are 1
     names: Names = None
     # Only the file of an estimator has these two.
     checkpoint: bytes | None = None  # the checkpoint file with its fold, from which learning continues without a break
@@ -107,26 +108,32 @@ def encode(published: PublishedModel) -> bytes:
         "weight": model.weight,
         **{name: getattr(published, name) for name in _PUBLISHED_FIELDS},
     }
-    header |= {name: getattr(published, name) for name in _OPTIONAL_FIELDS if getattr(published, name) is not None}
-    arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
-    optional = {
+    optional_fields = {name: getattr(published, name) for name in _OPTIONAL_HEADER_FIELDS}
+    header |= {name: value for name, value in optional_fields.items() if value is not None}
+    arrays: dict[str, NDArray[Any]] = {
+        "components": model.components,
+        "explained_variance": model.explained_variance,
+        "mean": model.mean,
+    }
+    optional_arrays = {
         "scale": model.scale,
         "seen": model.seen,
-        # Files call the past scores `calibration`, and the continuation `learned`.
+        # The names of the next two arrays in files are older than the names of the fields.
         "calibration": None if published.past_scores is None else published.past_scores.table(),
-        "learned": published.continuation,
+        "learned": published.covariance_or_axes,
         "known": published.known,
+        # The fold of a `StreamingPCA`, as the bytes of a checkpoint file.
         "checkpoint": None if published.checkpoint is None else np.frombuffer(published.checkpoint, np.uint8),
         # Only for people: `decode` reads the names in the header.
         "names": None if published.names is None else np.array(published.names),
     }
     arrays |= _make_arrays_for_people(published)
-    present = {name: array for name, array in optional.items() if array is not None}
-    return npz.encode(header, arrays | present)
+    arrays |= {name: array for name, array in optional_arrays.items() if array is not None}
+    return npz.encode(header, arrays)
 
 
 def _make_arrays_for_people(published: PublishedModel) -> dict[str, Array]:
-    """Return further arrays for people who open the file with `numpy.load`."""
+    """Return arrays that `decode` does not read, for people who open the file with `numpy.load`."""
     return {
         "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
         "noise_variance": np.asarray(published.model.noise_variance),
@@ -144,7 +151,7 @@ def decode(data: bytes) -> PublishedModel:
     header = npz.validate(ModelHeader, fields)
     past_scores = None
     try:
-        if "calibration" in arrays:
+        if "calibration" in arrays:  # as files call the past scores
             past_scores = PastScores.from_table(arrays.pop("calibration"))
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
@@ -168,10 +175,10 @@ def decode(data: bytes) -> PublishedModel:
         positions={int(partition): position for partition, position in header.positions.items()},
         partition_losses={int(partition): loss for partition, loss in header.partition_losses.items()},
         past_scores=past_scores,
-        continuation=arrays.get("learned"),
+        covariance_or_axes=arrays.get("learned"),  # as files call it
         known=arrays.get("known"),
         checkpoint=arrays["checkpoint"].tobytes() if "checkpoint" in arrays else None,
-        **{name: getattr(header, name) for name in (*_PUBLISHED_FIELDS, *_OPTIONAL_FIELDS)},
+        **{name: getattr(header, name) for name in (*_PUBLISHED_FIELDS, *_OPTIONAL_HEADER_FIELDS)},
     )
     problem = _find_problem(published)
     if problem:
@@ -208,7 +215,7 @@ def _find_problem(published: PublishedModel) -> str | None:
         values = getattr(model, name)
         if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
             return f"{name} holds values that are not finite numbers"
-    scale_or_ones = model.D
+    scale_or_ones = model.D  # 1/standard deviation of each dimension; 1 unless the stream is standardised
     fits = scale_or_ones.shape == (d,) and scale_or_ones.dtype == np.float64
     if not fits or not (np.isfinite(scale_or_ones) & (scale_or_ones > 0)).all():
         return "the scale is not one positive number for each dimension"
@@ -216,8 +223,8 @@ def _find_problem(published: PublishedModel) -> str | None:
         return "`seen` does not hold one truth value for each dimension"
     if not npz.are_valid_names(published.names, d):
         return f"the names of the dimensions are not {d} different names of 1 to {npz.MAX_NAME} characters"
-    if not _is_valid_continuation(published.continuation, published.known, d):
-        return "what continuing needs does not fit the model"
+    if not _are_valid_for_learning(published.covariance_or_axes, published.known, d):
+        return "the arrays from which learning continues (`learned`, `known`) do not fit the model"
     return _find_wrong_number(published)
 
 
@@ -241,21 +248,21 @@ def _find_wrong_number(published: PublishedModel) -> str | None:
     return None if deviation <= 1e-3 else "the components are not orthonormal"
 
 
-def _is_valid_continuation(continuation: Array | None, known: Array | None, d: int) -> bool:
-    """Return whether what learning needs to continue after a model fits d dimensions.
+def _are_valid_for_learning(covariance_or_axes: Array | None, known: Array | None, d: int) -> bool:
+    """Return whether learning can continue from these two arrays of a model of d dimensions.
 
-    `known` is None if all shares are 1.
+    They are a packed Σ (d(d + 1)/2,) or axes (d, r), and the share `known` of each item or row.
     """
-    if continuation is None:
+    if covariance_or_axes is None:
         return known is None  # a worker's model has neither
-    if continuation.ndim not in (1, 2):
+    if covariance_or_axes.ndim not in (1, 2):
         return False
-    is_covariance = continuation.ndim == 1
+    is_covariance = covariance_or_axes.ndim == 1
     length = d * (d + 1) // 2 if is_covariance else d
-    if len(continuation) != length or continuation.dtype != np.float32:
+    if len(covariance_or_axes) != length or covariance_or_axes.dtype != np.float32:
         return False
-    if not np.isfinite(continuation).all():
+    if not np.isfinite(covariance_or_axes).all():
         return False
-    if known is None:
+    if known is None:  # all shares are 1
         return True
     return known.shape == (length,) and bool(((known >= 0) & (known <= 1 + _ROUNDING)).all())

@@ -22,7 +22,7 @@ def is_backfill(partition: int) -> bool:
 
 
 def parse_partition(name: str) -> int | None:
-    """Return the number of the partition with a name that `partition_name` returned; None for any other text."""
+    """Return the number of the partition named "7", or of the backfill named "backfill-7"; None for any other text."""
     digits = name.removeprefix(BACKFILL)
     if not (digits.isascii() and digits.isdecimal()):
         return None

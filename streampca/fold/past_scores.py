@@ -22,22 +22,22 @@ class PastScoresBuilder:
     # Of the models that score: how many components (int), or the share of the variance that these explain (float).
     components_or_share: int | float
     histograms: PastScores = field(default_factory=PastScores.empty)
-    _new: Scores = _NO_SCORES  # scores that are not in the histograms yet
+    _new_scores: Scores = _NO_SCORES  # not in the histograms yet
 
-    def score(self, model: Model, V: Array) -> None:
-        """Score messages (n, d) that the model has not learned."""
-        scores = model.project(V).relative_scores
-        self._new = Scores(
-            t2=np.append(self._new.t2, scores.t2),
-            spe=np.append(self._new.spe, scores.spe),
-            score=np.append(self._new.score, scores.score),
+    def collect_scores(self, model: Model, V: Array) -> None:
+        """Score messages (n, d) that the model has not learned, and append the scores to the new scores."""
+        scores = model.project(V).relative_scores  # divided by their expected values, as the models may differ
+        self._new_scores = Scores(
+            t2=np.append(self._new_scores.t2, scores.t2),
+            spe=np.append(self._new_scores.spe, scores.spe),
+            score=np.append(self._new_scores.score, scores.score),
         )
 
     def p_values(self) -> F64 | None:
         """Return the p-values (n,) of the new scores by the histograms; None if these are empty."""
         if not self.histograms.weight:
             return None
-        return self.histograms.p_values(self._new).score
+        return self.histograms.p_values(self._new_scores).score
 
     def add_new_scores(self, messages: int, model_weight: float) -> None:
         """Add the new scores to the histograms. Older scores keep e^(−n/w) of their weight.
@@ -46,15 +46,15 @@ class PastScoresBuilder:
         old messages.
         """
         kept = math.exp(-messages / max(model_weight, 1.0))
-        self.histograms = self.histograms.with_scores(self._new, kept)
-        self._new = _NO_SCORES
+        self.histograms = self.histograms.with_scores(self._new_scores, kept)
+        self._new_scores = _NO_SCORES
 
     def score_block(self, state: State, V: Array) -> None:
-        """Score a block V (n, d) by the state that has not learned it yet, and add the scores."""
+        """Score a block V (n, d) by the state that has not learned it yet, and add the scores to the histograms."""
         if not state.count:
             return  # there is no model to score with
         model = make_model(state, choose_number_of_components(state, self.components_or_share))
-        self.score(model, V)
+        self.collect_scores(model, V)
         self.add_new_scores(messages=len(V), model_weight=state.weight)
 
 

@@ -28,8 +28,8 @@ class FoldStats:
 
     learned: npz.Count  # vectors, including the pending ones
     rejected: Mapping[str, npz.Count]  # rejected records by reason
-    gap: npz.Count  # offsets that Kafka's retention removed before they were read
-    with_loss: npz.Count  # messages with a loss: all after the first block
+    gap: npz.Count  # lost offsets: Kafka's retention removed them before they were read
+    with_loss: npz.Count  # how many messages have a loss: all after the first block
     loss: npz.Finite  # mean ‖r‖², each message projected before it was learned
     norm: npz.Finite  # mean ‖y‖² of the messages with a loss
     loss_ewma: npz.Finite  # ‖r‖² and ‖y‖², exponentially weighted over about 1000 messages
@@ -61,7 +61,8 @@ class FoldStats:
         loss_ewma = None
         if self.with_loss:
             loss = self.loss
-            loss_ewma = self.recent_loss or 0.0  # None if all recent vectors equal the mean
+            # `recent_loss` is None if all recent vectors equal the mean: then nothing was lost.
+            loss_ewma = self.recent_loss or 0.0
         return ModelStats(
             rejected=sum(self.rejected.values()),
             loss=loss,
@@ -98,30 +99,32 @@ class FoldStats:
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
         """Return the stats after whole blocks with these losses.
 
-        Sums are taken in groups, so their last bits do not depend on how many blocks are added at a time.
+        The losses of each group of 256 messages are added one group after the other, in every block. So the rounding is
+        the same whether the blocks come in one call or in several.
         """
         stats = self
         for block in losses:
             for start in range(0, len(block.residual), _LOSS_GROUP):
                 group = slice(start, start + _LOSS_GROUP)
-                stats = stats._with_group(block.residual[group], block.norm[group])
+                stats = stats._after_messages(block.residual[group], block.norm[group])
         return stats
 
-    def _with_group(self, squared_residuals: NDArray[Any], squared_norms: NDArray[Any]) -> "FoldStats":
+    def _after_messages(self, squared_residuals: NDArray[Any], squared_norms: NDArray[Any]) -> "FoldStats":
         """Return the stats after n more messages: ‖r‖² (n,) of their residuals, ‖y‖² (n,) of their centred vectors."""
         n = len(squared_norms)
         mean_loss = float(np.add.reduce(squared_residuals)) / n
         mean_norm = float(np.add.reduce(squared_norms)) / n
-        with_loss = self.with_loss + n
-        new_share = n / with_loss
-        kept_share = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
+        message_count = self.with_loss + n
+        new_share = n / message_count  # of the means over all messages
+        # What the exponentially weighted means keep of their value.
+        ewma_share = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
         return replace(
             self,
-            with_loss=with_loss,
+            with_loss=message_count,
             loss=self.loss + (mean_loss - self.loss) * new_share,
             norm=self.norm + (mean_norm - self.norm) * new_share,
-            loss_ewma=kept_share * self.loss_ewma + (1 - kept_share) * mean_loss,
-            norm_ewma=kept_share * self.norm_ewma + (1 - kept_share) * mean_norm,
+            loss_ewma=ewma_share * self.loss_ewma + (1 - ewma_share) * mean_loss,
+            norm_ewma=ewma_share * self.norm_ewma + (1 - ewma_share) * mean_norm,
         )
 
     def with_messages(self, timestamps: NDArray[np.int64], vector_count: int) -> "FoldStats":

@@ -32,13 +32,14 @@ def reader_of(
     return cast(Reader, reader_class(format, dimensions, field, schemas, impute, parse_conditions(where), label))
 
 
-def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
+def writer_of(format: str, enclosing_names: Sequence[str] = (), schema_prefix: bytes = b"") -> Writer:  # noqa: A002
     """Create the writer of a format. Raises as `reader_of` does.
 
-    `around` names the objects that the fields are inside of, from the outermost. `frame` comes before each value.
+    `enclosing_names` are the names of the objects that the fields are inside of, from the outermost. The bytes
+    `schema_prefix` come before each value.
     """
     writer_class = _find_class(format, suffix="Writer")
-    return cast(Writer, writer_class(format, tuple(around), frame))
+    return cast(Writer, writer_class(format, tuple(enclosing_names), schema_prefix))
 
 
 def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from streampca.errors import on_one_line
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.errors import (
+    CONDITION_UNMET,
     NO_VALUE,
     NULL_HINT,
     SKIP_REASONS,
-    UNMET,
     MissingFieldError,
     VectorError,
     check_length,
@@ -46,7 +46,11 @@ class ArrowReader(Reader):
     value_name = "record batch"
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of all rows, one vector after the other. Raises `VectorError`."""
+        """Return the numbers of all rows, one vector after the other. Raises `VectorError`.
+
+        A column of bytes does not say the type of its numbers, so the type is guessed from the length of the bytes.
+        If all numbers have the same guessed type, returns them as `GuessedNumbers` of this type.
+        """
         try:
             # Arrow's own memory pools would keep freed memory.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
@@ -62,44 +66,52 @@ class ArrowReader(Reader):
             no_vectors = np.empty((0, self.dimensions))
             joined = np.concatenate([no_vectors, *vectors_of_batches])
         numbers = joined.ravel().data
-        dtype = common_dtype(guessed_dtypes)
-        return GuessedNumbers(numbers, dtype) if dtype else numbers
+        guessed_dtype = common_dtype(guessed_dtypes)
+        return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
     def read_tree(self, value: bytes) -> Any:
-        """Return the rows as objects, with only the column that the path `label` begins with. Texts stay bytes."""
+        """Return each row as an object with a single entry: the column in which the path `label` begins.
+
+        Texts are returned as bytes, because they may not be UTF-8.
+        """
         [path] = parse_paths(self.label)
         with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
             rows: list[Any] = []
             for batch in batches:
-                column = batch.select([get_steps(path)[0]])
-                validate(column)
-                rows += with_unread_as_bytes(column, read_names=()).to_pylist()
+                batch_of_label = batch.select([get_steps(path)[0]])
+                validate(batch_of_label)
+                rows += with_texts_as_bytes(batch_of_label).to_pylist()
         return rows
 
     def _read_batches(self, batches: Any) -> tuple[list[Array], set[str | None]]:
-        """Return the vectors of each record batch, and the types guessed for their numbers."""
+        """Return the vectors of each record batch, and the types that were guessed for their numbers.
+
+        If all rows are skipped, raises `VectorError` with the reason.
+        """
         fields = self.numbers if self.paths else self._fields_of_only_column(batches.schema.names)
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
         total_size = 0
         error_by_skip_reason: dict[str, VectorError] = {}
         for batch in batches:
-            # `nbytes` would read offsets, which are not validated yet.
+            # Not `batch.nbytes`, which would read offsets that are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
             check_size(total_size, MAX_BATCH_BYTES)
             validate(batch)
             rows = vectors_in(batch, fields)
-            error_by_skip_reason |= _refuse_bad_rows(rows.errors)
+            error_by_skip_reason |= _raise_unless_skipped(rows.errors)
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
-        if error_by_skip_reason and not any(map(len, vectors)):
-            raise error_by_skip_reason.get(UNMET) or error_by_skip_reason[NO_VALUE]
+        has_vectors = any(map(len, vectors))
+        if error_by_skip_reason and not has_vectors:
+            # All rows were skipped. An unmet condition is reported rather than a null.
+            raise error_by_skip_reason.get(CONDITION_UNMET) or error_by_skip_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
     def _fields_of_only_column(self, names: Sequence[str]) -> NumberFields:
-        """Return what finds the numbers in the only column of record batches.
+        """Return the `NumberFields` that read the only column of record batches.
 
-        If they have several columns, raises `VectorError`.
+        If there are several columns, raises `VectorError`.
         """
         if len(names) != 1:
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
@@ -107,8 +119,12 @@ class ArrowReader(Reader):
         return self.find_numbers_at([path], self.where)
 
 
-def _refuse_bad_rows(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
-    """Raise the first error of a row that is bad. Return an error of the rows that are skipped, by reason."""
+def _raise_unless_skipped(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
+    """Raise the first error that is not a reason to skip its row: one bad row makes the whole value invalid.
+
+    If there is none, return one error for each reason to skip: `NO_VALUE` for rows that are null, `CONDITION_UNMET` for
+    rows that do not meet the conditions of `where`.
+    """
     error_by_skip_reason = {}
     for _, error in errors:
         if error.reason not in SKIP_REASONS:
@@ -120,13 +136,21 @@ def _refuse_bad_rows(errors: Iterable[tuple[int, VectorError]]) -> dict[str, Vec
 def validate(batch: Any) -> None:
     """If offsets in a record batch point outside of its buffers, raise `pyarrow.ArrowInvalid`.
 
-    Texts are not decoded: they may not be UTF-8.
+    Texts that are not UTF-8 are accepted.
     """
-    with_unread_as_bytes(batch, read_names=()).validate(full=True)
+    with_texts_as_bytes(batch).validate(full=True)
+
+
+def with_texts_as_bytes(batch: Any) -> Any:
+    """Return the record batch with all texts as bytes, because they may not be UTF-8."""
+    return with_unread_as_bytes(batch, read_names=())
 
 
 def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
-    """Give the type bytes to texts that are not read, because they may not be UTF-8."""
+    """Return the record batch with texts as bytes, but for the texts in fields with `read_names`.
+
+    Arrow would raise an error for a text that is not UTF-8, also if nobody needs it.
+    """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
@@ -137,7 +161,8 @@ def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
 def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
     """Return the type of a field, with bytes in place of the texts that are not read.
 
-    `is_read` says whether the field is read. In a struct, exactly the fields with `read_names` are read.
+    `is_read` says whether the name of the field is one of `read_names`. A field of a struct is read if its own name is
+    one of them, whether the struct is read or not.
     """
     types = pa.types
     if types.is_struct(arrow_type):
@@ -147,7 +172,7 @@ def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, 
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
-        # Items have no name: they are read if the list is.
+        # Items have no name of their own: they are read if the list is.
         item_type = _type_with_unread_as_bytes(arrow_type.value_type, read_names, is_read=is_read)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
@@ -166,7 +191,7 @@ def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors at the paths of `fields` in the rows of a record batch."""
     columns = _find_columns(batch, fields)
     schema_text = str(batch.schema)  # has "name: type" for each field, also for nested ones
-    may_be_sparse_or_tensor = any(f"{name}:" in schema_text for name in fields.names_beside)
+    may_be_sparse_or_tensor = any(f"{name}:" in schema_text for name in fields.tensor_field_names)
     has_conditions = len(fields.where) > 0
     if has_conditions or may_be_sparse_or_tensor:  # each row must be looked at
         return _read_objects(batch, fields)
@@ -181,7 +206,7 @@ def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
 def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFields) -> RowVectors:
     """Return the vectors in columns that hold one number in each row.
 
-    A row has no vector if the structs around all its numbers are null.
+    If every number of a row is inside of a struct that is null, the row has no vector.
     """
     check_length(len(columns), fields.dimensions)
     vectors = np.column_stack([_to_floats(column) for column in columns])
@@ -206,7 +231,7 @@ def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     return RowVectors(
         vectors=_to_floats(entries).reshape(-1, dimensions),
         counts=is_vector.astype(np.int64),
-        # A generator, because a few bytes may claim millions of rows.
+        # Not a list: a few bytes may hold millions of null rows, whose errors would fill the memory.
         errors=((row, _list_error(lengths[row], dimensions)) for row in rows_without_vector),
     )
 
@@ -222,10 +247,11 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors in columns of any types. Reads each row as Python objects, which is slow."""
     read_names = fields.names
     read_columns = [name for name in batch.schema.names if name in read_names]
-    columns = with_unread_as_bytes(batch.select(read_columns), read_names)
+    # Structs in these columns may have further fields with texts that are not UTF-8.
+    readable_columns = with_unread_as_bytes(batch.select(read_columns), read_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
-        one_row = columns.slice(row, 1)
+        one_row = readable_columns.slice(row, 1)
         check_size(one_row.nbytes, MAX_OBJECT_BYTES + 8 * fields.dimensions)
         return fields.pack(row_to_dict(one_row))
 
@@ -266,9 +292,9 @@ def _has_maps(arrow_type: Any) -> bool:
 
 
 def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
-    """Return the column at each path, as `_find_column` does.
+    """Return the column at each path; None for a path that leads into a type other than structs, such as a list.
 
-    If entries may be missing, nulls replace a column that does not exist.
+    For a column that does not exist, returns a column of nulls, or raises `VectorError` if entries must not be missing.
     """
     columns: list[Column | None] = []
     errors: list[VectorError] = []  # of the columns that do not exist
@@ -278,8 +304,8 @@ def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
         except MissingFieldError as error:
             columns.append(pa.nulls(len(batch), pa.float64()))
             errors.append(error)
-    exists_any = len(errors) < len(columns)
-    refuse_missing_fields(errors, exists_any=exists_any, impute=fields.impute)
+    any_field_exists = len(errors) < len(columns)
+    refuse_missing_fields(errors, any_field_exists=any_field_exists, impute=fields.impute)
     return columns
 
 
@@ -312,14 +338,17 @@ def _require_column(batch: Any, name: str) -> Column:
 
 
 def _is_parent_null(batch: Any, path: Path) -> NDArray[np.bool_]:
-    """Return for each row whether the struct around the last field of a path is null or does not exist."""
+    """Return for each row whether the struct that a path's last field belongs to is null, or is not in the batch.
+
+    A path with one step leads to a column, which belongs to no struct: then the result is False for each row.
+    """
     parent_path = path[:-1]
-    try:
-        parent = _find_column(batch, parent_path) if parent_path else None
-    except VectorError:  # no record of the batch has this struct
-        return np.ones(len(batch), np.bool_)
-    if parent is None:  # there is no struct around the field
+    if not parent_path:
         return np.zeros(len(batch), np.bool_)
+    try:
+        parent: Column = _find_column(batch, parent_path)
+    except VectorError:  # the batch does not have this struct
+        return np.ones(len(batch), np.bool_)
     return np.asarray(parent.is_null().to_numpy(zero_copy_only=False))
 
 
@@ -336,8 +365,8 @@ class ArrowWriter(Writer):
         return values
 
     def _put_into_structs(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Put columns inside of structs with the names `around`."""
-        for name in reversed(self.around):
+        """Put columns inside of structs with the names `enclosing_names`."""
+        for name in reversed(self.enclosing_names):
             columns = {name: pa.StructArray.from_arrays(list(columns.values()), list(columns))}
         return columns
 

@@ -1,9 +1,9 @@
 """Avro with a schema registry: numbers, arrays of them, or bytes that hold floats, anywhere in a record.
 
 Avro writes an array in blocks, each a count and its items, up to a count of zero. So an array of d floats in one block
-has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The writer's schema with such a
-record in place of the array reads the numbers without creating a Python object for each; a value with other blocks is
-read with the original schema.
+has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The block schema is the writer's
+schema with such a record in place of the array. It reads the numbers without creating a Python object for each. A value
+with other blocks is read with the writer's schema.
 
 Two kinds of schemas are refused, because a short value could take any amount of memory: recursive schemas, whose nested
 values overflow fastavro's C stack, and arrays of items that take no bytes, because they may claim any number of items.
@@ -22,8 +22,8 @@ from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import VectorError
 from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
-from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
-from streampca.formats.tensors import names_beside
+from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Step, get_steps, spell_path
 
@@ -33,8 +33,9 @@ _TYPES: dict[Kind, Any] = {
     "integers": {"type": "array", "items": "long"}, "text": "string", "texts": {"type": "array", "items": "string"},
 }  # fmt: skip
 _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
-_TIME_TYPES = LOGICAL_READERS.keys() - {"bytes-decimal", "fixed-decimal"}  # of dates, times and UUIDs, such as int-date
-_TIME_PREFIX = "streampca."  # before the names of such types, see `_load_schema`
+# Types of dates, times and UUIDs, such as int-date: no number can be read from them.
+_TIME_AND_UUID_TYPES = LOGICAL_READERS.keys() - {"bytes-decimal", "fixed-decimal"}
+_TIME_OR_UUID_PREFIX = "streampca."  # before the names of such types, see `_load_schema`
 _END_OF_ARRAY = b"\0"  # the count zero
 
 
@@ -42,7 +43,7 @@ class _ParsedSchemas(NamedTuple):
     """The schemas with which the values of one writer are read."""
 
     original: Any
-    bulk: Any  # reads the array of d floats as bytes; None if there is no such array
+    block: Any  # reads an array of d floats in one Avro block as bytes; None if there is no array of floats
 
 
 class AvroReader(Reader):
@@ -52,8 +53,9 @@ class AvroReader(Reader):
         self._schemas_of_writers = SchemaCache(self.schemas, "AVRO", self._parse)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        schemas = self._schemas_of_writers.get(value)
-        numbers = None if schemas.bulk is None else self._read_bulk(value, schemas.bulk)
+        """Return the numbers of a value. The quick way is for an array that the writer wrote as a single Avro block."""
+        schemas = self._schemas_of_writers.get(value)  # of the schema whose id is in the value's prefix
+        numbers = None if schemas.block is None else self._read_single_block(value, schemas.block)
         if numbers is not None:
             return numbers
         return self.numbers.pack(_read_datum(value, schemas.original))
@@ -62,48 +64,56 @@ class AvroReader(Reader):
         return _read_datum(value, self._schemas_of_writers.get(value).original)
 
     def _parse(self, schema: WriterSchema) -> _ParsedSchemas:
-        """Parse a writer's schema. Raises `VectorError` if it is refused, or if a path leads to a time."""
+        """Parse a writer's schema. If it is refused, or if a path leads to a time or a UUID, raises `VectorError`."""
         referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
-        # A copy, because `parse_schema` adds the schema's types to it, and the bulk schema defines them again.
+        # A copy, because `parse_schema` adds the schema's types to it, and the block schema defines these types again.
         named_types = dict(referenced_types)
         parsed_schema = fastavro.parse_schema(_load_schema(schema.text), named_types)
         _check_types(parsed_schema, named_types)
         for path in self.paths:
             steps = get_steps(path)
-            _refuse_times(parsed_schema, named_types, steps, spell_path(steps))
-        return _ParsedSchemas(parsed_schema, bulk=self._create_bulk_schema(schema.text, referenced_types))
+            _refuse_times_and_uuids(parsed_schema, named_types, steps, spell_path(steps))
+        return _ParsedSchemas(parsed_schema, block=self._create_block_schema(schema.text, referenced_types))
 
     @property
     def _steps(self) -> Sequence[Step]:
         """The steps to the numbers, if there is at most one path."""
         return get_steps(self.paths[0]) if self.paths else ()
 
-    def _create_bulk_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
-        """Return the schema that reads the array of d floats as bytes; None if there is no such array."""
-        if len(self.paths) > 1 or self.where or may_be_debezium_placeholder(self.dimensions):
+    def _create_block_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
+        """Return the schema that reads an array of d floats, written as one Avro block, as bytes.
+
+        If the numbers are not in an array of floats, or if values have to be looked at before, returns None.
+        """
+        # With this d, an array may be Debezium's placeholder, which the block schema would read as numbers.
+        may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
+        if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None
-        bulk_schema = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
+        block_schema = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
         has_floats = False
-        for number, array_type in enumerate(_find_arrays(bulk_schema, self._steps)):
+        for number, array_type in enumerate(_find_arrays(block_schema, self._steps)):
             float_size = _find_float_size(array_type["items"])
             if float_size is not None:
                 has_floats = True
                 array_type.clear()
                 array_type.update(_block_type(float_size * self.dimensions, number))
-        return fastavro.parse_schema(bulk_schema, dict(referenced_types)) if has_floats else None
+        return fastavro.parse_schema(block_schema, dict(referenced_types)) if has_floats else None
 
-    def _read_bulk(self, value: bytes, schema: Any) -> VectorBytes | None:
-        """If the array in a value is a single Avro block of d floats, return them; else return None."""
+    def _read_single_block(self, value: bytes, block_schema: Any) -> VectorBytes | None:
+        """If the array in a value is a single Avro block of d floats, return the floats; otherwise return None.
+
+        The block schema reads the array as a record of count, items and end.
+        """
         try:
-            array = _read_datum(value, schema)
+            block = _read_datum(value, block_schema)
             for step in self._steps:
-                array = array[step]
+                block = block[step]
         except Exception:  # bytes of another layout may mean anything in this schema
             return None
-        is_single_block = isinstance(array, dict) and array.get("count") == self.dimensions and array.get("end") == 0
-        return widen_floats(array["items"], self.dimensions) if is_single_block else None
+        is_single_block = isinstance(block, dict) and block.get("count") == self.dimensions and block.get("end") == 0
+        return widen_floats(block["items"], self.dimensions) if is_single_block else None
 
 
 class AvroWriter(Writer):
@@ -112,8 +122,9 @@ class AvroWriter(Writer):
     holds_names = True
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """Return a value for each row: the frame, then the fields. `counts` are not used."""
-        columns: list[Any] = [self.frame]
+        """Return a value for each row: the schema prefix, then the fields. `counts` are not used."""
+        # A column is bytes that are the same in all rows, an array of floats, or a list with the bytes of each row.
+        columns: list[Any] = [self.schema_prefix]
         for values in fields.values():
             is_array = values.ndim == 2
             if is_array:
@@ -140,16 +151,17 @@ def _encode_bytes(data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a record with these fields. Each name of `layout.around` puts a record around it.
+    """Return the schema of a record with these fields, nested in a record for each of `layout.enclosing_names`.
 
-    With ["after"], the record is the field `after` of another record.
+    If these are ["after"], the schema is a record with the one field `after`, whose type is the record with the fields.
+    If the only field is named "", a value is nothing but an array of numbers.
     """
     is_whole_value = list(layout.fields) == [""]
-    if is_whole_value:  # the value is an array
+    if is_whole_value:
         return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
     fields = [{"name": name, "type": _TYPES[kind]} for name, kind in layout.fields.items()]
     schema = {"type": "record", "name": layout.record, "fields": fields}
-    for depth, name in enumerate(reversed(layout.around), 1):
+    for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         schema = {"type": "record", "name": f"{layout.record}{depth}", "fields": [{"name": name, "type": schema}]}
     return WriterSchema("AVRO", json.dumps(schema))
 
@@ -162,8 +174,8 @@ def _load_schema(text: str) -> Any:
 
     def add_prefix(entry: dict[str, Any]) -> dict[str, Any]:
         name = entry.get("logicalType")
-        is_time = f"{entry.get('type')}-{name}" in _TIME_TYPES
-        return {**entry, "logicalType": f"{_TIME_PREFIX}{name}"} if is_time else entry
+        is_time_or_uuid = f"{entry.get('type')}-{name}" in _TIME_AND_UUID_TYPES
+        return {**entry, "logicalType": f"{_TIME_OR_UUID_PREFIX}{name}"} if is_time_or_uuid else entry
 
     return json.loads(text, object_hook=add_prefix)
 
@@ -173,32 +185,35 @@ def _resolve(schema: Any, named_types: Mapping[str, Any]) -> Any:
     return named_types.get(schema, schema) if isinstance(schema, str) else schema
 
 
-def _refuse_times(schema: Any, named_types: Mapping[str, Any], steps: Sequence[Step], path: str) -> None:
-    """If steps lead from a schema to a date, a time or a UUID, raise `VectorError`."""
+def _refuse_times_and_uuids(schema: Any, named_types: Mapping[str, Any], steps: Sequence[Step], path: str) -> None:
+    """If a path leads to a date, a time or a UUID, raise `VectorError`.
+
+    `steps` are what is left of the path in `schema`.
+    """
     match _resolve(schema, named_types):
         case list() as branches:  # a union
             for branch in branches:
-                _refuse_times(branch, named_types, steps, path)
+                _refuse_times_and_uuids(branch, named_types, steps, path)
         case {"type": "array", "items": items}:
-            # Without a choice, no step stands for the array.
-            is_choice = bool(steps) and isinstance(steps[0], Choice)
-            steps_in_element = steps[1:] if is_choice else steps
-            _refuse_times(items, named_types, steps_in_element, path)
+            # The step [id=temp] leads into one element. A name leads into each element, so that it is still left there.
+            chooses_element = bool(steps) and isinstance(steps[0], Choice)
+            steps_in_element = steps[1:] if chooses_element else steps
+            _refuse_times_and_uuids(items, named_types, steps_in_element, path)
         case {"type": "map", "values": values} if steps:
-            _refuse_times(values, named_types, steps[1:], path)
+            _refuse_times_and_uuids(values, named_types, steps[1:], path)
         case {"type": "record", "fields": fields} if steps:
             for field in fields:
                 if field["name"] == steps[0]:
-                    _refuse_times(field["type"], named_types, steps[1:], path)
-        case {"logicalType": str(name)} if name.startswith(_TIME_PREFIX) and not steps:
-            time_type = name.removeprefix(_TIME_PREFIX)
-            raise VectorError("undecodable", f"the field {path!r} is not a number but a {time_type}")
+                    _refuse_times_and_uuids(field["type"], named_types, steps[1:], path)
+        case {"logicalType": str(name)} if name.startswith(_TIME_OR_UUID_PREFIX) and not steps:
+            type_name = name.removeprefix(_TIME_OR_UUID_PREFIX)
+            raise VectorError("undecodable", f"the field {path!r} is not a number but a {type_name}")
 
 
 def _read_datum(value: bytes, schema: Any) -> Any:
-    """Read what follows the frame of a value. Raises `VectorError`."""
+    """Read what follows the schema prefix of a value. Raises `VectorError`."""
     stream = io.BytesIO(value)
-    stream.seek(frame_size(value))
+    stream.seek(schema_prefix_size(value))
     try:
         datum = fastavro.schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
     except Exception as error:  # of many kinds
@@ -209,33 +224,36 @@ def _read_datum(value: bytes, schema: Any) -> Any:
 
 
 def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
-    """Refuse a schema with which a short value may take any amount of memory."""
-    checked_types = count(1)
+    """Refuse a schema with which a short value may take any amount of memory, such as an array of a billion nulls.
+
+    A null takes no byte, so that such an array is only its count. Recursive schemas are refused, too.
+    """
+    type_numbers = count(1)
 
     def check(schema: Any, enclosing_records: tuple[str, ...]) -> bool:
-        """Check a type. Return whether each value of it takes at least a byte."""
-        if next(checked_types) > _MAX_TYPES:
+        """Refuse a type as above. Return whether each value of the type takes at least one byte."""
+        if next(type_numbers) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         match _resolve(schema, named_types):
             case list() as branches:  # a union
                 for branch in branches:
                     check(branch, enclosing_records)
-                has_values = len(branches) > 0
-                return has_values  # a value begins with the index of its branch
+                # A value begins with the index of its branch, which takes a byte. An empty union has no values.
+                return len(branches) > 0
             case {"type": "record", "name": name, "fields": fields}:
                 if name in enclosing_records:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
-                # A list, so that all fields are checked.
+                # Not a generator, with which `any` would leave out the fields after the first that takes bytes.
                 fields_take_bytes = [check(field["type"], (*enclosing_records, name)) for field in fields]
                 return any(fields_take_bytes)
             case {"type": "array", "items": items}:
                 items_take_bytes = check(items, enclosing_records)
                 if not items_take_bytes:
                     raise VectorError("undecodable", "arrays of items without bytes are not supported")
-                return True  # its end takes a byte
+                return True  # the end of an array takes a byte
             case {"type": "map", "values": values}:
                 check(values, enclosing_records)
-                return True
+                return True  # the end of a map takes a byte
             case {"type": "fixed", "size": size}:
                 return bool(size > 0)
             case "null" | {"type": "null"}:
@@ -248,7 +266,7 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
 def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
     """Yield the types of arrays at the end of the steps: several if unions have several branches of this kind.
 
-    Leaves out arrays that may be sparse vectors or tensors.
+    Leaves out arrays that may be sparse vectors or tensors, such as `values` in a record that also has `indices`.
     """
     match schema:
         case list() as branches:  # a union
@@ -256,7 +274,8 @@ def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]
                 yield from _find_arrays(branch, steps)
         case {"type": "record", "fields": fields} if steps:
             is_last_step = len(steps) == 1
-            if is_last_step and any(field["name"] in names_beside(steps) for field in fields):
+            may_be_sparse_or_tensor = any(field["name"] in tensor_field_names(steps) for field in fields)
+            if is_last_step and may_be_sparse_or_tensor:
                 return
             for field in fields:
                 if field["name"] == steps[0]:
@@ -266,7 +285,7 @@ def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]
 
 
 def _find_float_size(item_type: Any) -> int | None:
-    """Return the bytes of a number if its type is float or double; else None."""
+    """Return how many bytes a number of this type takes, if the type is float or double; else None."""
     name = item_type.get("type") if isinstance(item_type, dict) else item_type
     return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 

@@ -28,7 +28,7 @@ A field holds floats or whole numbers. An array of objects holds texts (n,) or (
 """
 
 Kind: TypeAlias = Literal["number", "numbers", "integers", "text", "texts", "bytes"]
-"""What a field holds in each row: a number or a text, an array of numbers, of integers or of texts, or bytes."""
+"""What a field holds in each row: "number" is one number, and "numbers" is an array of numbers."""
 
 Counts: TypeAlias = NDArray[np.int64] | None
 """The number of rows in each value; None: each row is a value."""
@@ -42,7 +42,7 @@ class Reader(ABC):
     dimensions: int
     field: str
     schemas: Schemas | None
-    impute: bool
+    impute: bool  # whether an entry may be missing
     where: Sequence[Condition] = ()  # a value that does not meet these conditions holds no vector
     label: str = ""  # the path that `read_tree` is for; "": there are no labels
     dtype: np.dtype[Any] = _FLOAT64  # of the numbers that `read` returns
@@ -68,7 +68,7 @@ class Reader(ABC):
         return self.find_numbers_at(self.paths, self.where)
 
     def find_numbers_at(self, paths: Sequence[Path], where: Sequence[Condition]) -> NumberFields:
-        """Create what finds the numbers at these paths in a value, if it meets the conditions."""
+        """Return the `NumberFields` for the numbers at these paths, in values that meet the conditions."""
         return NumberFields(paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=where)
 
     @abstractmethod
@@ -94,8 +94,8 @@ class Writer(ABC):
     """Writes one format: values with named fields. A reader with the path of one of the fields reads it again."""
 
     format: str
-    around: tuple[str, ...]  # names of the objects that the fields are inside of, from the outermost
-    frame: bytes  # comes before each value, and names its schema
+    enclosing_names: tuple[str, ...]  # names of the objects that the fields are inside of, from the outermost
+    schema_prefix: bytes  # comes before each value, and holds the id of its schema; b"" without a schema
     holds_names: ClassVar[bool] = False
     """Whether values have the names of their fields, and may hold integers, texts and bytes beside numbers."""
 
@@ -111,14 +111,15 @@ class Layout(NamedTuple):
     """The fields of a value, for its schema."""
 
     fields: Mapping[str, Kind]
-    around: tuple[str, ...] = ()  # names of the objects that the fields are inside of, from the outermost
+    enclosing_names: tuple[str, ...] = ()  # names of the objects that the fields are inside of, from the outermost
     record: str = "Vector"  # the name of the type that has the fields
 
     @classmethod
     def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
-        """Return the layout of values that a reader with this `field` reads again.
+        """Return the layout of values with a vector at the paths of the setting `field`.
 
-        If no such values can be written, raises `ValueError`.
+        With one path, the vector is an array at its end. With several paths, a number of the vector is at the end of
+        each. If such values cannot be written, raises `ValueError`.
         """
         if not field.strip():
             # The name "" stands for the value itself. A column of Arrow needs a name.
@@ -128,9 +129,10 @@ class Layout(NamedTuple):
             raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
         if format == "csv":
             raise ValueError("a line that is written has no other cells: leave field unset")
-        names_of_paths = [tuple(map(str, steps)) for steps in steps_of_paths]
-        around = names_of_paths[0][:-1]
-        if any(names[:-1] != around for names in names_of_paths):
+        names_of_paths = [tuple(map(str, steps)) for steps in steps_of_paths]  # the steps are names, since none chooses
+        enclosing_names = names_of_paths[0][:-1]
+        if any(names[:-1] != enclosing_names for names in names_of_paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
-        kind: Kind = "numbers" if len(names_of_paths) == 1 else "number"
-        return cls(fields={names[-1]: kind for names in names_of_paths}, around=around)
+        has_one_path = len(names_of_paths) == 1
+        kind: Kind = "numbers" if has_one_path else "number"
+        return cls(fields={names[-1]: kind for names in names_of_paths}, enclosing_names=enclosing_names)

@@ -38,7 +38,7 @@ REASONS = (
 LARGE_BATCH_BYTES = 8 * 2**20
 _NO_LIMIT = sys.maxsize  # bytes of vectors, which no batch reaches
 # A value with an unknown schema costs a request to the registry, which may take seconds. The value counts as if its
-# vectors had so many bytes: a batch ends after 100 such values, so that the worker can report and save.
+# vectors had this many bytes: a batch ends after 100 such values, so that the worker can report and save.
 _UNKNOWN_SCHEMA_BYTES = LARGE_BATCH_BYTES // 100
 _NUMBER_BYTES = 32  # that each of a vector's numbers may take in a value; topics take 1 MiB by default
 
@@ -57,11 +57,11 @@ class _ReadValues(NamedTuple):
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """(m,), the places of the m values in the batch."""
-        places = np.arange(self.value_count)
+        """The indices, in the batch, of the m values that were not rejected: (m,)."""
+        indices_of_all = np.arange(self.value_count)
         if not self.rejects:
-            return places
-        return np.delete(places, [reject.index for reject in self.rejects])
+            return indices_of_all
+        return np.delete(indices_of_all, [reject.index for reject in self.rejects])
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Codec:
 
     @cached_property
     def _reader(self) -> Reader:
+        """Reads the numbers of single values. The `judge` checks the vectors afterwards."""
         return reader_of(
             self.format,
             self.judge.dimensions,
@@ -99,18 +100,18 @@ class Codec:
         return self._reader.is_batch
 
     def values_to_decode(self, records: Sequence[Record]) -> list[bytes | None]:
-        """Return the values of records. If a header holds the frame with the schema's id, put it before the value."""
+        """Return the values of records. If a header holds a schema prefix, put the prefix before the value."""
         values = values_of(records)
         if self.schemas is None:
             return values
         headers = headers_of(records)
         if not any(headers):
             return values
-        framed: list[bytes | None] = []
+        values_with_prefix: list[bytes | None] = []
         for value, headers_of_record in zip(values, headers, strict=True):
-            frame = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""  # a header may hold None
-            framed.append(None if value is None else frame + value)
-        return framed
+            prefix = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""  # a header may hold None
+            values_with_prefix.append(None if value is None else prefix + value)
+        return values_with_prefix
 
     def read_labels(self, records: Sequence[Record], counts: NDArray[np.int64]) -> list[str]:
         """Return the label of each vector in m records. `counts` (m,) are the numbers of vectors in each record.
@@ -154,7 +155,10 @@ class Codec:
         return decoded
 
     def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
-        """Return a sample of each vector in records that do not name the type of their numbers."""
+        """Return some entries of each vector whose numbers may have been read as a wrong type.
+
+        Leaves out the vectors of values that name the type of their numbers, and values that cannot be decoded.
+        """
         samples = list[Array]()
         for value in self.values_to_decode(records):
             if not value:
@@ -164,38 +168,42 @@ class Codec:
         return samples
 
     def _sample_value(self, value: bytes) -> list[Array]:
-        """Return samples of a value's vectors, in the type that was guessed or configured.
+        """Return some entries of each vector in a value, as the type that may be wrong.
 
-        If the value names its type, there are none.
+        The type may be wrong if the reader has guessed it, or if only the setting `format` names it. If the value names
+        the type, returns no samples.
         """
         read = self._reader.read(value)
-        if not isinstance(read, GuessedNumbers):
-            if self._reader.dtype_to_check is None:
-                return []
-            # Only the setting `format` names the type.
-            read = GuessedNumbers(read, self._reader.dtype_to_check)
-        # The reader returns numbers of any type as its own `dtype`.
-        numbers = np.frombuffer(read.numbers, self._reader.dtype).astype(read.dtype, copy=False)
-        numbers = self.judge.missing_values.to_nan(numbers)
-        vectors = numbers.reshape(-1, self.judge.dimensions)
+        if isinstance(read, GuessedNumbers):
+            data = read.numbers
+            uncertain_dtype: str | None = read.dtype
+        else:
+            data = read
+            uncertain_dtype = self._reader.dtype_to_check
+        if uncertain_dtype is None:
+            return []
+        # The reader has converted the numbers to its own type: convert them back.
+        numbers = np.frombuffer(data, self._reader.dtype).astype(uncertain_dtype, copy=False)
+        vectors = self.judge.missing_values.to_nan(numbers).reshape(-1, self.judge.dimensions)
         return [plausible.sample_entries(vector) for vector in vectors]
 
     def explain_wrong_type(self, samples: Sequence[Array]) -> str:
-        """Say why samples seem to have another type than they were read as; else return ""."""
+        """Say why the type that samples were read as seems to be wrong; return "" if it seems to be right."""
         if not samples:
             return ""
         # The types of guessed samples may differ.
         samples_of_one_type = [sample for sample in samples if sample.dtype == samples[0].dtype]
-        is_raw = self._reader.raw_size is not None
+        is_raw_format = self._reader.raw_size is not None
         vectors = np.stack(samples_of_one_type)
-        return plausible.explain_problem(vectors, is_raw_format=is_raw, dimensions=self.judge.dimensions)
+        return plausible.explain_problem(vectors, is_raw_format=is_raw_format, dimensions=self.judge.dimensions)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(
         self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH_BYTES
     ) -> tuple[Decoded, int]:
-        """Decode values until their vectors have `stop_after_bytes`. Also return how many were decoded."""
+        """Decode values until their vectors have `stop_after_bytes`. Also return how many values were decoded."""
         if self._are_raw_vectors(values):
+            # Each value is the bytes of one vector, so that no value has to be read by itself.
             one_each = np.ones(len(values), np.int64)
             read = _ReadValues(values, one_each, rejects=[])  # type: ignore[arg-type]  # no value is None
         else:
@@ -206,20 +214,26 @@ class Codec:
             counts=np.asarray(read.counts, np.int64),
             rejects=read.rejects,
         )
-        element_places = self._reader.numbers.places
-        # There is a warning if elements of an array have moved.
-        return decoded._replace(warning=element_places.warning), read.value_count
+        # There is a warning if elements of an array, such as {"id": "temp", "value": 20.5}, have changed their order.
+        warning = self._reader.numbers.element_indices.warning
+        return decoded._replace(warning=warning), read.value_count
 
     def _join_vectors(self, numbers: Sequence[VectorBytes]) -> Array:
-        """Return the vectors (n, d) in the numbers of values, as floats that can hold these numbers."""
-        # `join` would copy the numbers of a single value.
+        """Return the vectors of several values as one array (n, d) of floats that can hold their numbers.
+
+        `numbers` are the bytes of each value's numbers.
+        """
+        # `join` would copy the bytes of a single value.
         data = numbers[0] if len(numbers) == 1 else b"".join(numbers)
         joined = np.frombuffer(data, self._reader.dtype)
         float_type = np.result_type(joined, np.float32)  # float64 if float32 cannot hold these numbers
         return joined.astype(float_type, copy=False).reshape(-1, self.judge.dimensions)
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
-        """Read the numbers of values until `stop_after_bytes`. Reject the values that cannot be read."""
+        """Read the numbers of values until their vectors have `stop_after_bytes`.
+
+        Rejects a value that cannot be read. Rejects a value of several vectors if only one is allowed.
+        """
         numbers_of_values: list[VectorBytes] = []
         counts: list[int] = []
         rejects: list[Reject] = []
@@ -230,9 +244,10 @@ class Codec:
         for index, value in enumerate(values):
             if total_size >= stop_after_bytes:
                 break
+            if value is None or len(value) > max_value_size:
+                rejects.append(_create_reject(index, _refusal(value, max_value_size)))
+                continue
             try:
-                if value is None or len(value) > max_value_size:
-                    raise _refusal(value, max_value_size)
                 read = read_value(value)
             except (StreampcaError, TimeoutError):  # the registry's fault
                 raise
@@ -240,14 +255,14 @@ class Codec:
                 reject = _create_reject(index, error)
                 rejects.append(reject)
                 if reject.reason == "unknown_schema":
-                    total_size += _UNKNOWN_SCHEMA_BYTES
+                    total_size += _UNKNOWN_SCHEMA_BYTES  # asking the registry took time, so the batch ends earlier
                 continue
-            # `explain_wrong_type` checks whether a guessed type is right.
+            # A guessed type is not needed here: `explain_wrong_type` checks it.
             numbers = read.numbers if isinstance(read, GuessedNumbers) else read
             # `len` of a memoryview counts its items, not bytes.
             size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
             total_size += size
-            count = size // vector_size
+            count = size // vector_size  # of the value's vectors
             if count > 1 and not self.allows_several:
                 rejects.append(Reject(index, "wrong_length", f"{count} vectors, where a value must hold one"))
                 continue

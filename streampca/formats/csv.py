@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.errors import VectorError, check_length, hint_at_encoding, unmet_error
+from streampca.formats.errors import VectorError, check_length, condition_unmet_error, hint_at_encoding
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds, stack_fields
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
@@ -30,11 +30,11 @@ class CsvReader(Reader):
     value_name = "line"
 
     def __post_init__(self) -> None:
-        """Find the columns that `field` names, and divide the conditions."""
+        """Find the columns that `field` names, and separate conditions on cells from conditions on JSON in a cell."""
         self._column_numbers = [_column_number(path) for path in self.paths]
         self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)
         self._cell_conditions = [condition for condition in self.where if len(condition.steps) == 1]
-        # Conditions of more steps lead into JSON in a cell.
+        # Conditions with more steps lead into JSON in a cell, such as `2.unit=C`.
         self._inner_conditions = [condition for condition in self.where if len(condition.steps) > 1]
 
     @cached_property
@@ -47,7 +47,7 @@ class CsvReader(Reader):
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         unquoted = _QUOTED.sub("", text)  # a line end in quotes is a part of a cell
         try:
-            # With columns, all lines but the first would be dropped in silence.
+            # If `field` names columns, the cells would come from the first line, and the other lines would be lost.
             if self._column_numbers and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
@@ -61,10 +61,13 @@ class CsvReader(Reader):
         return _cell_by_column(_split(text, _QUOTED.sub("", text)))
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a line."""
+        """Return the numbers in the cells of a line.
+
+        Cells that `field` names may hold JSON or arrays of numbers. All other cells hold one number each.
+        """
         _refuse_unmet(self._cell_conditions, cells)
         chosen = self._choose_cells(cells)
-        if self._column_numbers and (self._paths_lead_into_cells or self._hold_vectors(chosen)):
+        if self._column_numbers and self._hold_json_or_arrays(chosen):
             # `pack` also tests the conditions that lead into cells.
             return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         _refuse_unmet(self._inner_conditions, cells)
@@ -82,8 +85,10 @@ class CsvReader(Reader):
             raise VectorError("wrong_length", f"{len(cells)} cells, none at the position {last_column}")
         return [cells[column] for column in self._column_numbers]
 
-    def _hold_vectors(self, cells: Sequence[str]) -> bool:
-        """Return whether the chosen cells hold arrays or base64, instead of a number each."""
+    def _hold_json_or_arrays(self, cells: Sequence[str]) -> bool:
+        """Return whether the chosen cells hold JSON or arrays (as text or in base64), and not one number each."""
+        if self._paths_lead_into_cells:
+            return True
         is_only_cell = len(cells) == 1
         # With d = 1, a number in the only cell is the vector.
         may_be_base64 = is_only_cell and (self.dimensions > 1 or parse_cell(cells[0]) is None)
@@ -98,7 +103,7 @@ def _column_number(path: Path) -> int:
 def _refuse_unmet(conditions: Sequence[Condition], cells: Sequence[str]) -> None:
     """Raise `VectorError` if the cells of a line do not meet conditions."""
     if conditions and not are_met(conditions, _cell_by_column(cells)):
-        raise unmet_error()
+        raise condition_unmet_error()
 
 
 def _cell_by_column(cells: Sequence[str]) -> dict[str, str]:
@@ -144,7 +149,7 @@ def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> byt
         # This is much faster than `parse_cell`.
         return struct.pack(struct_format, *orjson.loads(f"[{','.join(cells)}]"))
     except (ValueError, struct.error):
-        numbers = [parse_cell(cell) for cell in cells]
+        numbers = [parse_cell(cell) for cell in cells]  # NaN for a missing number, None for a cell without a number
     if None in numbers:
         index = numbers.index(None)
         raise VectorError("undecodable", describe(index, cells[index][:_MAX_CELL_LENGTH]))

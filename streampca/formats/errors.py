@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector
-UNMET = "where"  # the reason of a record that does not meet the conditions of `where`
-SKIP_REASONS = (NO_VALUE, UNMET)  # a record is skipped for these reasons, and not rejected
+CONDITION_UNMET = "where"  # the reason of a record that does not meet the conditions of `where`
+SKIP_REASONS = (NO_VALUE, CONDITION_UNMET)  # a record is skipped for these reasons, and not rejected
 NULL_HINT = " (missing=impute learns vectors with gaps)"
 
 # Limits of what a message lists of a value's names.
@@ -42,7 +42,7 @@ class VectorError(Exception):
 
 
 class MissingFieldError(VectorError):
-    """A path leads to a name, or to an element, which does not exist: with missing=impute it is a gap."""
+    """A path leads to a name, or to an element, which does not exist: with missing=impute an entry is missing."""
 
 
 def missing_field_error(path: str, missing_name: str, parent: Any, value_name: str) -> VectorError:
@@ -53,14 +53,15 @@ def missing_field_error(path: str, missing_name: str, parent: Any, value_name: s
     return MissingFieldError("undecodable", f"{text}: {type_name(parent)} has no field {missing_name!r}")
 
 
-def refuse_missing_fields(errors: Sequence[VectorError], *, exists_any: bool, impute: bool) -> None:
-    """Raise the first of the errors of fields that do not exist, unless the vector may have gaps there.
+def refuse_missing_fields(errors: Sequence[VectorError], *, any_field_exists: bool, impute: bool) -> None:
+    """Raise `VectorError` for fields that do not exist, unless they may be missing entries of a vector.
 
-    If none of the fields exists, the paths are wrong, and the fields are not gaps.
+    `errors` has an error for each field that does not exist. With `impute`, entries may be missing. But if none of the
+    fields exists, the paths are wrong.
     """
-    may_be_gaps = impute and exists_any
-    if errors and not may_be_gaps:
-        hint = NULL_HINT if exists_any else ""
+    may_be_missing_entries = impute and any_field_exists
+    if errors and not may_be_missing_entries:
+        hint = NULL_HINT if any_field_exists else ""
         raise VectorError("undecodable", f"{errors[0]}{hint}")
 
 
@@ -77,8 +78,8 @@ def sparse_error() -> VectorError:
     return VectorError("undecodable", "a sparse vector: write dense ones, arrays of all numbers with the zeros")
 
 
-def unmet_error() -> VectorError:
-    return VectorError(UNMET, "it does not meet the conditions of where")
+def condition_unmet_error() -> VectorError:
+    return VectorError(CONDITION_UNMET, "it does not meet the conditions of where")
 
 
 def check_length(length: int, dimensions: int) -> None:

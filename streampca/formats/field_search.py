@@ -17,12 +17,16 @@ _Names: TypeAlias = tuple[str, ...]  # in a path
 
 
 def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequence[Path]], object]) -> str | None:
-    """Return a `field` that reads d numbers from an object; None if none was found."""
+    """Return a text for the setting `field` that reads one vector of d numbers from an object; None if none was found.
+
+    `pack_numbers_at` returns the float64 numbers at paths as bytes. Anything else that it returns is not a suggestion.
+    """
+    vector_size = 8 * dimensions
     for paths in islice(_find_candidates(value, (), dimensions), _MAX_CANDIDATES):
         field = ",".join(map(spell_path, paths))
         with suppress(ValueError, VectorError):  # some names cannot be written in a path
             packed = pack_numbers_at(parse_paths(field))
-            is_one_vector = isinstance(packed, bytes) and len(packed) == 8 * dimensions
+            is_one_vector = isinstance(packed, bytes) and len(packed) == vector_size
             if is_one_vector:
                 return field
     return None

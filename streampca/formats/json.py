@@ -13,7 +13,7 @@ from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import VectorError, hint_at_encoding
 from streampca.formats.layout import row_bounds
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
-from streampca.formats.schemas import begins_as_frame, describe_foreign_frame, frame_size
+from streampca.formats.schemas import describe_foreign_prefix, may_have_schema_prefix, schema_prefix_size
 
 _MAX_INT = 2.0**64  # orjson reads whole numbers beyond as floats
 
@@ -34,22 +34,22 @@ class JsonReader(Reader):
 
 
 def _load_unusual(value: bytes) -> Any:
-    """Load a value that is not plain JSON: it has extensions such as NaN, or a frame."""
-    # Text in big-endian UTF-16 begins with 0, too, but has no frame.
-    is_framed = begins_as_frame(value) and not hint_at_encoding(value)
-    text = value[frame_size(value) :] if is_framed else value
+    """Load a value that is not plain JSON: it has extensions such as NaN, or a schema registry's prefix before it."""
+    # Text in big-endian UTF-16 also begins with 0. `hint_at_encoding` recognises such text, which has no prefix.
+    has_schema_prefix = may_have_schema_prefix(value) and hint_at_encoding(value) == ""
+    text = value[schema_prefix_size(value) :] if has_schema_prefix else value
     try:
         return loads(text)
     except VectorError as error:
-        frame = describe_foreign_frame(value)
-        if not frame and is_framed:
-            frame = "a schema registry's frame"
-        hint = f"; it begins with {frame}" if frame else ""
+        prefix_name = describe_foreign_prefix(value)
+        if not prefix_name and has_schema_prefix:
+            prefix_name = "a schema registry's frame"
+        hint = f"; it begins with {prefix_name}" if prefix_name else ""
         raise VectorError("undecodable", f"{error}{hint}") from None
 
 
 class JsonWriter(Writer):
-    """Writes values as objects, inside of further objects with the names `around`. NaN becomes null.
+    """Writes values as objects, inside of further objects with the names `enclosing_names`. NaN becomes null.
 
     With `counts`, a value is for several rows, and each of its fields is the list of the field's rows.
     """
@@ -58,26 +58,29 @@ class JsonWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
-        bounds = None if counts is None else row_bounds(counts, n=0)  # with counts, n is not used
-        columns = [_field_in_values(rows, bounds) for rows in fields.values()]
+        row_count = len(next(iter(fields.values())))
+        bounds = None if counts is None else row_bounds(counts, row_count)
+        columns = [_contents_of_field(field, bounds) for field in fields.values()]
         names = list(fields)
-        is_whole_value = names == [""]
+        is_whole_value = names == [""]  # the only field has no name: its content is the value
         if is_whole_value:
             contents = columns[0]
         else:
             contents = [dict(zip(names, entries, strict=True)) for entries in zip(*columns, strict=True)]
-        for name in reversed(self.around):
+        for name in reversed(self.enclosing_names):
             contents = [{name: content} for content in contents]
         return [orjson.dumps(content) for content in contents]
 
 
-def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """Return the content of a field in each value. Without `bounds`, each row is a value.
+def _contents_of_field(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
+    """Return what each value holds in a field of n rows: a row or, with `bounds`, the list of the value's rows.
 
-    `bounds` are the start and the end of each value's rows. Bytes are the same in all of them, so written once.
+    `bounds` are the start and the end of each value's rows. If the rows are bytes, the value holds only the first row:
+    the other rows of the value are equal, or None.
     """
     rows: list[Any] = field.tolist()
-    are_bytes = field.dtype.kind == "O" and field.ndim == 1 and not isinstance(rows[0], str)
+    has_texts = isinstance(rows[0], str)
+    are_bytes = field.dtype.kind == "O" and field.ndim == 1 and not has_texts
     if bounds is None:
         contents = rows
     elif are_bytes:
@@ -88,10 +91,10 @@ def _field_in_values(field: NDArray[Any], bounds: list[tuple[int, int]] | None) 
 
 
 def _embed(value: bytes | None) -> Any:
-    """Return the value of a record for JSON: JSON as it is, other bytes in base64."""
+    """Return bytes as a part of a JSON document: JSON as it is, without a schema registry's prefix; else in base64."""
     if value is None:
         return None
-    text = value[frame_size(value) :] if begins_as_frame(value) else value
+    text = value[schema_prefix_size(value) :] if may_have_schema_prefix(value) else value
     text = text.removeprefix(codecs.BOM_UTF8)
     try:
         orjson.loads(text)

@@ -59,7 +59,10 @@ class Judge:
         impute: bool = False,
         missing_values: MissingValues = NO_MISSING_VALUES,
     ) -> "Judge":
-        """Create the judge of vectors that are only projected. With `impute`, one entry of a vector is enough."""
+        """Create the judge of vectors that are only projected.
+
+        With `impute`, all entries of a vector but one may be missing. Without `impute`, no entry may be missing.
+        """
         min_observed = 1 if impute else None
         return cls(dimensions, _LARGEST_PROJECTED, dtype, min_observed, missing_values)
 
@@ -79,19 +82,20 @@ class Judge:
     ) -> Decoded:
         """Reject the values that hold a bad vector, and return the vectors of all other values.
 
-        Of m values, `indices` (m,) are the places in a batch, and `counts` (m,) the numbers of vectors.
+        Value i of m values is the value `indices[i]` of a batch, and holds `counts[i]` vectors. `rejects` are values
+        that could not be decoded, or are skipped.
         """
         checked = self.missing_values.to_nan(vectors)
         all_rejects = list(rejects)
-        is_kept = counts > 0
-        if not self._are_surely_good(checked):
+        is_kept = counts > 0  # (m,)
+        if not self._are_surely_good(checked):  # so each vector is tested
             if self.imputes:
                 # NaN has many bit patterns, but equal vectors must have equal bits.
                 checked = np.where(np.isnan(checked), np.nan, checked)
-            for value, row in self._find_bad_values(checked, counts):
-                reason, message = self._why_bad(checked[row], given=vectors[row])
-                all_rejects.append(Reject(int(indices[value]), reason, message))
-                is_kept[value] = False
+            for value_index, row in self._find_bad_values(checked, counts):
+                reason, message = self._why_bad(checked[row], original=vectors[row])
+                all_rejects.append(Reject(int(indices[value_index]), reason, message))
+                is_kept[value_index] = False
         decoded = Decoded(
             vectors=checked,
             indices=indices,
@@ -112,14 +116,15 @@ class Judge:
         return zip(bad_values.tolist(), bad_rows[first_occurrences].tolist(), strict=True)
 
     def first_bad(self, vectors: Array) -> BadVector | None:
-        """Find the first bad vector in (n, d); None if all are good."""
+        """Find the first bad vector of vectors (n, d) with NaN for missing values; None if all are good."""
         if self._are_surely_good(vectors):
             return None
         is_good = self._are_good(vectors)
         if is_good.all():
             return None
         row = int(is_good.argmin())  # the first False
-        reason, message = self._why_bad(vectors[row], given=vectors[row])
+        vector = vectors[row]  # its missing values are NaN already
+        reason, message = self._why_bad(vector, original=vector)
         return BadVector(row, reason, message)
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
@@ -141,16 +146,16 @@ class Judge:
         is_small = magnitudes.max(axis=1, initial=0.0) <= limit
         return np.asarray(is_small & has_enough)
 
-    def _why_bad(self, vector: Array, given: Array) -> tuple[str, str]:
+    def _why_bad(self, vector: Array, original: Array) -> tuple[str, str]:
         """Explain why a vector (d,) is bad: the short name of the reason, and a message.
 
-        `given` is the vector before missing values became NaN.
+        `original` is the vector before missing values became NaN.
         """
         row_and_entry = first_not_finite(vector[None], impute=self.imputes)
         if row_and_entry is not None:
             _, entry = row_and_entry
-            hint = missing_hint(given[entry]) if np.isnan(vector[entry]) else ""
-            return "not_finite", f"entry {entry} is {given[entry]}{hint}"
+            hint = missing_hint(original[entry]) if np.isnan(vector[entry]) else ""
+            return "not_finite", f"entry {entry} is {original[entry]}{hint}"
         observed = self.dimensions - int(np.isnan(vector).sum())
         needed = self._min_observed_entries
         if observed < needed:

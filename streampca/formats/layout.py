@@ -31,15 +31,18 @@ def encode_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -> 
 
 
 def row_bounds(counts: NDArray[np.int64] | None, n: int) -> list[tuple[int, int]]:
-    """Return where the rows of each value start and end. Without `counts`, each of the n rows is a value."""
+    """Return where the rows of each value start and end, if value i has `counts[i]` of the n rows.
+
+    Without `counts`, each row is a value.
+    """
     ends = range(1, n + 1) if counts is None else np.cumsum(counts).tolist()
     return list(itertools.pairwise([0, *ends]))
 
 
 def join_columns(columns: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
-    """Join the columns in each of n rows to the bytes of the row.
+    """Return n values: the bytes of all columns in row i, one after the other, are value i.
 
-    A column is bytes that are the same in all rows, float64 numbers (n,) or (n, width), or a list of bytes.
+    A column is bytes that are the same in all rows, float64 numbers (n,) or (n, width), or a list of n bytes objects.
     """
     encoded_columns = list[Iterable[bytes]]()
     for column in columns:
@@ -54,7 +57,7 @@ def join_columns(columns: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[
 
 
 def encode_items(values: NDArray[Any], encode: Callable[[bytes], bytes]) -> list[bytes]:
-    """Return the bytes of each row of texts (n, width), or of bytes (n,). `encode` adds its length to an item."""
+    """Return the bytes of each row of texts (n, width), or of bytes (n,). `encode` puts its length before an item."""
     rows = values.reshape(len(values), -1).tolist()
     return [b"".join([encode(as_bytes(item)) for item in row]) for row in rows]
 

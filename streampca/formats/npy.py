@@ -38,10 +38,11 @@ class RawReader(Reader):
     def __post_init__(self) -> None:
         """Find the type of the numbers and the size of a value."""
         self.dtype = raw_type(self.format)
-        # A setting with the byte order, such as <f4, is not tested.
+        # A user who writes the byte order, as in <f4, is sure of the type: the first records are not compared with it.
         names_byte_order = self.format[0] in "<>"
-        # Other types cannot be tested: any bytes are plausible integers.
-        if not names_byte_order and self.dtype.str in ("<f4", "<f8"):
+        # Integers cannot be compared with their type, because any bytes are plausible integers.
+        is_comparable = self.dtype.str in ("<f4", "<f8")
+        if is_comparable and not names_byte_order:
             self.dtype_to_check = self.dtype.str
         self.raw_size = self.dtype.itemsize * self.dimensions
 
@@ -136,7 +137,7 @@ def _parse_header(data: bytes) -> Header:
     is_version_1 = data[6:7] == b"\x01"
     text_start = 8 + (2 if is_version_1 else 4)
     text_length = int.from_bytes(data[8:text_start], "little")
-    # The cache must not see the numbers, which differ in each file.
+    # `_parse_header_bytes` is cached by its argument, which must not contain the numbers: they differ in each file.
     return _parse_header_bytes(data[: text_start + text_length])
 
 

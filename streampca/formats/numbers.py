@@ -4,7 +4,6 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence, Set
-from contextlib import suppress
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -50,11 +49,13 @@ class NumberPacker:
     ) -> bytes:
         """Return the d entries as float64. Raises `VectorError`.
 
-        Messages name an entry by its label. Without labels, its index in place of {} in `label_template` is the label.
+        Error messages name entry i by `labels[i]`. Without labels, they name it by `label_template.format(i)`.
         """
         check_length(len(entries), self._dimensions)
-        with suppress(struct.error, OverflowError):  # an entry is not a plain number
+        try:
             return self.pack_numbers(*entries)
+        except (struct.error, OverflowError):  # an entry is not a plain number, so each entry is converted
+            pass
         if not labels:
             labels = [label_template.format(index) for index in range(len(entries))]
         return self.pack_numbers(*map(self._convert, entries, labels))
@@ -108,7 +109,7 @@ class RowVectors(NamedTuple):
 
 
 def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
-    """Return the vectors of rows, and the error of each row that holds no vector. `pack` returns a row's numbers."""
+    """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row."""
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
@@ -117,8 +118,12 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
     for index, row in enumerate(rows):
         try:
             packed = pack(row)
-            numbers = packed.numbers if isinstance(packed, GuessedNumbers) else packed
-            guessed_dtypes.add(packed.dtype if isinstance(packed, GuessedNumbers) else None)
+            if isinstance(packed, GuessedNumbers):
+                numbers = packed.numbers
+                guessed_dtypes.add(packed.dtype)
+            else:
+                numbers = packed
+                guessed_dtypes.add(None)  # the row says the type of its numbers
             packed_rows.append(numbers)
             counts[index] = memoryview(numbers).nbytes // vector_size
         except VectorError as error:
@@ -133,7 +138,7 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
 def common_dtype(guessed_dtypes: Set[str | None]) -> str | None:
     """Return the type if the same was guessed for all numbers; else return None.
 
-    In `guessed_dtypes`, None stands for numbers whose type was known, not guessed.
+    In `guessed_dtypes`, None stands for numbers whose type did not have to be guessed.
     """
     if len(guessed_dtypes) != 1:
         return None

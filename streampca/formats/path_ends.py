@@ -10,17 +10,17 @@ from streampca.formats.text import begins_as_array, decode_text
 from streampca.formats.walk import SkipReason
 
 
-def read_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
-    """Return the number, the null, or the array at the end of a path.
+def read_path_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
+    """Return the number, the null, or the array that the value at the end of a path is or, as a text or bytes, holds.
 
     With `may_be_encoded`, bytes and base64 are decoded to the d numbers of a vector. If `dimensions` is 0, d follows
     from the number of bytes.
     """
     if isinstance(value, dict):
         # MongoDB writes a number as an object, such as {"$numberLong": "5"}.
-        is_number = plain_number(value) is not value
-        if is_number:
-            return value
+        is_mongodb_number = plain_number(value) is not value
+        if is_mongodb_number:
+            return value  # `NumberPacker` makes it a number
         raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")
     is_text = isinstance(value, str) and not is_number_word(value)
     if is_text and (may_be_encoded or begins_as_array(value)):
@@ -57,7 +57,10 @@ def flatten(items: list[Any]) -> list[Any]:
 
 
 def innermost_arrays(array: list[Any]) -> list[Any]:
-    """Return the innermost arrays of an array, with `SkipReason.NULL` for each null among arrays."""
+    """Return the innermost arrays of an array, with `SkipReason.NULL` for each null among arrays.
+
+    An array that holds anything but arrays and nulls is innermost. So is an array of nulls.
+    """
     has_arrays = any(isinstance(element, list) for element in array)
     has_only_arrays_and_nulls = all(isinstance(element, list | None) for element in array)
     if not has_arrays or not has_only_arrays_and_nulls:

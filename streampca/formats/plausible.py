@@ -34,54 +34,55 @@ def sample_entries(vector: Array) -> Array:
     return runs[::step].ravel()
 
 
-def explain_problem(rows: Array, *, is_raw_format: bool, dimensions: int) -> str:
-    """Say what is odd about vectors (n, d), and how to mend it; "" if nothing is odd.
+def explain_problem(samples: Array, *, is_raw_format: bool, dimensions: int) -> str:
+    """Say what is odd about the numbers of n vectors, and how to mend it; "" if nothing is odd.
 
-    The rows may be samples of vectors with `dimensions` entries.
+    `samples` (n, s) are s entries of each vector: all entries, or a sample of the d = `dimensions` entries.
     """
-    problem = find_problem(rows)
+    problem = find_problem(samples)
     if not problem:
         return ""
-    message = f"read as {rows.dtype.name}, {problem}"
+    message = f"read as {samples.dtype.name}, {problem}"
     if is_raw_format:
-        formats = ", ".join(find_plausible_formats(rows, dimensions))
+        formats = ", ".join(find_plausible_formats(samples, dimensions))
         return (
             f"{message}; the same bytes are plausible as {formats}: correct format, or skip this test with "
-            f"format={rows.dtype.str} if the numbers are right"
+            f"format={samples.dtype.str} if the numbers are right"
         )
-    big_endian_rows = rows.view(rows.dtype.newbyteorder(">"))
-    hint = "" if find_problem(big_endian_rows) else " (in the other byte order they are plausible)"
+    samples_in_big_endian = samples.view(samples.dtype.newbyteorder(">"))
+    hint = "" if find_problem(samples_in_big_endian) else " (in the other byte order they are plausible)"
     return f"{message}{hint}; the producer must write little-endian floats, or arrays of numbers instead of bytes"
 
 
 @np.errstate(invalid="ignore")  # signalling NaNs would warn
-def find_problem(rows: Array) -> str:
-    """Say what is odd about vectors (n, d) of floats; "" if nothing is odd."""
-    step = math.ceil(rows.shape[1] / _MAX_DIMENSIONS)
-    magnitudes = np.abs(rows[:, ::step].astype(np.float64))
+def find_problem(samples: Array) -> str:
+    """Say what is odd about s entries of n vectors, floats (n, s); "" if nothing is odd."""
+    step = math.ceil(samples.shape[1] / _MAX_DIMENSIONS)
+    magnitudes = np.abs(samples[:, ::step].astype(np.float64))
     is_left_out = ~np.isfinite(magnitudes) | (magnitudes == 0)
     magnitudes[is_left_out] = np.inf  # sorted last
-    counts = (~is_left_out).sum(axis=0)  # numbers of each dimension
+    usable_counts = (~is_left_out).sum(axis=0)  # for each column, how many numbers are not left out
 
-    # For float16, the factor would make the limit larger than many measured numbers.
-    is_float16 = rows.dtype.itemsize == 2
-    tiny = np.finfo(rows.dtype).tiny * (1.0 if is_float16 else _TINY_FACTOR)
-    if counts.any() and not (magnitudes[~is_left_out] >= tiny).any():
-        return f"all numbers but zero are below {tiny:.0e}"
-    decades = _max_decades(magnitudes, counts)
+    tiny = np.finfo(samples.dtype).tiny  # the smallest normal number
+    is_float16 = samples.dtype.itemsize == 2
+    # The factor would make the limit for float16 larger than many measured numbers.
+    limit = tiny * (1.0 if is_float16 else _TINY_FACTOR)
+    if usable_counts.any() and not (magnitudes[~is_left_out] >= limit).any():
+        return f"all numbers but zero are below {limit:.0e}"
+    decades = _max_decades(magnitudes, usable_counts)
     if decades > _MAX_DECADES:
         return f"the middle 80 % of the numbers of a dimension span {decades:.0f} decades"
     return ""
 
 
-def _max_decades(magnitudes: Array, counts: NDArray[np.int64]) -> float:
-    """Return the decades that the middle 80 % of a dimension's numbers span at most.
+def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
+    """Return how many decades the middle 80 % of the usable numbers of a column span, in the column where it is most.
 
-    `counts` (d,) are the numbers of each dimension; all further `magnitudes` (n, d) are infinite.
+    Column j of `magnitudes` (n, s) has `usable_counts[j]` usable numbers; its other numbers are infinite.
     """
-    has_enough = counts >= _MIN_NUMBERS
-    ascending = np.sort(magnitudes[:, has_enough], axis=0)
-    last_index = counts[has_enough] - 1
+    has_enough = usable_counts >= _MIN_NUMBERS
+    ascending = np.sort(magnitudes[:, has_enough], axis=0)  # the infinite numbers are last
+    last_index = usable_counts[has_enough] - 1
     index_of_percentile_90 = last_index * 9 // 10
     index_of_percentile_10 = last_index - index_of_percentile_90
     indices = np.stack([index_of_percentile_10, index_of_percentile_90])
@@ -90,18 +91,18 @@ def _max_decades(magnitudes: Array, counts: NDArray[np.int64]) -> float:
     return float((high - low).max(initial=0.0))
 
 
-def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
+def find_plausible_formats(samples: Array, dimensions: int) -> list[str]:
     """Return the formats in which the bytes of vectors are plausible numbers.
 
-    `rows` (n, d) may be samples of vectors with `dimensions` entries. Floats come first: any bytes are plausible
-    integers.
+    `samples` (n, s) are s entries of each vector, which may have more: d = `dimensions`. Formats of floats come first,
+    because any bytes are plausible integers.
     """
-    vector_size = rows.dtype.itemsize * dimensions
-    same_size_first = (rows.dtype.itemsize, 8, 4, 2, 1)
+    vector_size = samples.dtype.itemsize * dimensions
+    same_size_first = (samples.dtype.itemsize, 8, 4, 2, 1)
     number_sizes = [size for size in same_size_first if vector_size % size == 0]
     float_sizes = [size for size in number_sizes if size > 1]
-    floats = _find_plausible_floats(rows, float_sizes)
-    signed = [_view_as_integers(rows, size) for size in number_sizes]
+    floats = _find_plausible_floats(samples, float_sizes)
+    signed = [_view_as_integers(samples, size) for size in number_sizes]
     unsigned = [_view_as_unsigned(integers) for integers in signed]
 
     dtypes = [numbers.dtype for numbers in (*floats, *signed, *unsigned)]
@@ -116,21 +117,21 @@ def _spell_format(dtype: np.dtype[Any], entries: int, dimensions: int) -> str:
     return name if entries == dimensions else f"{name} (dimensions={entries})"
 
 
-def _find_plausible_floats(rows: Array, sizes: Sequence[int]) -> list[Array]:
-    """Return the bytes of vectors as floats of other types with these sizes, where they are plausible."""
+def _find_plausible_floats(samples: Array, sizes: Sequence[int]) -> list[Array]:
+    """Read the bytes of samples as other types of floats with these sizes, and return the floats that are plausible."""
     plausible_floats = []
     for size in sizes:
         for order in "<>":
-            floats = rows.view(f"{order}f{size}")
+            floats = samples.view(f"{order}f{size}")
             is_plausible = np.isfinite(floats).all() and not find_problem(floats)
-            if is_plausible and floats.dtype != rows.dtype:
+            if is_plausible and floats.dtype != samples.dtype:
                 plausible_floats.append(floats)
     return plausible_floats
 
 
-def _view_as_integers(rows: Array, size: int) -> NDArray[np.signedinteger[Any]]:
-    """Return the bytes of vectors as integers of `size` bytes, in the byte order that makes their median smaller."""
-    in_both_orders = [rows.view(f"{order}i{size}") for order in "<>"]
+def _view_as_integers(samples: Array, size: int) -> NDArray[np.signedinteger[Any]]:
+    """Return the bytes of samples as integers of `size` bytes, in the byte order that makes their median smaller."""
+    in_both_orders = [samples.view(f"{order}i{size}") for order in "<>"]
     return min(in_both_orders, key=lambda integers: np.median(np.abs(integers.astype(np.float64))))
 
 

@@ -18,14 +18,15 @@ import grpc_tools
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
 
 from streampca.errors import on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import MissingFieldError, VectorError, missing_field_error, refuse_missing_fields
 from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
-from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
-from streampca.formats.tensors import names_beside
+from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
+from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
 
@@ -38,7 +39,8 @@ _PROTOC = (
     f"import resource, runpy; resource.setrlimit(resource.RLIMIT_CPU, ({_PROCESSOR_TIME_S}, resource.RLIM_INFINITY));"
     f"runpy.run_module('{grpc_tools.__name__}.protoc', run_name='__main__')"
 )
-_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)  # of the names that a schema imports
+# A schema imports a file whose name the file system refuses, such as one that is too long.
+_FILE_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 _TYPES: dict[Kind, str] = {
     "number": "double", "numbers": "repeated double", "integers": "repeated int64",
@@ -46,7 +48,7 @@ _TYPES: dict[Kind, str] = {
 }  # fmt: skip
 _WRAPPERS = "google/protobuf/wrappers.proto"
 _STRUCTS = "google/protobuf/struct.proto"
-_MAX_INDEX_BYTES = 100  # of the indexes before a message
+_MAX_INDEX_BYTES = 100  # of the type indexes before a message
 _PACKED_SIZES = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}  # bytes of a packed number
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
@@ -62,11 +64,11 @@ class ProtobufReader(Reader):
     value_name = "Protobuf message"
 
     def __post_init__(self) -> None:
-        # By schema, then by the indexes of a message's type.
+        # By schema, then by the type indexes of a message.
         self._readers = SchemaCache(self.schemas, "PROTOBUF", self._create_readers)
 
     def _create_readers(self, schema: WriterSchema) -> Callable[[tuple[int, ...]], "_MessageReader"]:
-        """Return a function that takes the indexes of a type of message, and creates and caches its reader."""
+        """Return a function that creates and caches the reader of a type of message, by the indexes of the type."""
         return cache(partial(_MessageReader, compiled(schema), self))
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
@@ -80,33 +82,37 @@ class ProtobufReader(Reader):
 
     def _split(self, value: bytes) -> tuple["_MessageReader", bytes]:
         """Return the reader for the type of a message, and the message itself."""
-        reader_at = self._readers.get(value)
-        indexes, message_start = _parse_indexes(value)
-        return reader_at(indexes), value[message_start:]
+        reader_of_type = self._readers.get(value)
+        type_indexes, message_start = _parse_type_indexes(value)
+        return reader_of_type(type_indexes), value[message_start:]
 
 
 class _MessageReader:
     """Reads the vectors in one type of message."""
 
-    def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
-        """Prepare the types with which vectors, packed vectors and labels are read."""
+    def __init__(self, files: Files, reader: Reader, type_indexes: tuple[int, ...]) -> None:
+        """Create the message types with which vectors and labels are parsed.
+
+        They are copies of the writer's type in which the texts and messages that are not read are bytes. `files` are
+        the writer's schema, and `type_indexes` lead to the type in it.
+        """
         self._numbers = reader.numbers
         self._names = reader.numbers.names
         self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
-        # A label that cannot be read must not spoil the vector beside it.
-        self._label_type = _message_class(_with_unread_as_bytes(files, self._label_names), indexes)
+        # Labels have a type of their own: a label that cannot be parsed must not spoil the vector beside it.
+        self._label_type = _message_class(_with_unread_as_bytes(files, self._label_names), type_indexes)
         vector_files = _with_unread_as_bytes(files, self._names)
-        self._vector_type = _message_class(vector_files, indexes)
-        self._packed_field: _PackedField | None = None
-        fields = _find_fields(reader, self._vector_type.DESCRIPTOR)
-        reads_only_one_field = len(reader.paths) == 1 and not reader.where
-        if reads_only_one_field and _may_be_packed(fields[0], reader.dimensions):
-            packed_type = _message_class(_with_repeated_bytes(vector_files, fields[0]), indexes)
-            self._packed_field = _PackedField(packed_type, fields[0], reader)
+        self._vector_type = _message_class(vector_files, type_indexes)
+        _check_paths(reader, self._vector_type.DESCRIPTOR)
+        packed_field = _find_packed_field(reader, self._vector_type.DESCRIPTOR)
+        self._packed_reader: _PackedReader | None = None
+        if packed_field is not None:
+            packed_type = _message_class(_with_repeated_bytes(vector_files, packed_field), type_indexes)
+            self._packed_reader = _PackedReader(packed_type, packed_field, reader)
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a message. Packed numbers are read at once."""
-        numbers = self._packed_field.read(payload) if self._packed_field else None
+        numbers = self._packed_reader.read(payload) if self._packed_reader else None
         if numbers is not None:
             return numbers
         tree = _to_tree(_parse(self._vector_type, payload), self._names)
@@ -117,75 +123,80 @@ class _MessageReader:
         return _to_tree(_parse(self._label_type, payload), self._label_names)
 
 
-def _may_be_packed(field: FieldDescriptor | None, dimensions: int) -> bool:
-    """Return whether all numbers of a vector may be packed in a field, and nothing else may be there."""
-    if field is None or not field.is_repeated or field.type not in _PACKED_SIZES:
-        return False
-    # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
-    names_in_message = set(field.containing_type.fields_by_name)
-    may_be_sparse_or_tensor = bool(names_in_message & names_beside([field.name]))
-    return not may_be_sparse_or_tensor and not may_be_debezium_placeholder(dimensions)
-
-
-class _PackedField:
-    """The only field of a type of message that is read, if it may hold d packed numbers."""
+class _PackedReader:
+    """Reads d packed numbers of a field at once, without creating a Python object for each number."""
 
     def __init__(self, message_type: type[Message], field: FieldDescriptor, reader: Reader) -> None:
-        """In `message_type`, the field is `repeated bytes`."""
+        """`field` is declared as repeated floats by the writer, and as repeated bytes by `message_type`.
+
+        So Protobuf returns the bytes of the packed numbers. The only path of `reader` leads to the field.
+        """
         self._message_type = message_type
         self._names = [part.name for part in reader.paths[0] if isinstance(part, Part)]
-        self._number = field.number
+        self._field_number = field.number
         self._item_size = _PACKED_SIZES[field.type]
         self._dimensions = reader.dimensions
 
     def read(self, payload: bytes) -> VectorBytes | None:
         """Return the d numbers of a message; None if they are not packed, or not d."""
-        *names_around, name = self._names
+        *enclosing_names, name = self._names
         parent = _parse(self._message_type, payload)
-        for name_around in names_around:
-            parent = getattr(parent, name_around)
+        for enclosing_name in enclosing_names:
+            parent = getattr(parent, enclosing_name)
+        # The field is declared as repeated bytes: each run of packed numbers is one of these bytes objects.
         packed_runs = getattr(parent, name)
         data = b"".join(packed_runs)
         has_d_numbers = len(data) == self._item_size * self._dimensions
         has_whole_numbers = all(len(run) % self._item_size == 0 for run in packed_runs)
         if not has_d_numbers or not has_whole_numbers:
             return None
-        # Protobuf keeps numbers that are not packed as unknown fields.
+        # A number that is not packed is not of the type bytes, so Protobuf keeps it as an unknown field.
         unknown = unknown_fields.UnknownFieldSet(parent)
-        if len(unknown) and any(field.field_number == self._number for field in unknown):
+        if len(unknown) and any(field.field_number == self._field_number for field in unknown):
             return None
         return widen_floats(data, self._dimensions)
 
 
 class ProtobufWriter(Writer):
-    """Writes the fields with the numbers 1, 2, … Vectors are packed; each message around the fields is a field 1."""
+    """Writes the fields with the numbers 1, 2, … Vectors are packed.
+
+    For each of `enclosing_names`, the message becomes field 1 of a message that encloses it.
+    """
 
     holds_names = True
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """Return a value for each row: frame, indexes of the message's type, and fields. `counts` are not used."""
+        """Return a value for each row: schema prefix, type indexes, message. `counts` are not used."""
         columns = list[Any]()
         for number, values in enumerate(fields.values(), 1):
-            length_tag = _encode_tag(number, _WIRE_LENGTH)
-            with_tag_and_size = partial(_encode_item, length_tag)
-            match values.dtype.kind:
-                case "O":  # texts or bytes
-                    columns.append(encode_items(values, with_tag_and_size))
-                case "f" if values.ndim == 1:
-                    tag = _encode_tag(number, _WIRE_FIXED64)
-                    columns.extend([tag, values])  # a tag is equal in all rows
-                case "f":
-                    tag_and_size = length_tag + varint(8 * values.shape[1])
-                    columns.extend([tag_and_size, values])
-                case _:  # whole numbers, which are packed
-                    columns.append([with_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()])
+            columns += _encode_field(number, values)
         messages = join_columns(columns)
-        tag_around = _encode_tag(1, _WIRE_LENGTH)
-        for _ in self.around:
-            head_by_size = {size: tag_around + varint(size) for size in set(map(len, messages))}
+        enclosing_tag = _encode_tag(1, _WIRE_LENGTH)
+        for _ in self.enclosing_names:
+            # Each message becomes field 1 of an enclosing message.
+            head_by_size = {size: enclosing_tag + varint(size) for size in set(map(len, messages))}
             messages = [head_by_size[len(message)] + message for message in messages]
-        frame_and_type = self.frame + b"\0"  # the indexes of the schema's first type
-        return [frame_and_type + message for message in messages]
+        prefix_and_type = self.schema_prefix + b"\0"  # 0 stands for the first type of the schema
+        return [prefix_and_type + message for message in messages]
+
+
+def _encode_field(number: int, values: NDArray[Any]) -> list[bytes | NDArray[Any] | list[bytes]]:
+    """Encode a field of n rows. Return columns, which `join_columns` joins in each row.
+
+    A column is bytes that all rows share, such as the tag of the field, or has the numbers or bytes of each row.
+    """
+    length_tag = _encode_tag(number, _WIRE_LENGTH)
+    add_tag_and_size = partial(_encode_item, length_tag)
+    match values.dtype.kind:
+        case "O":  # texts or bytes
+            return [encode_items(values, add_tag_and_size)]
+        case "f" if values.ndim == 1:  # a number in each row
+            return [_encode_tag(number, _WIRE_FIXED64), values]
+        case "f":  # packed numbers in each row
+            tag_and_size = length_tag + varint(8 * values.shape[1])
+            return [tag_and_size, values]
+        case _:  # whole numbers, which are packed
+            return [[add_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()]]
 
 
 def _encode_tag(number: int, wire_type: int) -> bytes:
@@ -198,16 +209,18 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a message with these fields. Each name of `layout.around` puts a message around it.
+    """Return the schema of a message with these fields, inside of a message for each of `layout.enclosing_names`.
 
     With ["after"]: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
-    for depth, name in enumerate(reversed(layout.around), 1):
+    # The innermost name comes first: each message becomes the only field of the next one.
+    for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         inner_type = f"{outermost_type}{depth}"
-        content = f"{inner_type} {name} = 1; message {inner_type} {{ {content} }}"
+        inner_message = f"message {inner_type} {{ {content} }}"
+        content = f"{inner_type} {name} = 1; {inner_message}"
     return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {outermost_type} {{ {content} }}')
 
 
@@ -222,7 +235,7 @@ def compiled(schema: WriterSchema) -> Files:
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"Protobuf schemas cannot be compiled within {_TIMEOUT_S} s") from None
     except OSError as error:
-        if error.errno in _NAME_ERRORS:
+        if error.errno in _FILE_NAME_ERRORS:  # the schema is wrong, not the machine
             raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
         raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None
 
@@ -247,16 +260,16 @@ def _compile_in(folder: pathlib.Path, schema: WriterSchema) -> Files:
     return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
 
 
-def _message_class(files: Files, indexes: tuple[int, ...]) -> type[Message]:
+def _message_class(files: Files, type_indexes: tuple[int, ...]) -> type[Message]:
     """Return the class of the messages of one type of a schema.
 
-    `indexes` lead to the type: (2, 0) is the first type nested in the third type of the schema's own file.
+    `type_indexes` lead to the type: (2, 0) is the first type nested in the third type of the schema's own file.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
     types = list(pool.FindFileByName(MAIN).message_types_by_name.values())
-    for index in indexes:
+    for index in type_indexes:
         if index >= len(types):
             raise VectorError("undecodable", "its schema has no such message type")
         message_type = types[index]
@@ -265,54 +278,69 @@ def _message_class(files: Files, indexes: tuple[int, ...]) -> type[Message]:
     return message_class
 
 
-def _find_fields(reader: Reader, root: Descriptor) -> list[FieldDescriptor | None]:
-    """Return the field to which each path leads in messages of the type `root`, as `_find_field` does.
+def _check_paths(reader: Reader, root: Descriptor) -> None:
+    """Raise `VectorError` if a path of the reader leads to no numbers in messages of the type `root`.
 
-    Fields that do not exist are left out if entries may be missing; otherwise, raises `VectorError`.
+    A path may lead to a field that does not exist, if entries may be missing and another path leads to a field.
     """
-    fields = []
     errors = []
     for path in reader.paths:
         try:
-            fields.append(_find_field(path, root))
+            _check_path(path, root)
         except MissingFieldError as error:
             errors.append(error)
-    refuse_missing_fields(errors, exists_any=bool(fields), impute=reader.impute)
-    return fields
+    any_field_exists = len(errors) < len(reader.paths)
+    refuse_missing_fields(errors, any_field_exists=any_field_exists, impute=reader.impute)
 
 
-def _find_field(path: Path, root: Descriptor) -> FieldDescriptor | None:
-    """Return the field to which a path leads; None if only a message can tell what is there.
-
-    If no field there can hold numbers, raises `VectorError`.
-    """
+def _check_path(path: Path, root: Descriptor) -> None:
+    """Raise `VectorError` if a path leads to a field that does not exist, or that cannot hold numbers."""
     fields = _fields_along(path, root)
-    if not fields:  # the path only chooses items
-        return None
+    if not fields:  # the path is only a choice such as `[id=temp]`
+        return
     field = fields[-1]
     message = field.message_type
-    is_wrapper = message is not None and message.file.name == _WRAPPERS
-    if is_wrapper or _may_hold_any_names(field):  # numbers may be inside of it
-        return None
-    if field.cpp_type not in _NUMBERS and field.type != FieldDescriptor.TYPE_BYTES:
-        held = f", but {message.full_name}" if message else ""
+    is_wrapper = message is not None and message.file.name == _WRAPPERS  # such as DoubleValue
+    holds_numbers_or_bytes = field.cpp_type in _NUMBERS or field.type == FieldDescriptor.TYPE_BYTES
+    if not holds_numbers_or_bytes and not is_wrapper and not _may_hold_any_names(field):
+        hint = f", but {message.full_name}" if message else ""
         dotted_path = spell_path(get_steps(path))
-        raise VectorError("undecodable", f"the field {dotted_path!r} holds neither numbers nor bytes{held}")
-    ends_at_item = isinstance(path[-1], Choice)
-    fields_around = fields if ends_at_item else fields[:-1]
-    has_several_values = any(field_around.is_repeated for field_around in fields_around)
-    return None if has_several_values else field
+        raise VectorError("undecodable", f"the field {dotted_path!r} holds neither numbers nor bytes{hint}")
+
+
+def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
+    """Return the field of repeated floats that holds all numbers of a vector, if they can be read at once; else None.
+
+    Numbers cannot be read at once if anything else in a message has to be looked at.
+    """
+    if len(reader.paths) != 1 or reader.where:
+        return None
+    [path] = reader.paths
+    ends_at_choice = isinstance(path[-1], Choice)
+    if ends_at_choice:  # the path leads to an item of a field
+        return None
+    *outer_fields, field = _fields_along(path, root)
+    are_several_messages = any(outer_field.is_repeated for outer_field in outer_fields)
+    if are_several_messages or not field.is_repeated or field.type not in _PACKED_SIZES:
+        return None
+    # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
+    names_in_message = set(field.containing_type.fields_by_name)
+    may_be_sparse_or_tensor = bool(names_in_message & tensor_field_names([field.name]))
+    # Debezium may write a placeholder as an array of numbers. With this number of entries, each array must be compared.
+    may_be_placeholder = may_be_debezium_placeholder(reader.dimensions)
+    return None if may_be_sparse_or_tensor or may_be_placeholder else field
 
 
 def _fields_along(path: Path, root: Descriptor) -> list[FieldDescriptor]:
-    """Return the fields through which a path leads, up to the first that may hold names that are not in the schema.
+    """Return the fields that a path names, from the outermost.
 
-    If a field does not exist, raises `VectorError`.
+    Stops at the first field that may hold names that are not in the schema, such as a map. If a field does not exist,
+    raises `MissingFieldError`.
     """
     fields: list[FieldDescriptor] = []
     message = root
     for part in path:
-        if isinstance(part, Choice):  # it chooses an item of the field before it
+        if isinstance(part, Choice):  # such as `[id=temp]`, which chooses an item of the field before it
             continue
         siblings = message.fields_by_name if message else {}
         if part.name not in siblings:
@@ -335,9 +363,10 @@ def _may_hold_any_names(field: FieldDescriptor) -> bool:
 
 
 def _to_tree(value: Any, names: Collection[str]) -> Any:
-    """Return a message as a dict of its fields with these names, recursively.
+    """Return a message as a dict of its fields with these names, recursively. Any other value stays as it is.
 
-    A wrapper, such as DoubleValue, becomes its number, unless a path may name its field `value`.
+    A wrapper, such as DoubleValue, becomes its number. But if `names` has "value", a path may lead to the field `value`
+    of the wrapper, so the wrapper becomes a dict.
     """
     if not isinstance(value, Message):
         return value
@@ -362,7 +391,10 @@ def _struct_to_tree(value: Any) -> Any:
 
 
 def _field_value(message: Message, field: FieldDescriptor, names: Collection[str]) -> Any:
-    """Return what a field of a message holds, as `_to_tree` does; None if it is not set."""
+    """Return what a field of a message holds, as dicts, lists, texts and numbers; None if the field is not set.
+
+    A message becomes a dict of its fields with these `names`. An enum becomes its name; repeated enums stay numbers.
+    """
     value = getattr(message, field.name)
     if field.is_repeated:
         if not field.message_type:
@@ -429,12 +461,13 @@ def _parse(message_type: type[Message], payload: bytes) -> Message:
         raise VectorError("undecodable", "not Protobuf of its schema") from None
 
 
-def _parse_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """Return the indexes of the message's type, and where the message begins.
+def _parse_type_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
+    """Return the indexes that lead to the type of a message, and the index of the byte at which the message begins.
 
-    A value has their number, then the indexes, as zigzag varints. Without indexes, the only one is 0.
+    After the schema prefix, a value has the count of indexes, then the indexes, as zigzag varints. The count 0 stands
+    for the single index 0.
     """
-    next_byte = frame_size(value)
+    next_byte = schema_prefix_size(value)
     head = value[: next_byte + _MAX_INDEX_BYTES]
     count, next_byte = _parse_zigzag(head, next_byte)
     indexes = []
@@ -445,7 +478,10 @@ def _parse_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _parse_zigzag(value: bytes, start: int) -> tuple[int, int]:
-    """Parse a zigzag varint: return the number and the place after it. Raises `VectorError` if it is negative."""
+    """Parse the zigzag varint that starts at the byte `start`: return the number, and the index of the next byte.
+
+    If the number is negative, raises `VectorError`.
+    """
     zigzag = 0  # twice the number, or odd for a negative number
     for i, byte in enumerate(value[start:]):
         zigzag |= (byte & 0x7F) << 7 * i

@@ -148,11 +148,14 @@ class Batch:
         return self.decoded.vectors.nbytes + count_value_bytes(self.records)
 
     def reject(self, reason: str, message_by_offset: Mapping[int, str]) -> Self:
-        """Return the batch with some of the records that hold vectors rejected: those whose offset has a message."""
+        """Reject records by their offsets, and return the batch with fewer vectors and more rejects.
+
+        If the offset of a record has a message, and the record holds vectors, it is rejected with this message.
+        """
         decoded = self.decoded
         offsets = offsets_of(self.records)
         new_rejects = []
-        for index in decoded.indices.tolist():
+        for index in decoded.indices.tolist():  # of the records that hold vectors
             message = message_by_offset.get(int(offsets[index]))
             if message is not None:
                 new_rejects.append(Reject(index, reason, message))

@@ -1,7 +1,8 @@
-"""The interface to a schema registry, and Confluent's wire format: a frame with the schema's id, then the payload.
+"""The interface to a schema registry, and Confluent's wire format: the schema prefix, then the payload.
 
-A frame is 0 and four bytes of id, or 1 and the sixteen bytes of a GUID. Confluent's header serializer writes the frame
-into a header of the record instead; before decoding, it is put in front of the value.
+The schema prefix is a magic byte and the id of the schema: 0 and an id of four bytes, or 1 and a GUID of sixteen bytes.
+The documentation calls it a frame. Confluent's header serializer writes the prefix into a header of the record instead;
+before decoding, it is put in front of the value.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,14 +14,16 @@ from streampca.errors import StreampcaError, on_one_line
 from streampca.formats.errors import VectorError
 
 T = TypeVar("T")
-FRAME_BYTES = 5
-_GUID_FRAME_BYTES = 17
-SCHEMA_ID_HEADER = "__value_schema_id"  # holds the frame if the value has none
-_FOREIGN_FRAMES = {  # how a value begins → what it is framed with
+SCHEMA_PREFIX_BYTES = 5
+_GUID_PREFIX_BYTES = 17
+SCHEMA_ID_HEADER = "__value_schema_id"  # holds the schema prefix if the value has none
+_FOREIGN_PREFIXES = {  # how a value begins → whose prefix this is
     b"\x03\x00": "of AWS Glue's schema registry",
     b"\xc3\x01": "of Avro's single-object encoding",
     b"Obj\x01": "of an Avro container file",
-    bytes(FRAME_BYTES): "with an eight-byte id, which Apicurio's serializers write unless they are set to four bytes",
+    bytes(
+        SCHEMA_PREFIX_BYTES
+    ): "with an eight-byte id, which Apicurio's serializers write unless they are set to four bytes",
 }
 _MAX_ERROR_LENGTH = 200
 _MAX_WAIT_S = 1.0  # for another thread's request to a registry that answered the request before
@@ -47,30 +50,30 @@ class Schemas(Protocol):
 
 
 def frame_of(schema_id: int) -> bytes:
-    """Return the bytes that a registry's clients put before a payload."""
-    return b"\0" + schema_id.to_bytes(FRAME_BYTES - 1, "big")
+    """Return the schema prefix that a registry's clients put before a payload."""
+    return b"\0" + schema_id.to_bytes(SCHEMA_PREFIX_BYTES - 1, "big")
 
 
-def begins_as_frame(value: bytes) -> bool:
-    """Return whether a value begins with 0 or 1, as a frame does. No JSON in UTF-8 begins so."""
+def may_have_schema_prefix(value: bytes) -> bool:
+    """Return whether a value begins with 0 or 1, as a schema prefix does. No JSON in UTF-8 begins so."""
     return value[:1] in (b"\0", b"\1")
 
 
-def frame_size(value: bytes) -> int:
-    """Return the number of bytes before the payload of a framed value."""
-    return _GUID_FRAME_BYTES if value[:1] == b"\1" else FRAME_BYTES
+def schema_prefix_size(value: bytes) -> int:
+    """Return the number of bytes of the schema prefix at the beginning of a value."""
+    return _GUID_PREFIX_BYTES if value[:1] == b"\1" else SCHEMA_PREFIX_BYTES
 
 
-def describe_foreign_frame(value: bytes) -> str:
-    """If a value begins with a frame that is not Confluent's, say which it is; else return ""."""
-    for start, description in _FOREIGN_FRAMES.items():
+def describe_foreign_prefix(value: bytes) -> str:
+    """If a value begins with the prefix of another encoding than Confluent's, say which it is; else return ""."""
+    for start, description in _FOREIGN_PREFIXES.items():
         if value.startswith(start):
             return f"a frame {description}"
     return ""
 
 
 class SchemaCache(Generic[T]):
-    """Caches what `make` makes of a writer's schema, such as a decoder.
+    """Caches the decoder of each writer's schema.
 
     An id that the registry does not know is not cached: the registry is asked again for each record. The id may be
     registered at any time, and whether a record is rejected must not depend on what this process has asked before.
@@ -79,53 +82,60 @@ class SchemaCache(Generic[T]):
     registry does not answer, they raise `TimeoutError` at once, so that only one thread is blocked.
     """
 
-    def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
+    def __init__(self, schemas: Schemas | None, kind: str, create_decoder: Callable[[WriterSchema], T]) -> None:
         """`kind` is the kind of schema, such as AVRO. Without a registry, raises `ValueError`."""
         if schemas is None:
             raise ValueError(f"{kind} needs a schema registry")
         self._schemas = schemas
         self._kind = kind
-        self._make = make
-        self._cache: dict[bytes, T | VectorError] = {}  # by frame
+        self._create_decoder = create_decoder
+        self._cache: dict[bytes, T | VectorError] = {}  # by schema prefix; an error if the schema cannot be used
         self._request_lock = Lock()  # held by the thread that asks the registry
         self._is_unreachable = False  # did not answer the last request
 
     def get(self, value: bytes) -> T:
-        """Return what was made of a value's schema. Ask the registry if the schema is new."""
-        frame = value[: frame_size(value)]
-        result = self._cache.get(frame)
-        if result is None:
-            result = self._ask_registry(frame)
-        if isinstance(result, VectorError):
-            # A cached error would keep the traceback of each raise.
-            raise VectorError(result.reason, str(result))
-        return result
+        """Return the decoder for a value, whose first bytes hold the id of its schema.
 
-    def _ask_registry(self, frame: bytes) -> T | VectorError:
-        """Cache what is made of the schema that a frame names, and return it."""
+        If the schema is new, asks the registry. If the schema cannot be used, raises `VectorError`.
+        """
+        schema_prefix = value[: schema_prefix_size(value)]
+        decoder_or_error = self._cache.get(schema_prefix)
+        if decoder_or_error is None:
+            decoder_or_error = self._ask_registry(schema_prefix)
+        if isinstance(decoder_or_error, VectorError):
+            # A copy is raised, because a cached error would keep the traceback of each raise.
+            raise VectorError(decoder_or_error.reason, str(decoder_or_error))
+        return decoder_or_error
+
+    def _ask_registry(self, schema_prefix: bytes) -> T | VectorError:
+        """Ask the registry for a schema, create and cache its decoder, and return the decoder.
+
+        If the schema cannot be used, caches and returns an error. If the registry does not answer, or if another thread
+        waits too long for its answer, raises `TimeoutError`.
+        """
         wait_s = 0.0 if self._is_unreachable else _MAX_WAIT_S  # an unreachable registry should block only one thread
         if not self._request_lock.acquire(timeout=wait_s):
             raise TimeoutError("another thread waits for the schema registry")
-        is_unreachable = False
+        has_timed_out = False
         try:
-            result = self._cache.get(frame)  # another thread may have asked for the same schema
-            if result is None:
-                result = self._make_for(frame)
-                self._cache[frame] = result
-            return result
+            decoder_or_error = self._cache.get(schema_prefix)  # another thread may have asked for the same schema
+            if decoder_or_error is None:
+                decoder_or_error = self._create_decoder_for(schema_prefix)
+                self._cache[schema_prefix] = decoder_or_error
+            return decoder_or_error
         except TimeoutError:
-            is_unreachable = True
+            has_timed_out = True
             raise
         finally:
-            self._is_unreachable = is_unreachable
+            self._is_unreachable = has_timed_out  # decides how long the next thread waits
             self._request_lock.release()
 
-    def _make_for(self, frame: bytes) -> T | VectorError:
-        """Call `make` with the schema whose id is in the frame, and return the result.
+    def _create_decoder_for(self, schema_prefix: bytes) -> T | VectorError:
+        """Get the schema whose id is in the prefix from the registry, and return its decoder.
 
         A permanent error is returned, to be cached. A temporary error is raised, and so not cached.
         """
-        schema_id = _parse_frame(frame)
+        schema_id = _parse_schema_prefix(schema_prefix)
         try:
             schema = self._schemas.get(schema_id)
         except KeyError:  # temporary: the schema may be registered later
@@ -133,7 +143,7 @@ class SchemaCache(Generic[T]):
         if schema.kind != self._kind:
             return VectorError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
         try:
-            return self._make(schema)
+            return self._create_decoder(schema)
         except VectorError as error:
             return VectorError(error.reason, f"schema {schema_id}: {error}")
         except (StreampcaError, TimeoutError):
@@ -143,13 +153,15 @@ class SchemaCache(Generic[T]):
             return VectorError("undecodable", f"schema {schema_id} cannot be used: {text[:_MAX_ERROR_LENGTH]}")
 
 
-def _parse_frame(frame: bytes) -> int | str:
-    """Return the id or GUID in a frame. If the bytes are not a complete frame, raises `VectorError`."""
-    problem = describe_foreign_frame(frame)
-    is_complete = len(frame) == frame_size(frame)
-    if not problem and not (is_complete and begins_as_frame(frame)):
-        problem = f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
-    if problem:
+def _parse_schema_prefix(prefix: bytes) -> int | str:
+    """Return the schema's id or GUID, which follows the magic byte of a schema prefix.
+
+    If the prefix is not complete, or not Confluent's, raises `VectorError`.
+    """
+    foreign_prefix = describe_foreign_prefix(prefix)
+    is_complete = may_have_schema_prefix(prefix) and len(prefix) == schema_prefix_size(prefix)
+    if foreign_prefix or not is_complete:
+        problem = foreign_prefix or f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")
-    has_guid = frame[0] == 1
-    return str(UUID(bytes=frame[1:])) if has_guid else int.from_bytes(frame[1:], "big")
+    has_guid = prefix[0] == 1
+    return str(UUID(bytes=prefix[1:])) if has_guid else int.from_bytes(prefix[1:], "big")

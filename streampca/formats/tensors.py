@@ -7,7 +7,7 @@ from typing import Any
 from streampca.formats.errors import VectorError, sparse_error
 
 _ARRAY_NAMES = {"values", "data"}  # of arrays that may be the numbers of a sparse vector or of a tensor
-_NAMES_BESIDE = {"indices", "shape"}  # of the fields beside such an array that say what it is
+_TENSOR_FIELD_NAMES = {"indices", "shape"}  # of the fields beside such an array that say how it is read
 _MAX_AXES = 32
 
 
@@ -15,13 +15,20 @@ class TensorRow(list[Any]):
     """A vector of a tensor. It is never a part of a longer vector."""
 
 
-def names_beside(names: Collection[object]) -> set[str]:
-    """Return the names of the fields that say how the arrays with these names are read."""
-    return _NAMES_BESIDE if _ARRAY_NAMES & set(names) else set()
+def tensor_field_names(names: Collection[object]) -> set[str]:
+    """Return the names of fields that, beside an array with one of `names`, make it a sparse vector or a tensor.
+
+    For example, `indices` beside `values` makes a sparse vector, and `shape` beside `data` makes a tensor.
+    """
+    return _TENSOR_FIELD_NAMES if _ARRAY_NAMES & set(names) else set()
 
 
 def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
-    """Return the entry `name` of an object; for the array of a tensor, return its rows."""
+    """Return the entry `name` of an object. If the entry is the array of a tensor, return the rows of the tensor.
+
+    A tensor has an array `values` or `data`, and beside it a `shape`. An array `values` beside `indices` is a sparse
+    vector, for which `VectorError` is raised.
+    """
     array = parent[name]
     if name not in _ARRAY_NAMES:
         return array
@@ -36,7 +43,8 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
 def _has_indices(parent: Mapping[Any, Any], array: Any) -> bool:
     """Return whether an object has indices for the entries of an array, as a sparse vector has."""
     indices = parent.get("indices")
-    # Protobuf reads an unset field as [], but a sparse vector of zeros has [] for both of its arrays.
+    # Protobuf reads an unset field as []. So [] beside an array with entries means that there are no indices. A sparse
+    # vector of zeros has [] for both of its arrays.
     is_unset_in_protobuf = indices == [] and bool(array)
     return indices is not None and not is_unset_in_protobuf
 

@@ -19,7 +19,7 @@ MISSING = (
 """The words that pandas reads as a missing number, in lower case."""
 MISSING_HINT = "missing numbers are empty, NaN, NA, N/A, NULL, None or as pandas knows them"
 
-# What Debezium writes in place of a large value that an update left alone, in all forms that it has for bytes.
+# What Debezium writes instead of a large value that an update did not change, in all forms that it has for bytes.
 _PLACEHOLDER = "__debezium_unavailable_value"
 _ENCODED = _PLACEHOLDER.encode()
 _UNAVAILABLE = (
@@ -73,7 +73,10 @@ def may_be_debezium_placeholder(dimensions: int) -> bool:
 
 
 def decode_text(text: str) -> Any:
-    """Return the array in a text that begins with a bracket; decode any other text as base64."""
+    """Return the array in a text such as [1, 2], or {1,2} as PostgreSQL writes it; decode any other text as base64.
+
+    If a text is neither, raises `VectorError`.
+    """
     text = text.strip()
     if _SPARSE.fullmatch(text):
         raise sparse_error()
@@ -85,7 +88,7 @@ def decode_text(text: str) -> Any:
 
 
 def _parse_array(text: str) -> Any:
-    """Return the array in a text: JSON, [1 2] as NumPy prints it, or {1,2} as Postgres does."""
+    """Return the array in a text: JSON, [1 2] as NumPy prints it, or {1,2} as PostgreSQL writes it."""
     if text.startswith("["):
         with suppress(ValueError):
             return orjson.loads(text)
@@ -104,9 +107,9 @@ def _parse_array(text: str) -> Any:
 def _decode_base64(text: str) -> bytes:
     """Decode base64, also URL-safe, without padding, or wrapped into lines. Raises `ValueError`."""
     lines = text.split()
-    # Only long lines are wrapped base64, not numbers with blanks between.
+    # Pieces that are shorter than the lines of wrapped base64 are numbers or words with blanks between them.
     if any(len(line) < _MIN_LINE for line in lines[:-1]):
-        raise ValueError("base64 has no blanks")
+        raise ValueError("base64 has no blanks within its lines")
     letters = "".join(lines).translate(_FROM_URL_SAFE)
     padding = "=" * (-len(letters) % 4)
     data = base64.b64decode(letters + padding, validate=True)

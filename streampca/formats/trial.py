@@ -8,18 +8,19 @@ from numpy.typing import NDArray
 from streampca.errors import SettingsError, on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Writer
 
-_ROWS = 3
-_COUNTS = np.array([1, 2])  # two values: one with one row, and one with two
+_ROW_COUNT = 3
+_ROWS_OF_VALUES = np.array([1, 2])  # two values: one with one row, and one with two rows
 
 
 def check_writer(writer: Writer, layout: Layout) -> None:
-    """Raise `SettingsError` unless the writer returns a value for each row and, with counts, for each group of rows.
+    """Write sample rows twice: each row as a value, and groups of rows as values with several rows.
 
-    The error says what the writer lacks. `layout` has the fields of the values to write.
+    If the writer does not return as many values, raises `SettingsError`. `layout` has the fields of the values.
     """
     fields: Fields = {name: _make_sample(kind) for name, kind in layout.fields.items()}
-    _check_write(writer, fields, counts=None, expected_values=_ROWS, rows_text=f"{_ROWS} rows")
-    _check_write(writer, fields, _COUNTS, expected_values=len(_COUNTS), rows_text="counts of 1 and 2 rows")
+    _check_write(writer, fields, counts=None, expected_values=_ROW_COUNT, rows_text=f"{_ROW_COUNT} rows")
+    group_count = len(_ROWS_OF_VALUES)
+    _check_write(writer, fields, _ROWS_OF_VALUES, expected_values=group_count, rows_text="counts of 1 and 2 rows")
 
 
 def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values: int, rows_text: str) -> None:
@@ -41,17 +42,18 @@ def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values
 
 
 def _make_sample(kind: Kind) -> NDArray[Any]:
-    """Return a field of this kind with `_ROWS` rows."""
+    """Return a field of this kind with `_ROW_COUNT` rows."""
     match kind:
         case "number":
-            return np.arange(_ROWS, dtype=np.float64)
+            return np.arange(_ROW_COUNT, dtype=np.float64)
         case "numbers":
-            return np.arange(2.0 * _ROWS).reshape(_ROWS, 2)
+            return np.arange(2.0 * _ROW_COUNT).reshape(_ROW_COUNT, 2)
         case "integers":
-            return np.arange(2 * _ROWS).reshape(_ROWS, 2)
+            return np.arange(2 * _ROW_COUNT).reshape(_ROW_COUNT, 2)
         case "text":
-            return np.array(["a text"] * _ROWS, object)
+            return np.array(["a text"] * _ROW_COUNT, object)
         case "texts":
-            return np.array([["a", "text"]] * _ROWS, object)
-        case "bytes":  # the value of a record; None in all rows but the first of a value
+            return np.array([["a", "text"]] * _ROW_COUNT, object)
+        case "bytes":
+            # A field of bytes holds the value of a record. If the record has several rows, only the first holds it.
             return np.array([b"{}", b"{}", None], object)

@@ -26,7 +26,7 @@ class SkipReason(Enum):
     """Why there is nothing at the end of a path, although no name is missing. The record may be skipped."""
 
     NULL = "null, or a placeholder of Debezium, is in place of a vector or an entry, or of what should hold it"
-    UNMET = "a condition of `where` is not met"
+    CONDITION_UNMET = "a condition of `where` is not met"
 
 
 class Absent(NamedTuple):
@@ -44,28 +44,31 @@ class Absent(NamedTuple):
 
 
 class Item(NamedTuple):
-    """What is at the end of a path, or an array through which several paths lead."""
+    """What is at the end of a path, or an array in whose elements paths go on."""
 
     path_indices: Sequence[int]  # in `field`
     value: Any  # a value, `SkipReason`, `Absent`, or `Elements`
 
 
-Found: TypeAlias = list[Item] | SkipReason
-"""What the paths lead to in a value; `SkipReason.UNMET` if the value does not meet a condition of `where`."""
+ItemsOrReason: TypeAlias = list[Item] | SkipReason
+"""What the paths lead to in a value; `SkipReason.CONDITION_UNMET` if the value does not meet a condition of `where`."""
 
 
 @dataclass(frozen=True)
-class _Paths:
-    """Paths that lead to the same value, and the steps with which they go on from this value."""
+class _PathTree:
+    """Paths that lead to the same value, as a tree of the steps with which they go on from this value."""
 
     indices: tuple[int, ...]  # of all these paths in `field`
     depth: int  # how many steps of each path lead to this value
     ending_here: tuple[int, ...]  # indices of the paths that end at this value
-    by_next_step: Mapping[Step, "_Paths"]  # the other paths, after their next step
+    by_next_step: Mapping[Step, "_PathTree"]  # the other paths, after their next step
 
     @classmethod
-    def of(cls, steps_by_path: Mapping[int, Sequence[Step]], depth: int = 0) -> "_Paths":
-        """Create paths from the steps that each path has left, by the index of the path."""
+    def of(cls, steps_by_path: Mapping[int, Sequence[Step]], depth: int = 0) -> "_PathTree":
+        """Create a tree of paths. `steps_by_path` are the steps that are left of each path, by the path's index.
+
+        `depth` is the number of earlier steps, which all paths share.
+        """
         ending_here = []
         rest_by_next_step: dict[Step, dict[int, Sequence[Step]]] = {}
         for index, steps in steps_by_path.items():
@@ -86,67 +89,85 @@ class _Paths:
         """Return an item with this value for each path."""
         return [Item((index,), value) for index in self.indices]
 
+    def items_ending_here(self, value: Any) -> list[Item]:
+        """Return an item with this value for each path that ends here."""
+        return [Item((index,), value) for index in self.ending_here]
+
     def items_without_value(self, step: Step, parent: Any) -> list[Item]:
         """For each path, return an item that says why the path has no value: `parent` is null, or has no `step`."""
         if parent is None:
             return self.items_with(SkipReason.NULL)
         return [Item((index,), Absent(index, step, parent)) for index in self.indices]
 
-    def going_on_except(self, steps: Sequence[Step]) -> "_Paths":
+    def going_on_except(self, steps: Sequence[Step]) -> "_PathTree":
         """Return the paths that go on from here with a step that is not one of these."""
         by_next_step = {step: paths for step, paths in self.by_next_step.items() if step not in steps}
         indices = sorted(index for paths in by_next_step.values() for index in paths.indices)
-        return _Paths(tuple(indices), self.depth, ending_here=(), by_next_step=by_next_step)
+        return _PathTree(tuple(indices), self.depth, ending_here=(), by_next_step=by_next_step)
 
 
 class Walk(NamedTuple):
     """Finds what is at the ends of paths in a value that meets conditions."""
 
-    paths: _Paths
+    paths: _PathTree
     conditions: Sequence[Condition]  # of `where`; their steps lead on from the value
     max_json_texts: int = MAX_JSON_TEXTS
 
     @classmethod
     def along(cls, paths: Sequence[Sequence[Step]], where: Sequence[Condition] = ()) -> "Walk":
         """Create the walk along all steps of these paths."""
-        return cls(_Paths.of(dict(enumerate(paths))), where)
+        return cls(_PathTree.of(dict(enumerate(paths))), where)
 
-    def find(self, value: Any) -> Found:
-        """Return the items in the order of the paths; `SkipReason.UNMET` if the value does not meet the conditions.
+    def find(self, value: Any) -> ItemsOrReason:
+        """Return what the paths lead to in a value, as items in the order of the paths.
 
-        If a path should choose one element of an array, but several fit, raises `VectorError`.
+        If the value does not meet the conditions, returns `SkipReason.CONDITION_UNMET`. If a path should choose one
+        element of an array, but several fit, raises `VectorError`.
         """
-        if is_debezium_placeholder(value):
+        if is_debezium_placeholder(value):  # counts as null, so no path has a value
             return self.paths.items_with(SkipReason.NULL)
-        if not self.paths.by_next_step:  # all paths end at this value
-            return self._find_in_object(value)
+        all_paths_end_here = not self.paths.by_next_step
+        if all_paths_end_here:
+            return self._take_whole(value)
+        # A text that holds JSON is parsed, so that the paths can lead into it.
         content, max_json_texts = parse_json_texts(value, self.max_json_texts)
         walk = Walk(self.paths, self.conditions, max_json_texts)
         return walk._find_in_array(content) if isinstance(content, list) else walk._find_in_object(content)
 
-    def _find_in_object(self, value: Any) -> Found:
-        """Return what the paths lead to in an object. A value that is not an object has no entries."""
+    def _take_whole(self, value: Any) -> ItemsOrReason:
+        """Return the value itself for each path, if the value meets the conditions."""
+        if not are_met(self.conditions, value, self.max_json_texts):
+            return SkipReason.CONDITION_UNMET
+        return self.paths.items_with(value)
+
+    def _find_in_object(self, value: Any) -> ItemsOrReason:
+        """Return what the paths lead to in an object: an item for the end of each path, in the order of the paths.
+
+        Any other value, such as null or a number, has no entries. If a condition is not met by the object, or by the
+        entry that all paths lead into, returns `SkipReason.CONDITION_UNMET`.
+        """
         entries = value if isinstance(value, dict) else {}
         conditions_here, inner_conditions = self._divide_conditions(entries)
         if not are_met(conditions_here, value, self.max_json_texts):
-            return SkipReason.UNMET
-        items = [Item((index,), value) for index in self.paths.ending_here]
+            return SkipReason.CONDITION_UNMET
+        items = self.paths.items_ending_here(value)
         for step, inner_paths in self.paths.by_next_step.items():
             if step not in entries:
                 items += inner_paths.items_without_value(step, parent=value)
                 continue
             # If a path ends at an array, entries beside it, such as its shape, may say how it is read.
             inner_value = read_array(entries, step) if inner_paths.ending_here else entries[step]
-            found = Walk(inner_paths, inner_conditions, self.max_json_texts).find(inner_value)
-            if isinstance(found, SkipReason):
-                return found
-            items += found
+            inner_items = Walk(inner_paths, inner_conditions, self.max_json_texts).find(inner_value)
+            if isinstance(inner_items, SkipReason):
+                return inner_items
+            items += inner_items
         return sorted(items, key=_first_path_index)
 
     def _divide_conditions(self, entries: Mapping[Any, Any]) -> tuple[Sequence[Condition], Sequence[Condition]]:
-        """Divide the conditions: those to test on an object, and those to test on the entry that all paths lead into.
+        """Divide the conditions on an object: those that the object has to meet, and those that an inner value has to.
 
-        With the paths `a.x` and `a.y`, the condition `a.id=1` is tested on the entry `a`, and `b=2` on the object.
+        If all paths lead into the same entry of the object, the inner value is this entry. With the paths `a.x` and
+        `a.y`, the condition `a.id=1` is tested on the entry `a`, and the condition `b=2` on the object.
         """
         step = self.paths.common_next_step
         if step not in entries:
@@ -155,55 +176,66 @@ class Walk(NamedTuple):
         inner_conditions = [_after_next_step(each) for each in self.conditions if _next_step(each) == step]
         return conditions_here, inner_conditions
 
-    def _find_in_array(self, array: list[Any]) -> Found:
-        """Return what the paths lead to in an array."""
+    def _find_in_array(self, array: list[Any]) -> ItemsOrReason:
+        """Return what the paths lead to in an array, as items in the order of the paths.
+
+        A path may end at the array. A path may choose one of the elements, such as `[id=temp].value`. All other paths,
+        such as `value`, lead into each element. They share one item, the `Elements`, which can walk on in each element.
+        """
         # In an array of arrays, a choice such as `[id=temp]` is made in each inner array.
         can_choose = not any(isinstance(element, list) for element in array)
         choices = [step for step in self.paths.by_next_step if isinstance(step, Choice)] if can_choose else []
-        divided = self._divide_conditions_in_array(can_choose=can_choose)
-        if not are_met(divided.on_array, array, self.max_json_texts):
-            return SkipReason.UNMET
-        items = [Item((index,), array) for index in self.paths.ending_here]
+        conditions = self._divide_conditions_in_array(can_choose=can_choose)
+        if not are_met(conditions.on_array, array, self.max_json_texts):
+            return SkipReason.CONDITION_UNMET
+        items = self.paths.items_ending_here(array)
         for choice in choices:
-            found = self._find_in_chosen(array, choice, divided)
-            if isinstance(found, SkipReason):
-                return found
-            items += found
+            chosen_items = self._find_in_chosen(array, choice, conditions)
+            if isinstance(chosen_items, SkipReason):
+                return chosen_items
+            items += chosen_items
         paths_into_each_element = self.paths.going_on_except(choices)
         if paths_into_each_element.indices:
-            walk = Walk(paths_into_each_element, divided.on_each_element, self.max_json_texts)
+            walk = Walk(paths_into_each_element, conditions.on_each_element, self.max_json_texts)
             items.append(Item(paths_into_each_element.indices, Elements(array, walk)))
         return sorted(items, key=_first_path_index)
 
     def _divide_conditions_in_array(self, *, can_choose: bool) -> "_DividedConditions":
-        """Divide the conditions by what they are tested on.
+        """Divide the conditions on an array by what they are tested on.
 
-        With `can_choose`, the step `[id=temp]` chooses an element.
+        With the path `[id=temp].value`, for example, `[id=temp].unit=C` is tested on the chosen element,
+        `[id=hum].value=1` on the array, and `unit=C` on each element. Without `can_choose`, no element is chosen.
         """
         divided = _DividedConditions(on_chosen_element=[], on_each_element=[], on_array=[])
         for condition in self.conditions:
             step = _next_step(condition)
-            chooses_element = can_choose and isinstance(step, Choice)
-            if chooses_element and step == self.paths.common_next_step:
-                divided.on_chosen_element.append(_after_next_step(condition))
-            elif chooses_element or step is None or self.paths.ending_here:
-                # If a path ends at the array, no element can be left out.
+            if can_choose and isinstance(step, Choice):
+                all_paths_choose_the_same = step == self.paths.common_next_step
+                if all_paths_choose_the_same:
+                    divided.on_chosen_element.append(_after_next_step(condition))
+                else:
+                    divided.on_array.append(condition)
+            elif step is None or self.paths.ending_here:
+                # The condition is on the array itself, or a path ends at the array, so that no element can be left out.
                 divided.on_array.append(condition)
             else:
                 divided.on_each_element.append(condition)
         return divided
 
-    def _find_in_chosen(self, array: list[Any], choice: Choice, divided: "_DividedConditions") -> Found:
-        """Return what the paths lead to in the element that a choice chooses. Raises `VectorError` if several fit."""
-        walk = Walk(self.paths.by_next_step[choice], divided.on_chosen_element, self.max_json_texts)
+    def _find_in_chosen(self, array: list[Any], choice: Choice, conditions: "_DividedConditions") -> ItemsOrReason:
+        """Return what paths such as `[id=temp].value` lead to in the element that the choice `[id=temp]` chooses.
+
+        An element must also meet the conditions on each element. If several elements fit and meet them, raises
+        `VectorError`.
+        """
+        walk = Walk(self.paths.by_next_step[choice], conditions.on_chosen_element, self.max_json_texts)
         fitting = [element for element in array if self._fits(element, choice)]
         if not fitting:
             return walk.paths.items_without_value(choice, parent=array)
-        conditions = divided.on_each_element
-        accepted = [element for element in fitting if are_met(conditions, element, self.max_json_texts)]
+        accepted = [element for element in fitting if are_met(conditions.on_each_element, element, self.max_json_texts)]
         if not accepted:
-            # Paths that do not make this choice may still have a value.
-            return walk.paths.items_with(SkipReason.UNMET)
+            # Only these paths have no value. Paths without this choice may have one, so the value is not skipped.
+            return walk.paths.items_with(SkipReason.CONDITION_UNMET)
         if len(accepted) > 1:
             raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
         return walk.find(accepted[0])
@@ -220,7 +252,7 @@ class Elements(NamedTuple):
     array: list[Any]
     walk: Walk
 
-    def find_in_each(self) -> Iterator[Found]:
+    def find_in_each(self) -> Iterator[ItemsOrReason]:
         """Yield what the paths lead to in each element."""
         return map(self.walk.find, self.array)
 
@@ -250,29 +282,29 @@ def _first_path_index(item: Item) -> int:
 def are_met(conditions: Sequence[Condition], value: Any, max_json_texts: int = MAX_JSON_TEXTS) -> bool:
     """Return whether a value meets all conditions. If a condition's path leads to several values, one is enough."""
     for condition in conditions:
-        walk = Walk(_only_path(condition.steps), (), max_json_texts)
-        values = list(single_values(walk.find(value))) or [None]
+        walk = Walk(_tree_of_one_path(condition.steps), conditions=(), max_json_texts=max_json_texts)
+        values = list(single_values(walk.find(value))) or [None]  # an empty array on the path counts as null
         if not any(map(condition.accepts, values)):
             return False
     return True
 
 
 @cache  # only the steps of the setting `where` come here
-def _only_path(steps: tuple[Step, ...]) -> _Paths:
-    return _Paths.of({0: steps})
+def _tree_of_one_path(steps: tuple[Step, ...]) -> _PathTree:
+    return _PathTree.of({0: steps})
 
 
-def single_values(found: Found) -> Iterator[Any]:
-    """Yield the values at the ends of paths, also each value inside of an array; None for a path without a value.
+def single_values(items: ItemsOrReason) -> Iterator[Any]:
+    """Yield each value that paths lead to, such as a number or a text. The values in an array are yielded one by one.
 
-    If the whole record is skipped, yields nothing.
+    For a path without a value, yields None. If the whole record is skipped, yields nothing.
     """
-    if isinstance(found, SkipReason):
+    if isinstance(items, SkipReason):
         return
-    for item in found:
-        if isinstance(item.value, Elements):
-            for found_in_element in item.value.find_in_each():
-                yield from single_values(found_in_element)
+    for item in items:
+        if isinstance(item.value, Elements):  # an array through which the path goes on
+            for items_in_element in item.value.find_in_each():
+                yield from single_values(items_in_element)
         elif isinstance(item.value, SkipReason | Absent):
             yield None
         else:
@@ -289,11 +321,17 @@ def _values_inside(value: Any) -> Iterator[Any]:
 
 
 def parse_json_texts(value: Any, max_json_texts: int) -> tuple[Any, int]:
-    """If a value is a text of JSON, return what it holds, and how many more texts may be parsed."""
-    while max_json_texts and isinstance(value, str):
-        max_json_texts -= 1
+    """Return the content of a text that holds JSON, and how many more texts may be parsed inside of the content.
+
+    If the content is such a text again, it is parsed, too: at most `max_json_texts` texts. Any other value is its own
+    content.
+    """
+    content = value
+    remaining_texts = max_json_texts
+    while remaining_texts > 0 and isinstance(content, str):
+        remaining_texts -= 1
         try:
-            value = orjson.loads(value)
-        except ValueError:
+            content = orjson.loads(content)
+        except ValueError:  # a text that is not JSON
             break
-    return value, max_json_texts
+    return content, remaining_texts

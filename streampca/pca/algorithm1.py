@@ -20,8 +20,9 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
 
     Returns the next C (d, k), its C† (k, d) by Meyer's formula, and ‖r‖².
     """
-    x = C_pinv @ y
-    r = C @ x - y
+    x = C_pinv @ y  # coordinates of the message
+    r = C @ x - y  # residual
+    # An implicit step uses the residual that the next C leaves: C ← C − η r′ xᵀ with r′ = r / (1 + η‖x‖²).
     h = eta / (1 + eta * (x @ x))
     next_C = C - h * np.outer(r, x)
     next_C_pinv = _update_pinv(C_pinv, -h * r, x)
@@ -29,9 +30,14 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
 
 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
-    """Return (C + w xᵀ)† = C† + C†n (w − ‖w‖²n)ᵀ / (1 + ‖n‖²‖w‖²), where n = C†ᵀx, and w ⟂ range(C)."""
+    """Return the pseudo-inverse (k, d) of the next C, C + w xᵀ, by Meyer's formula.
+
+        (C + w xᵀ)† = C† + C†n (w − ‖w‖²n)ᵀ / (1 + ‖n‖²‖w‖²)        n = C†ᵀx
+
+    x (k,) are the coordinates of the message. w (d,) is −h r, which is orthogonal to all columns of C.
+    """
     w_squared = w @ w
-    if w_squared == 0:  # the message lies in the span of C
+    if w_squared == 0:  # the message lies in the span of C, so that C stays as it is
         return C_pinv
     n = C_pinv.T @ x
     n_squared = n @ n
@@ -39,15 +45,13 @@ def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
 
 
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,) with S = (CᵀC)⁻¹ instead of C†; return the next C, S and ‖r‖².
-
-    CᵀC grows by g x xᵀ, because r ⟂ range(C).
-    """
-    x = S @ (C.T @ y)
+    """Learn a message y (d,) with S = (CᵀC)⁻¹ (k, k) instead of C†; return the next C, the next S and ‖r‖²."""
+    x = S @ (C.T @ y)  # C†y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
+    next_C = C - h * np.outer(r, x)
+    # r is orthogonal to all columns of C. So CᵀC grows by g x xᵀ, and Sherman–Morrison gives the inverse of the sum.
     g = h**2 * (r @ r)
     u = S @ x
-    next_C = C - h * np.outer(r, x)
     next_S = S - g / (1 + g * (x @ u)) * np.outer(u, u)
     return next_C, next_S, float(r @ r)

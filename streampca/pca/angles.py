@@ -12,15 +12,20 @@ from streampca.pca.arrays import F64
 
 
 def principal_angles(A: F64, B: F64) -> F64:
-    """Return the angles in radians between the spans of orthonormal rows (a, d) and (b, d), ascending, (min(a, b),)."""
+    """Return the angles in radians between the spans of orthonormal rows A (a, d) and B (b, d).
+
+    There are min(a, b) angles, in ascending order.
+    """
     if len(A) < len(B):
         return principal_angles(B, A)
     if not len(B):
         return np.empty(0)
     products = B @ A.T
     cosines = np.linalg.svd(products, compute_uv=False)
-    sines = np.linalg.svd(B - products @ A, compute_uv=False)[::-1]  # ascending, because cosines descend
+    descending_sines = np.linalg.svd(B - products @ A, compute_uv=False)
+    sines = descending_sines[::-1]  # as cosines descend, the i-th cosine and the i-th sine now are of the same angle
     by_sine = np.arcsin(np.minimum(sines, 1.0))
     by_cosine = np.arccos(np.minimum(cosines, 1.0))
+    # Small angles are exact from their sines, large ones from their cosines.
     is_below_45_degrees = cosines**2 > 0.5
     return np.asarray(np.where(is_below_45_degrees, by_sine, by_cosine))

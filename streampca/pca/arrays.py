@@ -95,7 +95,7 @@ def find_packed_diagonal(d: int) -> NDArray[np.int64]:
     return np.cumsum(np.arange(1, d + 1)) - 1
 
 
-def take_entries(shares: F64, d: int) -> F64:
+def take_entry_shares(shares: F64, d: int) -> F64:
     """Return the shares of the d entries, (d,), also from the packed shares of all pairs."""
     return shares if len(shares) == d else shares[find_packed_diagonal(d)]
 

@@ -15,44 +15,49 @@ _ROUNDING = 1e-5  # relative error of sums of numbers in single precision
 
 
 def decompose(state: State, columns: int) -> State:
-    """If a state keeps Σ, compute its columns from Σ: up to `columns` leading axes."""
+    """If a state keeps Σ, compute C from Σ: up to `columns` leading axes, each times its standard deviation."""
     if state.covariance is None:
         return state
     smallest = float(np.sqrt(np.finfo(np.float64).tiny))  # smaller squares underflow
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
-    return replace(state, C=ritz.decompose_covariance(_standardise(state.covariance, state), limits))
+    return replace(state, C=ritz.decompose_covariance(_unpack_standardised(state.covariance, state), limits))
 
 
 def adapt_columns(state: State, config: LearningConfig) -> State:
-    """If a state keeps Σ, compute from Σ the columns that `config` asks for. Drop Σ unless `config` keeps it."""
+    """If a state keeps Σ, compute from Σ the columns of [C | F] that `config` asks for.
+
+    If `config` does not keep Σ, the state loses Σ. Instead of values for each pair of entries, it then keeps values for
+    each entry: the variance, and the share of the weight for which the entry has been known.
+    """
     if state.covariance is None:
         return state
-    C = ritz.decompose_covariance(_standardise(state.covariance, state), config.limits)
-    state = replace(state, C=C.astype(config.dtype))
+    CF = ritz.decompose_covariance(_unpack_standardised(state.covariance, state), config.limits)
+    state = replace(state, C=CF.astype(config.dtype))
     if config.keeps_covariance:
         return state
+    is_standardised = state.scale is not None
     return replace(
         state,
         covariance=None,
-        variances=None if state.scale is None else state.entry_variances,
-        known=None if state.known is None else state.known_entries,
+        variances=state.entry_variances if is_standardised else None,
+        known=None if state.known is None else state.known_shares,
     )
 
 
-def _standardise(covariance: F64, state: State) -> F64:
-    """Return the packed Σ of a state as a square (d, d); if the stream is standardised, in standard deviations."""
+def _unpack_standardised(covariance: F64, state: State) -> F64:
+    """Return the packed Σ of a state as a square (d, d); if the stream is standardised, of standardised entries."""
     return triangle.unpack(covariance, len(state.mean), state.scale)
 
 
 def find_principal_axes(state: State, k: int) -> tuple[F64, F64]:
     """Return the k leading axes of a state, as orthonormal rows (k, d), and their variances.
 
-    If the state has fewer columns, the remaining axes have variance 0.
+    If the state has fewer than k axes, the remaining ones are arbitrary, with variance 0.
     """
     learned_axes = np.asarray(ritz.orthonormalise(state.C[:, :k].astype(np.float64)), np.float64)
-    learned_count = min(k, state.rank)
+    learned_variance = state.variance[:k]  # fewer if the state has fewer axes
     variance = np.zeros(k)
-    variance[:learned_count] = state.variance[:learned_count]
+    variance[: len(learned_variance)] = learned_variance
     return choose_signs(_complete_basis(learned_axes, k).T), variance
 
 
@@ -80,17 +85,16 @@ def choose_signs(components: F64, reference: Array | None = None) -> F64:
 
 
 def make_model(state: State, components: int, reference: Array | None = None) -> Model:
-    """Make the model of the `components` leading columns of a state.
+    """Make the model of a state, with `components` leading axes.
 
     The axes get the signs of a `reference` with the same dimensions.
     """
     leading_axes, variance = find_principal_axes(state, components)
     if reference is not None and reference.shape[1] == leading_axes.shape[1]:
         leading_axes = choose_signs(leading_axes, reference)
-    seen = _find_seen_entries(state)
     total_variance = state.total_variance
     had_gaps = state.missing is not None or state.known is not None
-    if had_gaps:  # otherwise Σ has no negative eigenvalues
+    if had_gaps:  # Σ may have negative eigenvalues, because the covariance of each pair was estimated separately
         raised_variances, total_variance = _raise_small_variances(state)
         count = min(len(raised_variances), components)
         variance[:count] = raised_variances[:count]
@@ -101,58 +105,63 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
         total_variance=total_variance,
         weight=state.weight,
         scale=state.scale,
-        seen=seen,
+        seen=_find_seen_entries(state),
     )
 
 
 def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
-    """Return the mask (d,) of the entries that some message has shown, or None if all were shown."""
-    known = state.known_entries
-    return None if known.min() > 0 else known > 0
+    """Return which entries were observed in some message, (d,), or None if all were."""
+    known_shares = state.known_shares  # of the weight
+    return None if known_shares.min() > 0 else known_shares > 0
 
 
 def _raise_small_variances(state: State) -> tuple[F64, float]:
-    """If Σ has negative eigenvalues, raise small variances; return the variances and their total.
+    """Return the variances along the axes and their total, raised if Σ has negative eigenvalues.
 
-    The mean negative eigenvalue estimates the error of every variance.
+    A state has the variances λ along its r axes. The other d − r eigenvalues of Σ add up to total variance − sum of λ.
+    If this sum is negative, the error of every variance is estimated as the mean of these eigenvalues without its sign.
+    Then d variances are returned, each at least this error. If the sum is not negative, the r variances are returned.
     """
-    dimensions = state.seen_dimensions
+    dimensions = state.seen_dimensions  # entries that were never observed have no variance
     variance = state.variance[:dimensions]
     total_variance = state.total_variance
     other_directions = dimensions - len(variance)
-    negative_total = float(variance.sum()) - total_variance
-    if negative_total <= 0 or not other_directions:
+    minus_sum_of_others = float(variance.sum()) - total_variance
+    if minus_sum_of_others <= 0 or not other_directions:
         return variance, total_variance
-    error = negative_total / other_directions
+    error = minus_sum_of_others / other_directions
     raised = np.full(dimensions, error)
     raised[: len(variance)] = np.maximum(variance, error)
     return raised, float(raised.sum())
 
 
-def compute_continuation(state: State, model_total_variance: float) -> F32:
-    """Return what a model must keep of its state so that learning can continue.
+def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32:
+    """Return what a model's file saves of the covariance, so that learning can continue after the model.
 
-    This is the standardised Σ/t, packed, or [C | F]/√t (d, r), with the model's total variance t.
+    If the state keeps Σ, this is Σ/t, packed (d(d + 1)/2,), of standardised entries if the stream is standardised.
+    If the state does not keep Σ, this is the factor [C | F]/√t (d, r). t is the total variance of the model.
     """
-    divisor = model_total_variance or 1.0
+    t = model_total_variance or 1.0
     if state.covariance is None:
-        return np.asarray(state.C / np.sqrt(divisor), np.float32)
-    packed = _standardise(state.covariance, state)[np.tril_indices(len(state.mean))]
-    return np.asarray(packed / divisor, np.float32)
+        return np.asarray(state.C / np.sqrt(t), np.float32)
+    packed = _unpack_standardised(state.covariance, state)[np.tril_indices(len(state.mean))]
+    return np.asarray(packed / t, np.float32)
 
 
 def restore_state(
-    model: Model, continuation: Array | None, known: F64 | None, count: int, config: LearningConfig
+    model: Model, covariance_or_axes: Array | None, known: F64 | None, count: int, config: LearningConfig
 ) -> State:
     """Restore the state from which learning continues after a model of `count` messages.
 
-    Without a `continuation`, the covariance is made from the model's axes and noise.
+    `covariance_or_axes` is from `compute_covariance_or_axes`; without it, the covariance is estimated from the model's
+    axes and noise. `known` are the shares of the weight for which pairs of entries have been known (`State.known`).
     """
     d = model.dimensions
-    seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
+    is_seen = np.ones(d, np.bool_) if model.seen is None else model.seen  # entries observed in some message
     known_shares = known
-    if continuation is None and model.seen is not None:
-        known_shares = find_smaller_of_each_pair(seen) if config.keeps_covariance else seen
+    if covariance_or_axes is None and model.seen is not None:
+        known_entries = is_seen.astype(np.float64)  # as if a seen entry had been known in all messages
+        known_shares = find_smaller_of_each_pair(known_entries) if config.keeps_covariance else known_entries
     state = State(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),
@@ -164,60 +173,74 @@ def restore_state(
         known=known_shares,
     )
     if config.keeps_covariance:
-        return _restore_covariance(state, model, continuation, seen, config)
-    return _restore_factor(state, model, continuation, config)
+        return _restore_covariance(state, model, covariance_or_axes, is_seen, config)
+    return _restore_factor(state, model, covariance_or_axes, config)
 
 
-def _restore_factor(state: State, model: Model, continuation: Array | None, config: LearningConfig) -> State:
-    """Return the state with [C | F] from `continuation`, [C | F]/√(total variance), or from the model's axes."""
-    if continuation is None:
-        C = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
+def _restore_factor(state: State, model: Model, saved_factor: Array | None, config: LearningConfig) -> State:
+    """Return the state with the factor [C | F].
+
+    `saved_factor` is [C | F], divided by the root of the total variance. If no factor was saved, only C is restored,
+    from the model's axes.
+    """
+    if saved_factor is None:
+        factor = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
     else:
-        C = continuation * np.sqrt(state.total_variance)
-    has_variance = np.square(C).sum(axis=0) > 0
-    C = np.ascontiguousarray(C[:, has_variance], config.dtype)
+        factor = saved_factor * np.sqrt(state.total_variance)
+    has_variance = np.square(factor).sum(axis=0) > 0
+    factor = np.ascontiguousarray(factor[:, has_variance], config.dtype)
     variances = None
     if model.scale is not None:
-        variances = _find_standardised_variances(C, model.scale) / model.scale**2
-    return replace(state, C=C, variances=variances)
+        standardised_variances = _find_standardised_variances(factor, model.scale)
+        variances = standardised_variances / model.scale**2  # in the units of the data
+    return replace(state, C=factor, variances=variances)
 
 
 def _restore_covariance(
-    state: State, model: Model, continuation: Array | None, seen: F64, config: LearningConfig
+    state: State, model: Model, covariance_or_axes: Array | None, is_seen: NDArray[np.bool_], config: LearningConfig
 ) -> State:
-    """Return the state with Σ and [C | F], from `continuation`, Σ/(total variance), or by probabilistic PCA."""
+    """Return the state with Σ and [C | F].
+
+    `covariance_or_axes` is Σ divided by the total variance, packed. If Σ was not saved, Σ is estimated from the model
+    by probabilistic PCA.
+    """
     d = model.dimensions
-    if continuation is None:
-        standardised_covariance = _make_covariance(model, seen)
+    if covariance_or_axes is None:
+        standardised_covariance = _make_covariance(model, is_seen)
     else:
-        standardised_covariance = triangle.unpack(continuation * np.float64(state.total_variance), d)
+        standardised_covariance = triangle.unpack(covariance_or_axes * np.float64(state.total_variance), d)
         trace = float(standardised_covariance.trace())
-        # With negative eigenvalues, `make_model` has raised the total variance.
+        # If Σ has negative eigenvalues, the total variance of the model is larger than the trace of Σ (`make_model`).
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
-    covariance = standardised_covariance / np.outer(model.D, model.D)
+    covariance = standardised_covariance / np.outer(model.D, model.D)  # in the units of the data
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
 
 
-def _make_covariance(model: Model, seen: F64) -> F64:
-    """Make the covariance (d, d) of probabilistic PCA: noise in `seen` entries, and more variance along the axes."""
+def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
+    """Estimate the covariance (d, d) of a stream from its model, by probabilistic PCA.
+
+    Each entry that was observed in some message has noise of one variance. Along the axes, there is more variance.
+    """
     U = model.components.T.astype(np.float64)
-    # Without variance, `noise_variance` is still positive, but must not enter Σ.
+    # The noise variance of a model is never 0. A stream without variance must get a covariance of 0.
     noise = model.noise_variance if model.total_variance > 0 else 0.0
-    covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
+    covariance = noise * np.diag(is_seen) + (U * (model.explained_variance - noise)) @ U.T
     if model.scale is not None:
+        # A standardised entry has the variance 1, or 0 if it is constant. So the diagonal is known exactly.
         learned_axes = U[:, model.explained_variance > 0]
         np.fill_diagonal(covariance, _find_standardised_variances(learned_axes, model.scale))
     return np.asarray(covariance)
 
 
-def _find_standardised_variances(C: Array, scale: F64) -> F64:
+def _find_standardised_variances(axes: Array, scale: F64) -> F64:
     """Return the variance of each standardised entry, (d,): 0 for a constant entry, otherwise 1.
 
-    A constant entry has the scale 1 and a row of zeros in C. An entry that varies may have one of these, hardly both.
+    A constant entry has the scale 1 and a row of zeros in the axes (d, r). An entry that varies may by chance have one
+    of the two, but practically never both.
     """
-    is_on_axes = np.abs(C).max(axis=1, initial=0.0) > 1e-6
+    is_on_axes = np.abs(axes).max(axis=1, initial=0.0) > 1e-6
     has_variance = (scale != 1) | is_on_axes
     return np.asarray(has_variance, np.float64)

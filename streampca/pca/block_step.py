@@ -20,16 +20,24 @@ from streampca.pca.learning_config import LearningConfig
 from streampca.pca.prepared_block import PreparedBlock, prepare_block
 from streampca.pca.state import NO_LOSSES, Losses, State, add_variance
 
-# If Σ is not kept, the rows of past and block are usually approximated from a sketch. They are decomposed exactly …
+# If Σ is not kept, the axes of past and block are usually approximated by Nyström's method. They are exact …
 EXACT_UP_TO_MESSAGES = 1024  # … if the stream has no more messages than this
-EXACT_UP_TO_ROWS = 448  # … if there are no more rows than this: a sketch would say too little about them
+EXACT_UP_TO_ROWS = 448  # … if there are no more rows than this: random sums would say too little about them
 EXACT_BELOW_PAST_SHARE = 0.5  # … if the past has a smaller share of the weight than this at the end of the block
 
 
 def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
-    """Learn one block V (n, d), in which entries may be missing; return the next state and the losses."""
+    """Learn one block V (n, d), in which entries may be missing; return the next state and the losses.
+
+    1. Prepare the messages: weigh and standardise them, and fill missing entries. Each message keeps the share
+       `retention` (n,) of the weight of earlier messages.
+    2. Move C by Algorithm 1, message by message, which gives their losses. Of a message far from the mean m, only a
+       share of v − m is kept.
+    3. If Σ is kept, add the block to it. Compute the next [C | F], from Σ or from rows of the past and the block.
+    """
+    # These rows are in one array, so that those of the block need not be copied: first a free row for each column of
+    # [C | F], then a row for each message.
     past_row_count = 0 if config.keeps_covariance else state.rank
-    # The rows of the block are written below the rows of the past, so that they are not copied.
     rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     block_rows = rows[past_row_count:]
     prepared = prepare_block(state, V, retention, config, standardised_out=block_rows)
@@ -41,7 +49,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         total_variance=state.total_variance,
         weights=weights,
         smallest_variance=config.smallest_value**2,
-        Y=block_rows,
+        Y=block_rows,  # may already hold the standardised messages, each of which is replaced after it is read
     )
     losses = _compute_losses(learned, weights) if state.count else NO_LOSSES
     after = replace(
@@ -51,7 +59,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         total_variance=learned.total_variance,
         count=state.count + len(V),
         concentration=weights.concentration,
-        clipped=state.clipped + int((learned.kept < 1).sum()),
+        clipped=state.clipped + int((learned.kept_share < 1).sum()),
         missing=prepared.missing_shares,
         pinv_error=learned.pinv_error,
     )
@@ -61,20 +69,26 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
 
 
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:
-    """Compute the losses of the messages of a block, each before the message was learned."""
-    explained = np.nan_to_num(learned.explained, nan=0.0)  # NaN if (CᵀC)⁻¹ has overflowed
-    # Explained is a part of y = √(1 − a)(v − m). For the first message, a is 1.
-    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
-    residual = np.clip(learned.norm - explained, 0.0, learned.norm)
-    return Losses(residual=residual, norm=learned.norm)
+    """Compute the losses of the messages of a block, each before the message was learned.
+
+    A loss is ‖v − m‖² less its explained part. Algorithm 1 has measured this part of y = √(1 − a)(v − m), where a is
+    the message's weight in the mean.
+    """
+    explained_square_of_y = np.nan_to_num(learned.explained_square, nan=0.0)  # NaN if (CᵀC)⁻¹ has overflowed
+    remaining_weight = np.maximum(1 - weights.a, np.finfo(np.float64).tiny)  # of the first message of a stream, a is 1
+    explained_square = explained_square_of_y / remaining_weight
+    residual = np.clip(learned.squared_distance - explained_square, 0.0, learned.squared_distance)
+    return Losses(residual=residual, norm=learned.squared_distance)
 
 
 def _update_covariance(
     after: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
 ) -> State:
-    """Return the state with the next Σ and [C | F].
+    """Return the state with the next Σ and [C | F]. `after` still has both from before the block.
 
-    `after` still has Σ and [C | F] from before the block.
+    1. Add the block to Σ.
+    2. Take C from Algorithm 1, F, and random sums of the block's rows, which contain new directions.
+    3. From the span of these columns, find the leading axes of Σ: the next [C | F].
     """
     covariance_before = after.covariance
     if covariance_before is None:
@@ -83,14 +97,14 @@ def _update_covariance(
         next_state, covariance = add_block_with_gaps(after, covariance_before, prepared, learned, config)
     else:
         next_state, covariance = _add_complete_block(after, covariance_before, prepared, learned)
-    # Half as many random sums of rows are enough.
-    half_sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]
+    # Half as many random sums are enough, each of twice as many rows.
+    random_sums = learned.random_sums[:, ::2] + learned.random_sums[:, 1::2]
     F = after.C[:, config.components :]
-    start = np.hstack([learned.C, F, half_sketch])
+    start = np.hstack([learned.C, F, random_sums])
     if prepared.scale is not None and next_state.scale is not None:
         to_next_units = next_state.scale / prepared.scale
         start = start * to_next_units[:, None].astype(config.dtype)
-    if after.rank:
+    if after.rank:  # 0 if no message before the block has differed from the mean: then there are no axes to start from
         CF = ritz.update_on_covariance(covariance, start, config.limits)
     else:
         CF = ritz.decompose_covariance(covariance, config.limits)
@@ -102,14 +116,18 @@ def _add_complete_block(
 ) -> tuple[State, Array]:
     """Add a complete block to Σ, if every pair of entries was always known.
 
-    Σ is in the units of the data, as a packed triangle. Also returns the next Σ as a square (d, d), standardised for
-    the next block.
+        next Σ = past · Σ + D⁻¹ (sum of c yyᵀ) D⁻¹
+
+    `past` is the share of the weight before the block, and c are the shares of its messages. Σ is in the units of the
+    data, as a packed triangle. If the stream is standardised, the messages y were multiplied by D: 1/standard deviation
+    of each entry before the block. Also returns the next Σ as a square (d, d), times the next D on both sides.
     """
     past = prepared.weights.past
-    D = prepared.D  # 1/standard deviations
-    product = triangle.gram(learned.Y)  # Σc yyᵀ
+    D = prepared.D
+    product = triangle.gram(learned.Y)  # sum of c yyᵀ
     next_D = D
-    if prepared.scale is not None:
+    is_standardised = prepared.scale is not None
+    if is_standardised:
         variance_before = covariance_before[find_packed_diagonal(len(D))]
         variances = past * variance_before + product.diagonal() / D**2  # in the units of the data
         after, next_D = scaling.rescale(after, variances)
@@ -122,33 +140,51 @@ def _add_complete_block(
 def _update_factor(
     after: State, prepared: PreparedBlock, learned: block.BlockResult, rows: Array, config: LearningConfig
 ) -> State:
-    """If Σ is not kept, return the state with the next [C | F].
+    """If Σ is not kept, return the state with the next [C | F]. `after` still has [C | F] from before the block.
 
-    `rows` hold those of the block, below space for the rows of the past. `after` still has [C | F] from before the
-    block.
+    1. Let A be `rows`: the past and the block. Then Σ is AᵀA, and `variance_outside` in all directions.
+    2. Update the variances of the entries, with which a stream is standardised.
+    3. If the stream is standardised, D has changed, which is 1/standard deviation of each entry: convert to the next D.
+    4. The next [C | F] are the leading axes of A, exactly or by Nyström's method.
     """
-    past = prepared.weights.past
-    past_rows, variance_outside = prepared.before.split_covariance()
-    rows[: len(past_rows)] = np.sqrt(past) * past_rows
-    variance_outside *= past
-    # Now Σ is AᵀA plus `variance_outside` in all directions, with A the rows.
+    variance_outside = _write_past_rows(rows, prepared)
     F = after.C[:, config.components :]
-    start = np.hstack([learned.C, F, learned.sketch])
-    if prepared.has_known_gaps:
-        after = add_block_to_entries(after, prepared, learned, config)
-    elif prepared.scale is not None:
-        squares = scaling.sum_squares(learned.Y)  # Σc y²
-        after = replace(after, variances=past * after.entry_variances + squares / prepared.D**2)
-    to_next_units: Array | float = 1.0  # a factor of each column
+    start = np.hstack([learned.C, F, learned.random_sums])  # Nyström's method searches the axes from these columns
+    after = _update_entries(after, prepared, learned, config)
+    to_next_units: Array | float = 1.0  # a factor of each column of A
     if prepared.scale is not None:
         after, next_scale = scaling.rescale(after, after.entry_variances)
         D_ratio = next_scale / prepared.scale
         to_next_units = D_ratio.astype(config.dtype)
         variance_outside *= scaling.compute_variance_factor(D_ratio)
     is_small = after.count <= EXACT_UP_TO_MESSAGES or len(rows) <= EXACT_UP_TO_ROWS
-    start_lacks_directions = past < EXACT_BELOW_PAST_SHARE or after.rank < config.components
+    start_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or after.rank < config.components
     if is_small or start_lacks_directions:
         CF = ritz.decompose_rows(rows * to_next_units, config.limits)
     else:
         CF = ritz.update_on_rows(rows, start, config.limits, to_next_units)
     return replace(after, C=add_variance(CF, variance_outside))
+
+
+def _write_past_rows(rows: Array, prepared: PreparedBlock) -> float:
+    """Write rows R for the past to the first of `rows`, which are free; return the variance s outside of R.
+
+    past · (covariance before the block) = RᵀR + sI        past: share of the weight before the block
+    """
+    past = prepared.weights.past
+    past_rows, variance_outside = prepared.before.split_covariance()
+    rows[: len(past_rows)] = np.sqrt(past) * past_rows
+    return variance_outside * past
+
+
+def _update_entries(after: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig) -> State:
+    """If Σ is not kept, return the state with the variances of the entries, in the units of the data.
+
+    A state has these variances if its stream is standardised. Messages with gaps also change the mean.
+    """
+    if prepared.has_known_gaps:
+        return add_block_to_entries(after, prepared, learned, config)
+    if prepared.scale is None:
+        return after
+    squares = scaling.sum_squares(learned.Y)  # sum of c y² for standardised messages y of weight c
+    return replace(after, variances=prepared.weights.past * after.entry_variances + squares / prepared.D**2)

@@ -20,11 +20,12 @@ def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], 
 
     `on_compile` is called once if numba compiles.
     """
-    small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
+    first_block_size = _MESSAGES // 2  # the other messages are a second block, which is learned by other functions
+    small = replace(config, dimensions=3, components=2, warm_up=first_block_size)
     if not config.keeps_covariance:
-        small = replace(small, factor=True)  # otherwise 3 dimensions would keep Σ
+        small = replace(small, factor=True)  # never keeps Σ, which a state of few dimensions keeps without this setting
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
-    retention = np.ones(_MESSAGES)
+    retention = np.ones(_MESSAGES)  # without a half-life
     if config.impute:
         V[-1, 0] = np.nan  # compiles the code for missing entries
     call_once = cache(on_compile)

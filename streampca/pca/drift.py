@@ -46,12 +46,17 @@ class Drift(NamedTuple):
 
 @np.errstate(all="ignore")
 def measure_drift(earlier: Model, newest: Model) -> Drift:
-    """Measure the drift between two models of the same dimensions, in the units of the newest."""
-    units = newest.D / earlier.D  # from the earlier units to the newest
+    """Measure the drift between two models of the same dimensions, in the units of the newest.
+
+    `Model.D` (d,) is 1/standard deviation of each entry if the stream is standardised, and 1 otherwise.
+    """
+    to_newest_units = newest.D / earlier.D
     U = np.asarray(newest.components.T, np.float64)
     Q = np.asarray(earlier.components.T, np.float64)
-    if (units != 1).any():  # the earlier axes are not orthonormal in other units
-        Q = np.linalg.qr(Q * units[:, None])[0]
+    have_same_units = (to_newest_units == 1).all()
+    if not have_same_units:  # converted axes are not orthonormal
+        Q = np.linalg.qr(Q * to_newest_units[:, None])[0]
+    # The axis of a variance that is only rounding is arbitrary, so its angle means nothing.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     U_above_rounding = U[:, is_above_rounding]
     variance_along_earlier = _compute_explained_variance(newest, U, Q)
@@ -61,33 +66,41 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
         angle_radians=float(principal_angles(U_above_rounding.T, Q.T).max(initial=0.0)),
         explained_variance_ratio=variance_along_earlier / total_variance,
         newest_explained_variance_ratio=variance_along_newest / total_variance,
-        mean_shift_ratio=_compute_mean_shift_ratio(earlier, newest, units),
+        mean_shift_ratio=_compute_mean_shift_ratio(earlier, newest, to_newest_units),
     )
 
 
 def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
-    """Compute the variance that new messages have along the orthonormal columns of Q (d, kₚ).
+    """Compute the variance that new messages have along the orthonormal axes of an earlier model, Q (d, kₚ).
 
-    U (d, k) are the newest axes. Messages have the variance σ²(1 + strength) along true axes, and σ² otherwise.
-    `overlap` is the squared cosine between an axis of U and its true axis.
+        (sum over spikes of σ² · strength · true_share_in_Q) + kₚσ²
+
+    U (d, k) are the newest axes. Each axis that does not only fit noise (a spike) is near a true axis of the stream,
+    along which messages have the variance σ²(1 + strength). In all other directions, the variance is σ². `overlap` is
+    the squared cosine between a newest axis and its true axis.
     """
     spikes = newest.spikes
-    is_spike = spikes.overlap > 0
+    is_spike = spikes.overlap > 0  # has no value for axes beyond the dimensions that were observed
     U_spikes = U[:, : len(is_spike)][:, is_spike]
-    learned_share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)
-    true_share_in_Q = np.minimum(learned_share_in_Q / spikes.overlap[is_spike], 1.0)
+    # Q has a part of the squared length of each newest axis. This is the part for the true axis, times the overlap.
+    share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)
+    true_share_in_Q = np.minimum(share_in_Q / spikes.overlap[is_spike], 1.0)
     earlier_count = Q.shape[1]  # kₚ
     return float(spikes.sigma2 * (spikes.strength[is_spike] @ true_share_in_Q + earlier_count))
 
 
-def _compute_mean_shift_ratio(earlier: Model, newest: Model, units: F64) -> float:
-    """Compute the squared shift of the mean, divided by the earlier total variance, in the newest units."""
-    shifts = np.square(newest.D * (newest.mean - earlier.mean))
+def _compute_mean_shift_ratio(earlier: Model, newest: Model, to_newest_units: F64) -> float:
+    """Compute the squared shift of the mean, divided by the earlier total variance, in the newest units.
+
+    `to_newest_units` (d,) converts entries from the earlier units.
+    """
+    squared_shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):
-        if model.seen is not None:  # the first value of a dimension is not a shift
-            shifts = np.where(model.seen, shifts, 0.0)
+        if model.seen is not None:  # an entry that one of the models has not seen has no mean there, so no shift
+            squared_shifts = np.where(model.seen, squared_shifts, 0.0)
     earlier_total = earlier.total_variance
     if earlier.scale is not None:
+        # In the earlier units, a standardised entry has the variance 1. A constant entry has none.
         is_constant = earlier.scale == 1
-        earlier_total = float(np.square(units)[~is_constant].sum())  # a standardised entry has the variance 1
-    return float(shifts.sum() / np.float64(earlier_total))
+        earlier_total = float(np.square(to_newest_units)[~is_constant].sum())
+    return float(squared_shifts.sum() / np.float64(earlier_total))

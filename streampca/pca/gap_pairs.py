@@ -19,20 +19,25 @@ from streampca.pca.state import State, none_if_all_known
 def add_block_with_gaps(
     after: State, covariance_before: F64, prepared: PreparedBlock, learned: BlockResult, config: LearningConfig
 ) -> tuple[State, Array]:
-    """Add a block to Σ, if an entry is missing in this block or was missing before.
+    """Add a block to Σ, if an entry is missing in this block or was missing before. gaps.py has the formulas.
 
-    Σ is in the units of the data, as a packed triangle. Also returns the next Σ as a square (d, d), standardised for
-    the next block.
+    1. Compute how the messages of the block change means and covariances: the shown changes.
+    2. Predict the changes of entries that the block lacks, or that began late.
+    3. Add both kinds of changes to the means and variances, then to all of Σ.
+
+    Σ is in the units of the data, as a packed triangle. Everything else is in these units times D (d,): 1/standard
+    deviation of each entry, or 1 if the stream is not standardised. Also returns the next Σ as a square (d, d), times
+    the next D on both sides.
     """
-    D = prepared.D  # 1/standard deviations
-    product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # Σc yyᵀ
+    D = prepared.D
+    product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # Σc yyᵀ, for messages y of weight c
     step = compute_entry_step(prepared, learned)
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
     row_squares = product.diagonal() + np.square(step.row_mean_change)  # Σc y² about the mean before the block
     prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, row_squares)
     variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
     prediction = _drop_overpredicted(prediction, step, shown_changes, variance_before, prepared.eta)
-    mean_change, variance = _move_moments(prediction, step, shown_changes, variance_before, prepared.eta)
+    mean_change, variance = _add_changes_of_entries(prediction, step, shown_changes, variance_before, prepared.eta)
     variance = np.maximum(variance, 0.0)
     after = replace(
         after,
@@ -65,25 +70,34 @@ def _drop_overpredicted(
     variance_before: F64,
     eta: float,
 ) -> pairs.PredictedChanges:
-    """Return the prediction without late entries of which it would leave less than the share 1 − E of the variance.
+    """Drop the predictions of entries whose variances they would make too small.
 
-    It explains more of them than the block shows, as when all entries begin to vary together. Their variances could
-    become 0.
+    The block replaces a share E of an entry's variance by what its messages show, so it leaves at least 1 − E of the
+    earlier variance. A prediction that leaves less explains more of the entry than the block shows, as when all entries
+    begin to vary together. With the prediction, the variance could become 0.
     """
-    _, variance = _move_moments(prediction, step, shown_changes, variance_before, eta)
-    is_overpredicted = (step.replaced_share > 0) & (variance < (1 - step.replaced_share) * variance_before)
+    E = step.replaced_share
+    _, variance = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
+    is_shown = E > 0
+    is_overpredicted = is_shown & (variance < (1 - E) * variance_before)
     return prediction._replace(is_predicted=prediction.is_predicted & ~is_overpredicted)
 
 
-def _move_moments(
+def _add_changes_of_entries(
     prediction: pairs.PredictedChanges,
     step: EntryStep,
     shown_changes: pairs.PairChanges,
     variance_before: F64,
     eta: float,
 ) -> tuple[F64, F64]:
-    """Compute from shown and predicted changes how far the means move, and the variances after the block, (d,) each."""
-    # The share is 1 if no message shows the entry.
+    """Compute from shown and predicted changes how far the means move, and the variances after the block, (d,) each.
+
+    A shown change is by the messages that have the entry. A predicted change is added to it with this share:
+
+        1 − E/η        E: share of the entry's moments that the block replaces, η: share of the block in the weight
+
+    So the share is 1 for an entry that the block lacks, and negative for one that began late, with E > η.
+    """
     predicted_share = (1 - step.replaced_share / eta) * prediction.is_predicted
     predicted_variance = np.vecdot(prediction.C, prediction.covariances_with_x)
     mean_change = step.mean_change + predicted_share * prediction.mean
@@ -97,13 +111,15 @@ def _compute_shown_changes(
 ) -> pairs.PairChanges:
     """Compute how the messages of the block change the covariance of each pair of entries.
 
-    `product` is Σc yyᵀ of the block, and `covariance_before` is Σ before the block, packed.
+    `product` (d, d) is Σc yyᵀ: y are the filled and clipped messages that Algorithm 1 learns, about their moving mean,
+    and c their weights. `covariance_before` is Σ before the block, packed. The moving mean has changed by
+    `step.row_mean_change` (d,).
     """
     before = prepared.before
     known_before = before.known  # packed: share of the weight for which each pair was known before the block
     if known_before is None:  # all pairs were known in all messages, if there were any
         known_before = np.full(len(covariance_before), float(before.count > 0))
-    if not prepared.filled:  # no message of the block lacks an entry
+    if not prepared.filled:  # no message of the block lacks an entry, but earlier ones did
         return pairs.compute_changes_of_complete_block(
             product=product,
             change_of_row_mean=step.row_mean_change,
@@ -117,9 +133,9 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=step.row_mean_change,
-        fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept),
+        fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
         entries=step.entries,
-        shown=shown_together.astype(np.float64, copy=False),
+        shown_together=shown_together.astype(np.float64, copy=False),
         past=prepared.weights.past,
         covariance=covariance_before,
         D=prepared.D,
@@ -127,15 +143,17 @@ def _compute_shown_changes(
     )
 
 
-def _compute_fits(filled: Filled, c: F64, kept: F64) -> pairs.Fits:
-    """Compute the moments of the fits f = Cx and of the scaled residuals r/√q with x.
+def _compute_fits(filled: Filled, c: F64, kept_share: F64) -> pairs.Fits:
+    """Compute the sums of products of fits f and residuals r with the coordinates x: Σc f xᵀ and Σc (r/√q) xᵀ.
 
-    `c` and `kept` (n,) are the weights of the messages, and the shares of their distances that clipping has left.
+    A filled message is m + f + r/√q. f = Cx is predicted from its observed entries, and r is 0 where an entry is
+    missing. q is the share of messages that show the entry. c (n,) are the messages' weights, and `kept_share` (n,) the
+    shares of v − m that clipping has left.
     """
     C = filled.predictor.C
-    weighted_x = filled.X * (c * np.square(kept))[:, None]  # clipping scales x and the rows
+    weighted_x = filled.X * (c * np.square(kept_share))[:, None]  # clipping scales both factors of each product
     rows = filled.V - filled.predictor.mean  # f + r/√q
     xx = weighted_x.T @ filled.X  # Σc x xᵀ
     x_rows = weighted_x.T @ rows  # Σc x (f + r/√q)ᵀ
-    x_residuals = x_rows - xx @ C.T  # Σc x (r/√q)ᵀ
+    x_residuals = x_rows - xx @ C.T  # Σc x (r/√q)ᵀ, because Σc x fᵀ = Σc x xᵀ Cᵀ
     return pairs.Fits(C=C, fits_with_x=C @ xx, residuals_with_x=np.ascontiguousarray(x_residuals.T))

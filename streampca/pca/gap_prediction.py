@@ -30,42 +30,68 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 def predict_changes(
     prepared: PreparedBlock, learned: BlockResult, components: int, step: EntryStep, change: F64, row_squares: F64
 ) -> pairs.PredictedChanges:
-    """Predict the changes of late entries and dead sensors from those of ordinary entries.
+    """Predict how a block changes late entries and dead sensors, from its changes of the ordinary entries.
 
-    A late entry began late, the block lacks a dead sensor, and an ordinary entry is neither. Δ (d, d) is `change`, and
-    `row_squares` (d,) are Σc y² of the block.
+    A late entry began late in the stream, a dead sensor is missing in all messages of the block, and an ordinary entry
+    is neither. By `change` (d, d) the block changes the covariances that its messages show. `row_squares` (d,) are the
+    weighted squares of the block's entries, also of filled ones.
+
+    1. Compute how the moments of the messages' coordinates x on the axes C change, from the ordinary entries alone.
+    2. Limit these changes.
+    3. The moments of late entries and dead sensors change as those of Cx.
     """
+    # The block replaces about its own share η of the moments of an ordinary entry, nothing of those of a dead sensor,
+    # and a larger share of those of a late entry.
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * prepared.eta)
     can_predict = prepared.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
         return _predict_no_changes(len(is_ordinary))
-    is_known = step.entries.known_before > 0
-    is_predicted = is_known & ~is_ordinary
+    was_known_before = step.entries.known_before > 0
+    is_predicted = was_known_before & ~is_ordinary
     predictor = prepared.filled.predictor if prepared.filled else make_predictor(prepared.before, components)
-    x = _predict_coordinates(predictor, is_known, is_ordinary, change, step.mean_change)
-    # Nearly constant entries may give far too large coordinates. Means grow with them, covariances with their squares.
-    largest_square = _LARGEST_MEAN_SQUARE * x.C.shape[1]
-    covariance_factor = _find_limiting_factor(float(x.second_moments.trace()), largest_square)
-    mean_factor = np.sqrt(_find_limiting_factor(float(x.mean @ x.mean), largest_square))
-    covariances_with_x = x.covariances_with_x
-    was_clipped = (learned.kept < 1).any()
-    if was_clipped:
+    x_changes = _predict_coordinates(predictor, was_known_before, is_ordinary, change, step.mean_change)
+    mean_factor, covariance_factor = _find_limiting_factors(x_changes)
+    C = x_changes.C
+    covariances_with_x = x_changes.covariances_with_x
+    was_clipped = (learned.kept_share < 1).any()
+    if was_clipped:  # otherwise there is no outlier that a prediction could restore
         is_dead = is_predicted & (step.replaced_share <= 0)
-        covariances_with_x = _limit_dead_sensors(x.C, covariances_with_x, is_dead, row_squares)
+        covariances_with_x = _limit_dead_sensors(C, covariances_with_x, is_dead, row_squares)
     return pairs.PredictedChanges(
-        C=x.C,
+        C=C,
         covariances_with_x=np.ascontiguousarray(covariances_with_x * covariance_factor),
-        mean=x.C @ x.mean * mean_factor,
+        mean=C @ x_changes.mean * mean_factor,
         is_predicted=is_predicted,
     )
 
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
-    """Return predicted changes that are 0 for all d entries."""
-    zeros = np.zeros((d, 1))  # as if there were one coordinate x, which changes nothing
+    """Return the prediction that none of d entries is predicted. It has one coordinate, whose moments do not change."""
+    zeros = np.zeros((d, 1))
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
     )
+
+
+class _CoordinateChanges(NamedTuple):
+    """How the moments of the coordinates x change with a block."""
+
+    C: F64  # (d, K): zeros for entries that were not known before the block
+    covariances_with_x: F64  # (d, K): change of the covariances of each known entry with x
+    second_moments: F64  # (K, K): change of the second moments of x
+    mean: F64  # (K,): change of the mean of x
+
+
+def _find_limiting_factors(x_changes: _CoordinateChanges) -> tuple[float, float]:
+    """Return the factors that limit the changes of the mean and of the covariances to a mean square of x of 30.
+
+    If the ordinary entries are nearly constant, the coordinates x may be far too large.
+    """
+    largest_square = _LARGEST_MEAN_SQUARE * len(x_changes.mean)
+    mean_square = float(x_changes.mean @ x_changes.mean)
+    mean_factor = np.sqrt(_find_limiting_factor(mean_square, largest_square))
+    covariance_factor = _find_limiting_factor(float(x_changes.second_moments.trace()), largest_square)
+    return mean_factor, covariance_factor
 
 
 def _find_limiting_factor(square: float, largest: float) -> float:
@@ -74,31 +100,28 @@ def _find_limiting_factor(square: float, largest: float) -> float:
     return largest / square if is_too_large else 1.0
 
 
-class _CoordinateChanges(NamedTuple):
-    """How the moments of the coordinates x change with a block."""
-
-    C: F64  # (d, K): zeros for entries that were not known
-    covariances_with_x: F64  # (d, K): change of the covariances of each known entry with x
-    second_moments: F64  # (K, K): change of the second moments of x
-    mean: F64  # (K,): change of the mean of x
-
-
 def _predict_coordinates(
     predictor: Predictor, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
 ) -> _CoordinateChanges:
-    """Compute how the moments of the coordinates x change with those of the ordinary entries y_L.
+    """Compute how the moments of the coordinates x of messages change with those of the ordinary entries y_L.
 
-    With M = (C_LᵀC_L + diag(ridge))⁻¹, x is M C_Lᵀy_L. The covariances of all entries change by `change` (d, d), and
-    their means by `mean_change` (d,).
+    The predictor finds x by ridge regression of y_L on C (d, K), with the rows C_L for ordinary entries. The other
+    entries are predicted as Cx. Δ (d, d) is the `change` of the covariances, and δ (d,) that of the means:
+
+        x = M C_Lᵀ y_L                          M = (C_LᵀC_L + diag(ridge))⁻¹
+        cov(y_L, x) changes by Δ_LL C_L M       cov(x, x) by M C_Lᵀ Δ_LL C_L M
+        cov(Cx, x) changes by C times that      the mean of x by M C_Lᵀ δ_L
+
+    Entries that were not `is_known` before the block get zeros. Of Δ only the lower triangle is read.
     """
-    # Entries are measured in this unit, so that products do not overflow.
+    # C, ridge, Δ and δ are divided by powers of this unit, so that products do not overflow. x has no unit.
     unit = power_of_two(float(np.abs(predictor.C).max()))
     C = predictor.C * is_known[:, None] / unit
     C_L = C * is_ordinary[:, None]
     ridge = predictor.ridge / unit / unit
     M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
     Delta_C_L = blas.dsymm(1 / unit / unit, change.T, C_L)
-    ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # Δ_LL C_L M, the change of cov(y_L, x)
+    ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # change of cov(y_L, x)
     second_moments = M @ (C_L.T @ ordinary_with_x)  # change of cov(x, x)
     predicted_with_x = C @ second_moments  # change of cov(Cx, x)
     covariances_with_x = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
@@ -110,12 +133,15 @@ def _predict_coordinates(
     )
 
 
-def _limit_dead_sensors(C: F64, covariances: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
+def _limit_dead_sensors(C: F64, covariances_with_x: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
     """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
 
-    Otherwise a prediction could restore an outlier that was clipped.
+    An outlier in the other entries is clipped. A prediction from them could give the dead sensors the variance that
+    the outlier had before. So the variances of dead sensors may grow in total by no more than the weighted squares of
+    their filled entries (`row_squares`, (d,)), which were clipped with the message.
     """
+    predicted_growth = np.vecdot(C, covariances_with_x)  # of the variance of each entry
+    total_growth = predicted_growth[is_dead].clip(0).sum()
     largest_growth = row_squares[is_dead].sum()
-    growth = np.vecdot(C, covariances)[is_dead].clip(0).sum()
-    share = largest_growth / growth if growth > largest_growth else 1.0
-    return np.asarray(covariances * share)
+    factor = largest_growth / total_growth if total_growth > largest_growth else 1.0
+    return np.asarray(covariances_with_x * factor)

@@ -45,65 +45,87 @@ class EntryStep(NamedTuple):
     """How a block changes the moments of the entries, (d,) each."""
 
     entries: pairs.Entries
-    row_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the rows moves that Algorithm 1 learns
+    row_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the rows f + r/√q moves, which Algorithm 1 learns
     replaced_share: F64  # diag(E): the share of the moments of each entry that the block replaces
     known: F64  # diag(N′): share of the weight for which each entry is known after the block
     mean_change: F64  # δ: how far each mean moves
 
 
 def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntryStep:
-    """Compute the change of the mean of each entry, and the weight for which it is known: steps 1–3."""
+    """Compute how a block changes the moments of each entry j (steps 1–3 of gaps.py).
+
+    Weights are shares of the weight after the block: η is that of the block's messages, n that of the messages that
+    show the entry, and c₀N that for which the entry was known before. The messages, each with a weight c, have the
+    predicted entries f and, where the entry is shown, the residuals r:
+
+        μ = Σc f/η + Σc r/n        g = min(η, n/0.1)        N′ = c₀N + g        E = g/N′        δ = Eμ
+
+    If no message shows an entry that was known before, N′ = c₀N + η.
+    """
     eta = prepared.eta
-    weights = prepared.weights
     filled = prepared.filled
     d = len(prepared.origin)
-    shown = np.full(d, eta)  # weight of the block's messages that show each entry
+    shown_weight = np.full(d, eta)  # n
     root_q = np.ones(d)
-    sum_of_fits = np.zeros(d)  # Σc f
     if filled:
-        shown = weights.c @ filled.shown
+        shown_weight = prepared.weights.c @ filled.shown
         root_q = filled.root_q
-        is_centred = weights.a.any()
-        if is_centred:  # otherwise all means stay 0
-            fit_weights = weights.c * learned.kept  # a clipped message keeps this share of its fit
-            sum_of_fits = filled.predictor.C @ (fit_weights @ filled.X)
-    # Fits are averaged over all messages, residuals over those that show the entry.
-    row_mean_change = learned.mean - prepared.mean_before
+    sum_of_fits = _sum_fits(prepared, learned)  # Σc f
+    row_mean_change = learned.mean - prepared.mean_before  # Σc f + Σc r/√q
     sum_of_residuals = (row_mean_change - sum_of_fits) * root_q  # Σc r
-    divisor = np.where(shown > 0, shown, np.inf)  # an entry that no message shows has the mean residual 0
-    mean_residual = sum_of_residuals / divisor
-    block_mean = sum_of_fits / eta + mean_residual  # μ, about the mean before the block
-    counted = np.minimum(eta, shown / pairs.RARELY_SHOWN)  # diag(g): less if few messages show the entry
-    known_before = weights.past * prepared.before.known_entries
-    stays_known = (shown <= 0) & (known_before > 0)
-    known = known_before + np.where(stays_known, eta, counted)
-    replaced_share = counted / np.where(known > 0, known, 1.0)
+    divisor = np.where(shown_weight > 0, shown_weight, np.inf)  # if no message shows an entry, its mean residual is 0
+    block_mean = sum_of_fits / eta + sum_of_residuals / divisor  # μ, about the mean before the block
+    counted_weight = np.minimum(eta, shown_weight / pairs.RARELY_SHOWN)  # g
+    known_weight_before = prepared.weights.past * prepared.before.known_shares  # c₀N
+    stays_known = (shown_weight <= 0) & (known_weight_before > 0)
+    known_weight = known_weight_before + np.where(stays_known, eta, counted_weight)  # N′
+    replaced_share = counted_weight / np.where(known_weight > 0, known_weight, 1.0)  # E
     return EntryStep(
         entries=pairs.Entries(
-            shown=shown,
-            known_before=known_before,
+            shown=shown_weight,
+            known_before=known_weight_before,
             root_q=root_q,
             mean_factor=root_q / divisor,
         ),
         row_mean_change=row_mean_change,
         replaced_share=replaced_share,
-        known=known,
+        known=known_weight,
         mean_change=replaced_share * block_mean,
     )
 
 
+def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
+    """Sum the predicted entries f = Cx of the block's messages, times their weights c: Σc f, (d,).
+
+    If no message lacks an entry, nothing was predicted, and the sum is 0. It is also 0 if means are not learned.
+    """
+    filled = prepared.filled
+    learns_means = prepared.weights.a.any()
+    if not filled or not learns_means:
+        return np.zeros(len(prepared.origin))
+    fit_weights = prepared.weights.c * learned.kept_share  # a clipped message keeps this share of its fit
+    return filled.predictor.C @ (fit_weights @ filled.X)
+
+
 def add_block_to_entries(after: State, prepared: PreparedBlock, learned: BlockResult, config: LearningConfig) -> State:
-    """If Σ is not kept, return the state with the means and variances of the entries after a block with gaps."""
+    """If Σ is not kept, return the state with the means and variances of the entries after a block with gaps.
+
+    `after` still has them from before the block. The variance of an entry of y = D(v − m) is σ² before the block, and
+    σ² + E(s − σ²) − δ² after it: s is the mean square in the block, E the share of σ² that the block replaces, and δ
+    the change of the mean.
+    """
     step = compute_entry_step(prepared, learned)
     after = replace(after, mean=move_mean(prepared, step.mean_change, config), known=none_if_all_known(step.known))
-    if prepared.scale is None:  # variances of entries are only for standard deviations
+    is_standardised = prepared.scale is not None
+    if not is_standardised:  # only a standardised stream needs the variances of entries
         return after
-    D = prepared.D
-    squares = sum_squares(learned.Y)  # Σc y² of the rows y = D(v − m)
-    mean_square = (squares + np.square(step.row_mean_change)) / prepared.eta
-    variances_before = after.entry_variances  # in the units of the data
-    change = step.replaced_share * (mean_square - variances_before * D**2) - np.square(step.mean_change)
-    return replace(after, variances=np.maximum(variances_before + change / D**2, 0.0))
+    D_squared = prepared.D**2
+    squares = sum_squares(learned.Y)  # Σc y², about the mean that moves within the block
+    squares_about_mean_before = squares + np.square(step.row_mean_change)
+    mean_square = squares_about_mean_before / prepared.eta  # s
+    variances_before = after.entry_variances  # of v: σ²/D²
+    change = step.replaced_share * (mean_square - variances_before * D_squared) - np.square(step.mean_change)
+    return replace(after, variances=np.maximum(variances_before + change / D_squared, 0.0))
 
 
 def move_mean(prepared: PreparedBlock, change: F64, config: LearningConfig) -> F64:

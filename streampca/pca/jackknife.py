@@ -25,15 +25,19 @@ from streampca.pca.state import State
 class SamplingError:
     """Estimated errors of a model's axes: their distance from the axes of the distribution of its messages."""
 
-    subspace: float  # expected Σ sin² of the principal angles between the two subspaces, at most k
-    axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
+    subspace_square: float  # expected Σ sin² of the principal angles between the two subspaces, at most k
+    axis_angles: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
 
 
 def estimate_sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
     """Estimate the errors of the leading axes of `merged` by a jackknife.
 
-    With G groups of weights w, whose sum is W, error² is the sum of (W/w − 1)/G · sin²(axes without the group, axes).
-    Returns None with fewer than four groups, or without variance. Axes without variance have the error π/2.
+    With G groups of weights w_j, whose sum is W:
+
+        sin² of the error = Σ_j (W/w_j − 1)/G · sin²(axes without group j, axes)
+
+    Returns None with fewer than four groups, or without variance. The axes beyond the rank of `merged` are arbitrary,
+    so their error is a right angle.
     """
     rank = min(components, merged.rank)
     if len(groups) < FEWEST_GROUPS or not rank:
@@ -46,11 +50,13 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
     for j, factor in enumerate(factors):
         other_groups = [*groups[:j], *groups[j + 1 :]]
         most_columns = max(group.rank for group in other_groups)
-        without_group = pool_groups(other_groups, most_columns).state(rank)
-        axes_without, _ = axes.find_principal_axes(without_group, rank)
-        cosines = merged_axes @ axes_without.T
+        pooled_without_group = pool_groups(other_groups, most_columns).state(rank)
+        axes_without_group, _ = axes.find_principal_axes(pooled_without_group, rank)
+        cosines = merged_axes @ axes_without_group.T
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
         axis_squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
-    axis_errors = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))
-    arbitrary_errors = np.full(components - rank, np.pi / 2)
-    return SamplingError(subspace=min(subspace_square, float(rank)), axes=np.append(axis_errors, arbitrary_errors))
+    axis_angles = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))
+    right_angles = np.full(components - rank, np.pi / 2)
+    return SamplingError(
+        subspace_square=min(subspace_square, float(rank)), axis_angles=np.append(axis_angles, right_angles)
+    )

@@ -41,7 +41,8 @@ class LearnedBlocks(NamedTuple):
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d) in blocks, of which the last may be shorter; return the next state and the losses.
 
-    `retention` (n,) holds the share of the past that each message keeps. The first block has no losses.
+    `retention` (n,) holds the share of the past that each message keeps. The first block of a stream has no losses,
+    because there is no model before it.
     """
     new = Messages(np.asarray(V, config.dtype), retention)
     no_messages = new.part(0, 0)
@@ -58,17 +59,18 @@ def learn_whole_blocks(
 ) -> LearnedBlocks:
     """Learn the pending messages and then the new messages, as far as they fill whole blocks."""
     no_messages = pending.part(0, 0)
+    rest = new
     losses: list[Losses] = []
     while True:
-        needed = config.next_block_size(state.weight) - len(pending.V)  # until the block is full
-        if needed > len(new.V):
-            return LearnedBlocks(state=state, pending=pending.followed_by(new), losses=losses)
-        messages = new.part(0, needed)
-        new = new.part(needed, len(new.V))
-        if len(pending.V):  # saves a copy if nothing is pending
-            messages = pending.followed_by(messages)
+        needed = config.next_block_size(state.weight) - len(pending.V)  # new messages that fill the block
+        if needed > len(rest.V):
+            return LearnedBlocks(state=state, pending=pending.followed_by(rest), losses=losses)
+        block = rest.part(0, needed)
+        rest = rest.part(needed, len(rest.V))
+        if len(pending.V):  # if nothing is pending, `followed_by` would only copy the block
+            block = pending.followed_by(block)
             pending = no_messages
         if before_block:
-            before_block(state, messages.V)
-        state, block_losses = learn_block(state, messages.V, messages.retention, config)
+            before_block(state, block.V)
+        state, block_losses = learn_block(state, block.V, block.retention, config)
         losses.append(block_losses)

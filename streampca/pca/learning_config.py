@@ -8,11 +8,11 @@ import numpy as np
 from streampca.pca.blocked import ritz
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept
-SPARE_WITH_COVARIANCE = 10  # columns of F if Σ is kept; measured, see docs/mathematics.md
-SPARE_WITHOUT_COVARIANCE = 40  # base of the number of columns of F if Σ is not kept; measured, see there
-YOUNG = 4096  # messages: a younger stream needs the latest axes more than speed
-OLD = 2**15  # messages from which a stream may have the longest blocks
-LEARN_BLOCK = 256  # messages in a block of a young stream
+F_COLUMNS_WITH_COVARIANCE = 10  # columns of F if Σ is kept; measured, see docs/mathematics.md
+FEWEST_F_COLUMNS_WITHOUT_COVARIANCE = 40  # if Σ is not kept, F has these columns and more; measured, see there
+YOUNG_WEIGHT = 4096  # messages after the first block: a younger stream needs the latest axes more than speed
+OLD_WEIGHT = 2**15  # number of messages from which a stream may have the longest blocks
+SHORT_BLOCK = 256  # messages in a block of a young stream
 LONG_BLOCK = 1024  # messages in a block of a stream that is not young
 LONGEST_BLOCK = 2048  # messages in a block of an old stream, if its vectors are short or its columns many
 _SHORT_VECTOR_BYTES = 3072  # up to this size, a longest block takes no more memory than a long block of 768 doubles
@@ -42,21 +42,24 @@ class LearningConfig:
     def keeps_covariance(self) -> bool:
         """Whether Σ is kept: up to 768 dimensions, or if [C | F] would have a column for each dimension."""
         return not self.factor and self.dimensions <= max(
-            LARGEST_COVARIANCE, self.components + self._spare_without_covariance
+            LARGEST_COVARIANCE, self.components + self._f_columns_without_covariance
         )
 
     @property
     def columns(self) -> int:
-        """The largest number of columns of [C | F], at most d."""
-        spare = self.oversampling
-        if spare is None:
-            spare = SPARE_WITH_COVARIANCE if self.keeps_covariance else self._spare_without_covariance
-        return min(self.components + spare, self.dimensions)
+        """The largest number of columns of [C | F], the axes of a state: k of C and `oversampling` of F, at most d.
+
+        By default, F has fewer columns if the state also keeps the covariance Σ.
+        """
+        f_columns = self.oversampling
+        if f_columns is None:
+            f_columns = F_COLUMNS_WITH_COVARIANCE if self.keeps_covariance else self._f_columns_without_covariance
+        return min(self.components + f_columns, self.dimensions)
 
     @property
-    def _spare_without_covariance(self) -> int:
+    def _f_columns_without_covariance(self) -> int:
         """The number of columns of F if Σ is not kept; measured."""
-        return SPARE_WITHOUT_COVARIANCE + max(10, 3 * self.components // 5)
+        return FEWEST_F_COLUMNS_WITHOUT_COVARIANCE + max(10, 3 * self.components // 5)
 
     @property
     def limits(self) -> ritz.Limits:
@@ -83,7 +86,8 @@ class LearningConfig:
     def min_observed(self) -> int:
         """The smallest number of entries that an incomplete message may have.
 
-        With fewer entries, predictions would be worse than the mean.
+        With fewer entries than 2k or 30 % of d, it would be better to fill the missing entries with their means than
+        to predict them.
         """
         return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
@@ -91,12 +95,12 @@ class LearningConfig:
         """Return the number of messages in the block that follows messages of this weight."""
         if not weight:
             return max(self.first_block_size, 1)
-        if weight < self.first_block_size + YOUNG:
-            return LEARN_BLOCK
+        if weight < self.first_block_size + YOUNG_WEIGHT:
+            return SHORT_BLOCK
         vector_bytes = self.dimensions * np.dtype(self.dtype).itemsize
         has_short_vectors = vector_bytes <= _SHORT_VECTOR_BYTES
         has_many_columns = self.columns >= _MANY_COLUMNS  # decomposing them takes long
-        if weight >= OLD and (has_short_vectors or has_many_columns):
+        if weight >= OLD_WEIGHT and (has_short_vectors or has_many_columns):
             return LONGEST_BLOCK
         return LONG_BLOCK
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from streampca.pca.pooled_rows import UNCUT_ROWS
+from streampca.pca.pooled_rows import MOST_SVD_ROWS
 from streampca.pca.pooling import PooledCovariance, pool_groups
 from streampca.pca.state import State
 
@@ -13,16 +13,19 @@ _MOST_GROUPS = 8  # more groups take more time, and hardly improve the estimate 
 class StateMerger:
     """Merges states one by one, in memory that does not grow with their number.
 
-    The states go to groups in turn. `jackknife` estimates errors from the differences between groups. The groups are
-    merged by one exact decomposition, so there are as many groups as it can take.
+    There are several groups of states. Each state is pooled with the next group, in turn. From the differences between
+    the groups, jackknife.py estimates errors.
     """
 
     def __init__(self, columns: int) -> None:
-        """Prepare the groups to which states of up to `columns` columns are added in turn."""
+        """Prepare the groups of states with up to `columns` columns.
+
+        At the end, the columns and the mean of each group become rows, which are decomposed together. So many groups
+        are made that this decomposition takes all rows, but from 4 to 8.
+        """
         self._columns = columns
         rows_per_group = columns + 1  # one row is for the mean
-        groups_at_once = UNCUT_ROWS // rows_per_group  # so many fit into one exact decomposition
-        count = min(_MOST_GROUPS, max(groups_at_once, FEWEST_GROUPS))
+        count = min(_MOST_GROUPS, max(MOST_SVD_ROWS // rows_per_group, FEWEST_GROUPS))
         self._groups = [PooledCovariance(columns) for _ in range(count)]
         self._added_count = 0
 
@@ -37,10 +40,10 @@ class StateMerger:
             group.fade(share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state, with this share of its weight, to the next group. A weight of 0 adds nothing."""
+        """Add a state, with this share of its weight, to the group whose turn it is. A weight of 0 adds nothing."""
         if state.weight * share > 0:
-            group = self._groups[self._added_count % len(self._groups)]
-            group.add(state, share)
+            next_group = self._groups[self._added_count % len(self._groups)]
+            next_group.add(state, share)
             self._added_count += 1
 
     def groups(self) -> list[State]:

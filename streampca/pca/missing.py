@@ -26,7 +26,7 @@ class Predictor(NamedTuple):
     """Predicts the missing entries of a message v from its observed entries O, by ridge regression on C.
 
     The prediction is m + Cx with x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀ(v − m)_O. By probabilistic PCA, this is the mean of
-    the missing entries, given the observed ones.
+    the missing entries, given the observed ones. λ are the variances along the axes, and σ² is the noise variance.
     """
 
     mean: F64  # m (d,)
@@ -45,12 +45,15 @@ class Filled(NamedTuple):
 
 
 def fill_missing_entries(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
-    """Fill the missing entries of the block V (n, d) that follows `state`."""
+    """Fill the missing entries of the block V (n, d) that follows `state` with predictions from the observed entries.
+
+    An observed entry becomes its prediction plus r/√q, where r is the entry less its prediction. Only the share q of
+    the messages show the entry, so the squares of r/√q have about the sum that r² would have over all messages.
+    """
     missing = np.isnan(V)
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
-    q = weights.c @ ~missing / weights.c.sum()  # share of messages that show each entry
-    # Residuals are divided by √q, so that their squares are right on average.
+    q = weights.c @ ~missing / weights.c.sum()  # weighted share of the messages that show each entry
     root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))
     filled, X = filling.fill(V, *predictor, root_q)  # X: the coordinates of the predictions
     return Filled(V=filled, predictor=predictor, X=X, root_q=root_q, shown=~missing)
@@ -59,7 +62,8 @@ def fill_missing_entries(state: State, V: Array, weights: centring.Weights, comp
 def make_predictor(state: State, components: int) -> Predictor:
     """Make the predictor of missing entries in the messages that follow a state."""
     k = min(components, state.rank)
-    # The columns may have more variance than Σ if Σ has negative eigenvalues.
+    # With gaps, the covariance Σ may have negative eigenvalues. Then the columns of C, the leading axes of Σ, have more
+    # variance than the trace of Σ.
     total_variance = max(state.total_variance, float(state.variance.sum()))
     return _build_predictor(
         state.mean,
@@ -71,20 +75,24 @@ def make_predictor(state: State, components: int) -> Predictor:
 
 
 def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen_dimensions: int) -> Predictor:
-    """Make a predictor from the columns of C (d, k) with more variance than noise."""
+    """Make a predictor from the columns of C (d, k) that have more variance λ than the noise variance σ².
+
+    Probabilistic PCA predicts by ridge regression with the ridge σ² on columns that have the variance λ − σ². C has the
+    variance λ. With C, the prediction is the same if the ridge is divided by (λ − σ²)/λ = 1 − σ²/λ.
+    """
     noise = max(
         compute_noise_variance(variance, seen_dimensions, total_variance), _MIN_NOISE * variance.max(initial=0.0)
     )
     has_signal = variance > noise
     if not has_signal.any():
         return _build_mean_predictor(mean)
-    rounding = 8 * float(np.finfo(C.dtype).eps)
-    C = C[:, has_signal].astype(np.float64)
-    # A constant entry must be filled with exactly its mean.
-    is_constant = np.abs(C).max(axis=1) < rounding * np.abs(C).max()
-    C[is_constant] = 0.0
     ridge = noise / (1 - noise / variance[has_signal])
-    return Predictor(mean, np.ascontiguousarray(C), ridge)
+    signal_C = C[:, has_signal].astype(np.float64)
+    # A constant entry has only rounding errors in C. It must be filled with exactly its mean.
+    rounding = 8 * float(np.finfo(C.dtype).eps)
+    is_constant = np.abs(signal_C).max(axis=1) < rounding * np.abs(signal_C).max()
+    signal_C[is_constant] = 0.0
+    return Predictor(mean, np.ascontiguousarray(signal_C), ridge)
 
 
 def _build_mean_predictor(mean: F64) -> Predictor:
@@ -93,26 +101,27 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 
 
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
-    """Clip outliers of the entries that no message before the block V (n, d) has shown.
+    """Clip outliers of the new entries of the block V (n, d): those that no message before the block has shown.
 
-    If means are learned, the state gets the block's means of these entries.
+    Also returns the state, whose mean gets the block's means of the new entries if means are learned.
     """
-    is_unseen = state.known_entries <= 0
-    if not is_unseen.any():
+    is_new = state.known_shares <= 0
+    if not is_new.any():
         return state, V
-    V = V.copy()
-    V[:, is_unseen] = centring.move_entries_near_medians(V[:, is_unseen])
+    clipped = V.copy()
+    clipped[:, is_new] = centring.move_entries_near_medians(clipped[:, is_new])
     is_first_block = not state.count
     if is_first_block or not center:  # EM finds the means of a first block
-        return state, V
-    observed_mean = compute_observed_mean(V)
+        return state, clipped
+    block_mean = compute_observed_mean(clipped)
     was_constant = state.total_variance == 0
     if was_constant:
-        # A rounded mean of equal values would make later values outliers.
-        constant_values = _find_constant_values(V)
-        observed_mean = np.where(np.isnan(constant_values), observed_mean, constant_values)
-    is_first_shown = is_unseen & ~np.isnan(V).all(axis=0)
-    return replace(state, mean=np.where(is_first_shown, observed_mean, state.mean)), V
+        # The mean of equal values may differ from them by rounding. In a stream without variance, the values that
+        # follow would then be outliers.
+        constant_values = _find_constant_values(clipped)
+        block_mean = np.where(np.isnan(constant_values), block_mean, constant_values)
+    begins_in_block = is_new & ~np.isnan(clipped).all(axis=0)
+    return replace(state, mean=np.where(begins_in_block, block_mean, state.mean)), clipped
 
 
 def _find_constant_values(V: Array) -> F64:
@@ -128,16 +137,15 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
     d = V.shape[1]
     if center:
         constant_values = _find_constant_values(V)
-        is_constant = not np.isnan(constant_values).any()
-        if is_constant:
-            # Rounded means would make later messages outliers.
+        are_all_constant = not np.isnan(constant_values).any()
+        if are_all_constant:
+            # The mean of equal values may differ from them by rounding. Then all later messages would be outliers.
             return _build_mean_predictor(constant_values)
     seen_dimensions = int((~missing).any(axis=0).sum())
     mean = compute_observed_mean(V) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
     for _ in range(EM_ITERATIONS):
-        # With `root_q` 1, observed entries stay as they are.
-        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))
+        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))  # √q = 1: observed entries stay as they are
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         predictor = _fit_to_filled(filled, mean, components, seen_dimensions)
@@ -145,11 +153,11 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
 
 
 def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: int) -> Predictor:
-    """Make the predictor from the covariance of filled messages (n, d) about the mean."""
+    """Make the predictor of missing entries from the covariance YᵀY of filled messages (n, d) about the mean."""
     Y = (filled - mean) / np.sqrt(len(filled))
     limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
-    C = ritz.decompose_rows(Y, limits)
-    variance = np.vecdot(C.T, C.T)
+    C = ritz.decompose_rows(Y, limits)  # the axes of YᵀY, times their standard deviations
+    variance = np.vecdot(C.T, C.T)  # the squared length of each column
     total_variance = float(np.vdot(Y, Y))
     return _build_predictor(mean, C, variance, total_variance=total_variance, seen_dimensions=seen_dimensions)
 
@@ -157,16 +165,17 @@ def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: i
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    If no message shows some pair, EM begins with a covariance instead of means.
+    Usually EM begins with the means. If two entries never occur in one message, EM would often end in a wrong optimum
+    from there, so EM begins with a covariance, in which the covariances of such pairs follow from other entries.
     """
     shown = (~missing).astype(np.float64)
     pair_counts = shown.T @ shown  # messages that show both entries
-    seen = np.flatnonzero(pair_counts.diagonal() > 0)
+    seen = np.flatnonzero(pair_counts.diagonal() > 0)  # entries that some message shows
     has_all_pairs = (pair_counts[np.ix_(seen, seen)] > 0).all()
     if has_all_pairs:
         return _build_mean_predictor(mean)
-    Y = np.where(missing, 0.0, Y)
-    S = complete_covariance(Y.T @ Y / np.maximum(pair_counts, 1.0), is_known=pair_counts > 0)
+    Y_with_zeros = np.where(missing, 0.0, Y)
+    S = complete_covariance(Y_with_zeros.T @ Y_with_zeros / np.maximum(pair_counts, 1.0), is_known=pair_counts > 0)
     ascending_variance, axes = np.linalg.eigh(S)
     variance = np.maximum(ascending_variance[::-1][:components], 0.0)
     C = axes[:, ::-1][:, :components] * np.sqrt(variance)
@@ -174,41 +183,42 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
 
 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
-    """Fill in the covariances in Σ (d, d) of pairs of entries that are not known together.
+    """Fill in the covariances in Σ (d, d) of the pairs of entries that never occurred in one message.
 
-    From entries L that are known with both, Σ_ij becomes Σ_iL Σ_LL⁻¹ Σ_Lj. Entries with equal rows of `is_known` are
-    a group.
+    `is_known` (d, d) says of each pair whether both entries occurred in one message. Entries with equal rows of
+    `is_known` are a group. All covariances between two groups are filled in at once.
     """
-    seen = np.flatnonzero(is_known.diagonal())
+    seen = np.flatnonzero(is_known.diagonal())  # entries that occurred in some message
     if is_known[np.ix_(seen, seen)].all():
         return S
-    S = S.copy()
+    completed = S.copy()
     _, group_indices = np.unique(is_known[seen], axis=0, return_inverse=True)
     groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
-    for g, left in enumerate(groups):
-        for right in groups[:g]:
-            are_known_together = is_known[left[0], right[0]]
-            if not are_known_together:
-                linked = _link_groups(S, is_known, left, right)
-                S[np.ix_(left, right)] = linked
-                S[np.ix_(right, left)] = linked.T
-    return S
+    for g, group_i in enumerate(groups):
+        for group_j in groups[:g]:
+            occurred_together = is_known[group_i[0], group_j[0]]
+            if not occurred_together:
+                covariances = _link_groups(completed, is_known, group_i, group_j)
+                completed[np.ix_(group_i, group_j)] = covariances
+                completed[np.ix_(group_j, group_i)] = covariances.T
+    return completed
 
 
-def _link_groups(S: F64, is_known: NDArray[np.bool_], left: NDArray[np.intp], right: NDArray[np.intp]) -> F64:
-    """Compute the covariances between two groups of entries from entries L.
+def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp], group_j: NDArray[np.intp]) -> F64:
+    """Estimate the covariances between two groups i and j of entries as Σ_iL Σ_LL⁻¹ Σ_Lj.
 
-    L were known with both groups and with each other. All entries of a group have equal rows of `is_known`.
+    L are the entries that occurred in one message with the entries of both groups, and with each other. `is_known`
+    (d, d) says of each pair of entries whether they occurred in one message; its rows are equal within a group.
     """
-    with_both = np.flatnonzero(is_known[left[0]] & is_known[right[0]])
-    L = with_both[is_known[np.ix_(with_both, with_both)].all(axis=1)]
+    with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])
+    L = with_both_groups[is_known[np.ix_(with_both_groups, with_both_groups)].all(axis=1)]
     if not len(L):
-        return np.zeros((len(left), len(right)))
+        return np.zeros((len(group_i), len(group_j)))
     variance, axes = np.linalg.eigh(S[np.ix_(L, L)])
     least = max(_MIN_NOISE * variance[-1], _TINY)  # Σ_LL may be singular
     inverse = (axes / np.maximum(variance, least)) @ axes.T
     with np.errstate(over="ignore", invalid="ignore"):
-        linked = np.nan_to_num(S[np.ix_(left, L)] @ inverse @ S[np.ix_(L, right)])
+        covariances = np.nan_to_num(S[np.ix_(group_i, L)] @ inverse @ S[np.ix_(L, group_j)])
     # Σ_LL of few messages may have eigenvalues below 0, by which the product becomes far too large.
     variances = S.diagonal()
-    return limit_covariances(linked, variances[left], variances[right])
+    return limit_covariances(covariances, variances[group_i], variances[group_j])

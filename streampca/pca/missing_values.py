@@ -27,9 +27,10 @@ class MissingValues(NamedTuple):
         return rounded[np.isfinite(rounded)]
 
     def to_nan(self, V: Array) -> Array:
-        """Return the vectors V (n, d) with NaN in place of these numbers.
+        """Return the vectors V (n, d) with NaN in place of each entry that is one of `numbers`.
 
-        Entries also match after rounding to the lower precision of model and V.
+        An entry also counts if it equals a number after both are rounded to the type of V or of the model, whichever is
+        less precise.
         """
         if not self.numbers:
             return V

@@ -88,9 +88,12 @@ class Model:
 
     @cached_property
     def expected_scores(self) -> F64:
-        """The expected T², SPE and score T² + SPE/σ² of a message that is not learned yet, (3,)."""
+        """The expected T², SPE and score T² + SPE/σ² of a message that is not learned yet, (3,).
+
+        Such a message has less variance along the learned axes, which fit the learned messages, and more outside.
+        """
         d = self.seen_dimensions
-        variance = self.floored_variance[:d]
+        variance = self.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
         t2 = spiked_covariance.expect_t2_of_new_messages(variance, self.spikes, d, self.weight)
         directions_outside = max(d - len(variance), 1)  # at least 1, because `relative_scores` divides by SPE
         spe = directions_outside * self.spikes.noise_of_new_messages
@@ -108,21 +111,22 @@ class Model:
         Missing entries, NaN, are filled with expected values, whose uncertainty is added to residuals and T². Vectors
         of float32 are projected in single precision.
         """
-        if self.seen is not None:  # ignores other dimensions
-            vectors = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
-        coordinates, residual = self._projector.project(vectors)
-        missing_t2 = np.zeros(len(vectors))
-        has_gaps = np.isnan(residual).any()
+        filled = vectors
+        if self.seen is not None:  # an entry that no learned message has shown is ignored: it gets the mean
+            filled = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
+        coordinates, residual = self._projector.project(filled)
+        missing_t2 = np.zeros(len(filled))
+        has_gaps = np.isnan(residual).any()  # a missing entry makes the residual of its vector NaN
         if has_gaps:
-            Y = self.centre(vectors.astype(np.float64))
+            Y = self.centre(filled.astype(np.float64))
             variance = self.explained_variance.astype(np.float64)
             missing_t2, missing_spe = projection.fill_in_place(Y, self.components, variance, self.noise_variance)
-            vectors = np.where(np.isnan(vectors), self.uncentre(Y), vectors).astype(vectors.dtype)
-            coordinates, residual = self._projector.project(vectors)
+            filled = np.where(np.isnan(filled), self.uncentre(Y), filled).astype(vectors.dtype)
+            coordinates, residual = self._projector.project(filled)
             residual = residual + missing_spe
         return Projected(
             model=self,
-            vectors=vectors,
+            vectors=filled,
             coordinates=coordinates,
             residual=residual,
             missing_t2=missing_t2,
@@ -208,9 +212,10 @@ class Projected:
         """The log-density of each vector v by probabilistic PCA, (n,): −(score + d log 2π + log det cov(v))/2."""
         model = self.model
         d = model.seen_dimensions
-        variance = model.floored_variance[:d]
+        variance = model.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
         log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
-        if model.scale is not None:  # variances are of scale · v; unseen dimensions have scale 1
+        if model.scale is not None:
+            # So far, this is log det cov(scale · v). Unseen dimensions have scale 1.
             log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 

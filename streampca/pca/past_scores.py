@@ -100,15 +100,16 @@ class PastScores:
 def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     """Find the bin of each value, and the part of the bin above the value, 0 … 1.
 
-    A value beyond the histogram goes into the first or last bin.
+    From 2^−32 on, each octave 2^j … 2^(j+1) has 32 bins. A value beyond the histogram goes into the first or last bin.
     """
     limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
-    half_value, exponent = np.frexp(limited)
-    value = 2 * half_value
-    octave = exponent - 1 - _LOWEST  # one too far for the upper limit itself
-    within_octave = np.searchsorted(_LOWER_ENDS, value, side="right") - 1
-    bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + within_octave, BINS - 1).astype(np.intp)
+    half_mantissa, exponent = np.frexp(limited)  # of the value half_mantissa · 2^exponent
+    mantissa = 2 * half_mantissa  # from 1 to below 2
+    octave = exponent - 1 - _LOWEST
+    bin_in_octave = np.searchsorted(_LOWER_ENDS, mantissa, side="right") - 1
+    # The upper limit of the histogram would be in the bin after the last one.
+    bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + bin_in_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)
-    lower_end = edges[within_octave]
-    upper_end = edges[within_octave + 1]
-    return bins, (upper_end - value) / (upper_end - lower_end)
+    lower_end = edges[bin_in_octave]
+    upper_end = edges[bin_in_octave + 1]
+    return bins, (upper_end - mantissa) / (upper_end - lower_end)

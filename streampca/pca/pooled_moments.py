@@ -1,114 +1,134 @@
 """Pools the moments of two states: weighted means, variances and covariances about the common mean.
 
-Each entry and each pair counts with its share of a state's weight for which it has been known. With N_ij from
-`State.known`, and s_j the share of the messages that show entry j, an entry counts by e_j = min(N_jj, (s_j/0.1)²), and
-a pair of entries by min(N_ij, e_i, e_j). Shares of pairs are packed; if Σ is not kept, there are only shares of
-entries, (d,).
+Each entry and each pair of entries counts with a share of a state's weight. N_ij from `State.known` is the share of the
+weight for which both entries have been known, and s_j is the share of the messages that show entry j. An entry counts
+with the share e_j = min(N_jj, (s_j/0.1)²), and a pair of entries with min(N_ij, e_i, e_j). Shares of pairs are packed;
+if Σ is not kept, there are only shares of entries, (d,).
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from streampca.pca.arrays import F64, find_packed_diagonal, find_smaller_of_each_pair, take_entries
+from streampca.pca.arrays import F64, find_packed_diagonal, find_smaller_of_each_pair, take_entry_shares
 from streampca.pca.blocked import triangle
 from streampca.pca.state import State, none_if_all_known
 
-_FILLED_WEIGHT = 1e-15  # N of a pair that no message shows together: what filled messages say of it hardly counts
+_FILLED_SHARE = 1e-15  # of a pair that no message shows together: what filled messages say of it hardly counts
 _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, the entry counts less in a merge
 
 
-def pool_moments(before: State, added: State, past: float, new: float) -> tuple[State, F64]:
-    """Return `before` with the pooled moments, but with its own columns and weight.
+def pool_moments(before: State, added: State, past_share: float, new_share: float) -> tuple[State, F64]:
+    """Return the state `before` with the pooled moments, but with its own columns and weight; and √(pn) δ, (d,).
 
-    The weights of the states are the shares `past` and `new` of their sum. With the shares p and n of an entry, and the
-    step δ between the means, Σ = pΣ₁ + nΣ₂ + pn δδᵀ. Also returns √(pn) δ, (d,).
+    `before` counts with the share p of the sum of both weights, and `added` with the share n:
+
+        δ = m₂ − m₁        mean = m₁ + nδ        covariance = pΣ₁ + nΣ₂ + pn δδᵀ
+
+    p is `past_share` and n is `new_share`, unless entries were missing. Then each entry has its own p and n.
     """
-    mean_step = added.mean - before.mean  # δ
-    added_shares = _compute_added_shares(before, added, past, new)
-    n: F64 | float = new
-    p: F64 | float = past
+    mean_difference = added.mean - before.mean  # δ
+    added_shares = _compute_added_shares(before, added, past_share, new_share)
+    n: F64 | float = new_share
+    p: F64 | float = past_share
     if added_shares is not None:
-        n = take_entries(added_shares, len(mean_step))
+        n = take_entry_shares(added_shares, len(mean_difference))
         p = 1 - n
-    weighted_step = np.sqrt(p * n) * mean_step
-    total_variance = past * before.total_variance + new * added.total_variance + float(weighted_step @ weighted_step)
+    weighted_difference = np.sqrt(p * n) * mean_difference
+    square = float(weighted_difference @ weighted_difference)
+    total_variance = past_share * before.total_variance + new_share * added.total_variance + square
     variances = None
     if before.variances is not None and added.variances is not None:
-        variances = p * before.variances + n * added.variances + np.square(weighted_step)
+        variances = p * before.variances + n * added.variances + np.square(weighted_difference)
     covariance = None
     if before.covariance is not None and added.covariance is not None:
         if added_shares is None:
-            covariance = past * before.covariance + new * added.covariance + triangle.pack_outer(weighted_step)
+            pn_outer = triangle.pack_outer(weighted_difference)  # pn δδᵀ
+            covariance = past_share * before.covariance + new_share * added.covariance + pn_outer
         else:
-            covariance = _pool_pair_by_pair(before.covariance, added.covariance, mean_step, added_shares)
-            total_variance = float(covariance[find_packed_diagonal(len(mean_step))].sum())
+            covariance = _pool_pair_by_pair(before.covariance, added.covariance, mean_difference, added_shares)
+            total_variance = float(covariance[find_packed_diagonal(len(mean_difference))].sum())
     pooled = replace(
         before,
-        mean=before.mean + n * mean_step,
+        mean=before.mean + n * mean_difference,
         total_variance=total_variance,
         covariance=covariance,
         variances=variances,
-        missing=pool_shares(before.missing, past, added.missing, new, if_none=0.0),
-        known=none_if_all_known(pool_shares(before.known, past, added.known, new, if_none=1.0)),
+        missing=pool_shares(before.missing, past_share, added.missing, new_share, if_none=0.0),
+        known=none_if_all_known(pool_shares(before.known, past_share, added.known, new_share, if_none=1.0)),
     )
-    return pooled, weighted_step
+    return pooled, weighted_difference
 
 
-def _pool_pair_by_pair(before: F64, added: F64, mean_step: F64, added_shares: F64) -> F64:
-    """Pool two packed covariances if `added` has its own share in each pair of entries.
+def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shares: F64) -> F64:
+    """Pool two covariances, each about the mean of its state: p (Σ₁ + nδ nδᵀ) + n (Σ₂ + pδ pδᵀ), packed.
 
-    `mean_step` is the mean of `added` less the mean of `before`.
+    Each pair of entries has its own share n of `added`, the packed `added_shares`, and p = 1 − n. In the brackets, n
+    and p are those of single entries: they turn δ, the mean of `added` less the mean of `before`, into the distances of
+    both means from the pooled mean.
     """
-    entry_shares = take_entries(added_shares, len(mean_step))
-    before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_step)
-    added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_step)
+    entry_shares = take_entry_shares(added_shares, len(mean_difference))
+    before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_difference)
+    added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_difference)
     return (1 - added_shares) * before_about_new_mean + added_shares * added_about_new_mean
 
 
-def _compute_added_shares(before: State, added: State, past: float, new: float) -> F64 | None:
-    """Compute the share of the state `added` in the pooled covariance of each pair of entries.
+def _compute_added_shares(before: State, added: State, past_share: float, new_share: float) -> F64 | None:
+    """Compute the share of the state `added` in the pooled covariance of each pair of entries, packed.
 
-    `past` and `new` are the weights of the states, as shares of their sum. None means `new` everywhere.
+    `past_share` and `new_share` are the weights of the states, divided by their sum. If each state counts with its
+    whole weight in all pairs, the answer is None: `added` has the share `new_share` in all pairs.
     """
-    known_before = _compute_known_shares(before)
-    known_added = _compute_known_shares(added)
-    if known_before is None and known_added is None:
+    counted_before = _compute_counted_shares(before)
+    counted_added = _compute_counted_shares(added)
+    if counted_before is None and counted_added is None:
         return None
-    added_weight = new * (1.0 if known_added is None else known_added)
-    weight = added_weight + past * (1.0 if known_before is None else known_before)
-    return np.asarray(added_weight / np.where(weight > 0, weight, 1.0))
+    weight_before = past_share * (1.0 if counted_before is None else counted_before)
+    weight_added = new_share * (1.0 if counted_added is None else counted_added)
+    weight = weight_added + weight_before
+    return np.asarray(weight_added / np.where(weight > 0, weight, 1.0))
 
 
-def _compute_known_shares(state: State) -> F64 | None:
-    """Compute the share of a state's weight that counts for each pair of entries, packed; None means 1.
+def _compute_counted_shares(state: State) -> F64 | None:
+    """Compute the share of a state's weight with which each pair of entries counts, packed; None means 1.
 
-    An entry is `known` from the first message that shows it, and messages that lack it later are filled. So it counts
-    less if few messages show it; `missing` is the share that do not.
+    A pair counts with the share of the weight for which both entries have been known, but at most with the share of its
+    rarer entry. If the state does not keep Σ, returns the shares of the entries, (d,).
     """
-    entry_shares = state.known_entries
-    if state.missing is not None:
-        shown_share = 1 - state.missing
-        # Squared, so that a few messages hardly count.
-        entry_shares = np.minimum(entry_shares, np.square(shown_share / _RARELY_SHOWN_SHARE))
+    entry_shares = _compute_counted_shares_of_entries(state)
     if state.known is None and entry_shares.min() >= 1:
         return None
     if state.covariance is None:
         return entry_shares
     share_of_rarer_entry = find_smaller_of_each_pair(entry_shares)
-    if state.known is None:
+    if state.known is None:  # all pairs have always been known
         return share_of_rarer_entry
-    # A pair that no message shows together has a covariance of filled messages, and hardly counts.
+    # If no message shows both entries, their covariance is that of filled messages, and hardly counts.
     has_covariance = state.covariance != 0
-    share_if_filled = np.where(has_covariance, _FILLED_WEIGHT * share_of_rarer_entry, 0.0)
+    share_if_filled = np.where(has_covariance, _FILLED_SHARE * share_of_rarer_entry, 0.0)
     was_shown_together = state.known > 0
     return np.where(was_shown_together, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
 
 
-def pool_shares(before: F64 | None, past: float, added: F64 | None, new: float, *, if_none: float) -> F64 | None:
-    """Return past · before + new · added, (n,), where None stands for the number `if_none`."""
+def _compute_counted_shares_of_entries(state: State) -> F64:
+    """Compute the share of a state's weight with which each entry counts, (d,).
+
+    An entry counts from the first message that shows it, and less if few messages show it, because an entry that a
+    later message lacks is filled in.
+    """
+    if state.missing is None:
+        return state.known_shares
+    shown_shares = 1 - state.missing  # of all messages
+    shares_if_rare = np.square(shown_shares / _RARELY_SHOWN_SHARE)  # squared, so that a few messages hardly count
+    return np.minimum(state.known_shares, shares_if_rare)
+
+
+def pool_shares(
+    before: F64 | None, past_share: float, added: F64 | None, new_share: float, *, if_none: float
+) -> F64 | None:
+    """Return past_share · before + new_share · added, (n,), where None stands for the number `if_none`."""
     if before is None and added is None:
         return None
     before_or_constant = if_none if before is None else before
     added_or_constant = if_none if added is None else added
-    return np.asarray(past * before_or_constant + new * added_or_constant)
+    return np.asarray(past_share * before_or_constant + new_share * added_or_constant)

@@ -1,4 +1,4 @@
-"""The pooled covariance of states that do not keep Σ: the columns of all states, put side by side as rows R."""
+"""The pooled covariance of states that do not keep Σ: the columns of C of all states, one below the other as rows R."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from streampca.pca.blocked import ritz
 from streampca.pca.scaling import compute_variance_factor
 from streampca.pca.state import State, add_variance
 
-UNCUT_ROWS = 640  # more rows are too many for an exact decomposition: its time grows with the cube of their number
+MOST_SVD_ROWS = 640  # more rows are too many for a singular value decomposition: its time grows with their cube
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than in ritz.py, because many states are summed
 _SMALLEST_SINGULAR_VALUE = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller numbers are subnormal
 _SMALLEST_ACCURATE_SHARE = 1e-10  # of the largest variance: of a smaller one, a Gram matrix gives few correct digits
@@ -24,11 +24,15 @@ class _ScaledRows(NamedTuple):
 
 
 class PooledRows(NamedTuple):
-    """The covariance RᵀR + `variance_outside` · I, in standard deviations 1/D if the streams are standardised."""
+    """The pooled covariance RᵀR + `variance_outside` · I of y = v − m, or of y = D(v − m) for standardised streams.
+
+    R has a row for each axis of each state, and for each difference between means. The variance outside of the axes is
+    added in all directions, so rows have this much less.
+    """
 
     parts: Sequence[_ScaledRows]  # R
     variance_outside: float
-    scale: F64 | None  # D (d,)
+    scale: F64 | None  # D (d,): 1/standard deviation of each entry; None: the streams are not standardised
 
     @classmethod
     def of(cls, state: State) -> "PooledRows":
@@ -41,28 +45,33 @@ class PooledRows(NamedTuple):
         """The number of rows."""
         return sum(len(part.rows) for part in self.parts)
 
-    def with_state(self, state: State, past: float, new: float, weighted_step: F64) -> "PooledRows":
-        """Return past · covariance + new · covariance of the state + `weighted_step` times its transpose.
+    def with_state(self, state: State, past_share: float, new_share: float, weighted_difference: F64) -> "PooledRows":
+        """Pool this covariance Σ₁ with Σ₂ of a state: past_share · Σ₁ + new_share · Σ₂ + bbᵀ.
 
-        The step (d,) is in the units of the data.
+        b (d,) is `weighted_difference`, the difference between the means times a factor, in the units of the data. If Σ
+        is RᵀR, p Σ has the rows √p R, and bbᵀ has the row b.
         """
         added = PooledRows.of(state).in_units_of(self.scale)
-        step_row = weighted_step if self.scale is None else weighted_step * self.scale
-        earlier = [_ScaledRows(np.sqrt(past) * part.factor, part.rows) for part in self.parts]
-        later = [_ScaledRows(np.sqrt(new) * part.factor, part.rows) for part in added.parts]
+        mean_row = weighted_difference if self.scale is None else weighted_difference * self.scale
+        past_parts = [_ScaledRows(np.sqrt(past_share) * part.factor, part.rows) for part in self.parts]
+        new_parts = [_ScaledRows(np.sqrt(new_share) * part.factor, part.rows) for part in added.parts]
         return self._replace(
-            parts=[*earlier, *later, _ScaledRows(1.0, step_row[None])],
-            variance_outside=past * self.variance_outside + new * added.variance_outside,
+            parts=[*past_parts, *new_parts, _ScaledRows(1.0, mean_row[None])],
+            variance_outside=past_share * self.variance_outside + new_share * added.variance_outside,
         )
 
     def in_units_of(self, scale: F64 | None) -> "PooledRows":
-        """Convert the rows to another scale D (d,); they stay the same if the streams are not standardised."""
+        """Convert the covariance of D(v − m) to that of D′(v − m), where D′ is `scale`: a factor D′/D for each entry.
+
+        The variance outside, which all directions share, gets the median of the squared factors. Streams that are not
+        standardised have no D, so nothing changes.
+        """
         if scale is None or self.scale is None:
             return self
-        ratio = scale / self.scale
+        factors = np.asarray(scale / self.scale)
         return PooledRows(
-            parts=[_ScaledRows(part.factor, part.rows * ratio) for part in self.parts],
-            variance_outside=self.variance_outside * compute_variance_factor(np.asarray(ratio)),
+            parts=[_ScaledRows(part.factor, part.rows * factors) for part in self.parts],
+            variance_outside=self.variance_outside * compute_variance_factor(factors),
             scale=scale,
         )
 
@@ -73,16 +82,19 @@ class PooledRows(NamedTuple):
 
 
 def find_leading_axes(rows: F64, columns: int) -> F64:
-    """Compute up to `columns` leading axes of the rows (n, d), times their singular values, (d, r)."""
+    """Compute up to `columns` leading axes of the rows (n, d), times their singular values, (d, r).
+
+    The quick decomposition from the products of rows is inaccurate for small singular values. If they are needed, and
+    there are not too many rows, a singular value decomposition replaces it.
+    """
     C = ritz.decompose_rows(
         rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
     )
     full_rank = min(rows.shape)  # the most axes that the rows can have
     variance = np.square(C).sum(axis=0)
-    # `decompose_rows` loses the smallest singular values.
-    found_all = len(variance) == min(columns, full_rank)
+    found_all = len(variance) == min(columns, full_rank)  # `decompose_rows` omits the smallest singular values
     is_accurate = len(variance) > 0 and found_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
-    is_too_large_for_svd = full_rank > UNCUT_ROWS
+    is_too_large_for_svd = full_rank > MOST_SVD_ROWS
     if is_accurate or is_too_large_for_svd:
         return np.asarray(C, np.float64)
     return _decompose_by_svd(rows, columns)
@@ -93,6 +105,7 @@ def _decompose_by_svd(rows: F64, columns: int) -> F64:
     if not min(rows.shape):
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)  # rounding may shorten columns
+    # Twice the limit, so that a column is still longer than the limit after rounding.
+    smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
     kept_count = int(np.sum(sigma[:columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

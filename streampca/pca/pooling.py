@@ -16,9 +16,9 @@ import numpy as np
 from streampca.pca import axes, missing
 from streampca.pca.arrays import limit_correlations
 from streampca.pca.blocked import triangle
-from streampca.pca.learning_config import SPARE_WITHOUT_COVARIANCE
+from streampca.pca.learning_config import FEWEST_F_COLUMNS_WITHOUT_COVARIANCE
 from streampca.pca.pooled_moments import pool_moments
-from streampca.pca.pooled_rows import UNCUT_ROWS, PooledRows
+from streampca.pca.pooled_rows import MOST_SVD_ROWS, PooledRows
 from streampca.pca.scaling import rescale
 from streampca.pca.state import State
 
@@ -30,15 +30,17 @@ class PooledCovariance:
     Then the order of the states changes the result, because each state is pooled with the sum of the states before it.
     """
 
-    def __init__(self, columns: int, uncut_rows: int = 0) -> None:
+    def __init__(self, columns: int, most_rows: int = 0) -> None:
         """Prepare to pool states of up to `columns` columns.
 
-        Up to `uncut_rows` rows are never replaced by leading axes.
+        If the states do not keep Σ, the pooled covariance is RᵀR plus a variance in all directions. The rows R are the
+        columns of all states and the differences between their means. When R has more rows than `most_rows` and than
+        twice the columns, the rows are replaced by their leading axes.
         """
-        self._columns_kept = max(columns, SPARE_WITHOUT_COVARIANCE)
-        self._most_rows = max(2 * self._columns_kept, uncut_rows)
+        self._columns_kept = max(columns, FEWEST_F_COLUMNS_WITHOUT_COVARIANCE)
+        self._most_rows = max(2 * self._columns_kept, most_rows)
         self._moments = State.empty(0)  # the pooled state, but without columns and scale
-        self._rows = PooledRows.of(self._moments)  # the covariance if the states do not keep Σ, and the scale
+        self._rows = PooledRows.of(self._moments)  # R if the states do not keep Σ; and the scale of standardised states
         self._holds_several_states = False
 
     @property
@@ -51,36 +53,45 @@ class PooledCovariance:
         self._moments = replace(self._moments, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state, which counts with this share of its weight. The share and the weight must not be 0."""
+        """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
+
+        Without Σ, the axes of the state become rows of `_rows`, which are replaced by their leading axes when there are
+        too many. All else is pooled in `_moments`.
+        """
         before = self._moments
         added_weight = state.weight * share
         weight = before.weight + added_weight
-        past = before.weight / weight
-        new = added_weight / weight
-        if past:
-            self._holds_several_states = True
-            moments, weighted_step = pool_moments(before, state, past, new)
-            if moments.covariance is None:
-                self._rows = self._rows.with_state(state, past, new, weighted_step)
-        else:
+        past_share = before.weight / weight
+        new_share = added_weight / weight
+        is_first = past_share == 0
+        if is_first:
             moments = state
             self._rows = PooledRows.of(state)
+        else:
+            self._holds_several_states = True
+            moments, weighted_difference = pool_moments(before, state, past_share, new_share)
+            if moments.covariance is None:
+                self._rows = self._rows.with_state(state, past_share, new_share, weighted_difference)
         self._moments = replace(
             moments,
-            C=before.C,
+            C=np.zeros((0, 0)),  # the columns and the scale are in `_rows`
             scale=None,
             weight=weight,
             count=before.count + state.count,
-            concentration=past**2 * before.concentration + new**2 * state.concentration,
+            concentration=past_share**2 * before.concentration + new_share**2 * state.concentration,
             clipped=before.clipped + state.clipped,
         )
         if self._rows.row_count > self._most_rows:
             self._rows = PooledRows.of(self.pooled_state())
 
     def state(self, columns: int, dtype: Any = np.float64) -> State:
-        """Return the pooled state for a model, with up to `columns` columns. The weight must not be 0."""
+        """Return the pooled state for a model, with up to `columns` columns of C. The weight must not be 0.
+
+        If several states were pooled and none has the covariance of two entries, it is estimated from other entries.
+        A single state stays as it was learned.
+        """
         moments = self._moments
-        if self._holds_several_states:  # a single state stays as it was learned
+        if self._holds_several_states:
             moments = _complete_covariance(moments)
         state = axes.decompose(self._with_columns(moments, columns), columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
@@ -90,9 +101,14 @@ class PooledCovariance:
         return self._with_columns(self._moments, self._columns_kept)
 
     def _with_columns(self, moments: State, columns: int) -> State:
-        """Add the scale to the pooled moments and, without a covariance, up to `columns` columns C."""
+        """Return the pooled moments as a state, with the scale and the columns C that they lack.
+
+        1. A standardised stream gets the scale that follows from the pooled variances of the entries.
+        2. If Σ is not kept, C gets up to `columns` leading axes of the rows. Otherwise C stays empty.
+        """
         state = replace(moments, C=np.zeros((len(moments.mean), 0)))
-        if self._rows.scale is not None:
+        is_standardised = self._rows.scale is not None
+        if is_standardised:
             state, _ = rescale(state, state.entry_variances)
         if state.covariance is not None:
             return state
@@ -101,23 +117,24 @@ class PooledCovariance:
 
 
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
-    """Pool the states of groups, of up to `columns` columns.
+    """Pool the states of groups, each with up to `columns` columns.
 
-    The pool keeps up to `UNCUT_ROWS` rows: fewer would distort the differences between merges.
+    Up to `MOST_SVD_ROWS` rows stay exact. If they were replaced by leading axes, pools of nearly the same groups would
+    also differ by what is left out, and jackknife.py would take this for a sampling error.
     """
-    pool = PooledCovariance(columns, uncut_rows=UNCUT_ROWS)
+    pool = PooledCovariance(columns, most_rows=MOST_SVD_ROWS)
     for group in groups:
         pool.add(group)
     return pool
 
 
 def _complete_covariance(state: State) -> State:
-    """Fill in the covariances of pairs of which nothing is known, and limit correlations to ±1."""
+    """Fill in the covariances of pairs of entries of which no state has one, and limit correlations to ±1."""
     if state.known is None or state.covariance is None:
         return state
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
-    known = triangle.unpack(state.known, d)
-    has_covariance = (known > 0) | (S != 0)
-    S = missing.complete_covariance(S, has_covariance)
-    return replace(state, covariance=limit_correlations(S)[np.tril_indices(d)])
+    known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if a message has shown both entries
+    has_covariance = (known_shares > 0) | (S != 0)  # also one that was learned from messages with filled entries
+    completed = missing.complete_covariance(S, has_covariance)
+    return replace(state, covariance=limit_correlations(completed)[np.tril_indices(d)])

@@ -57,30 +57,38 @@ class PreparedBlock(NamedTuple):
 def prepare_block(
     state: State, V: Array, retention: F64, config: LearningConfig, standardised_out: Array
 ) -> PreparedBlock:
-    """Prepare the messages V (n, d) that follow `state`. Standardised messages are written to `standardised_out`."""
+    """Prepare the messages V (n, d) that follow `state`.
+
+    1. Weigh the messages.
+    2. Clip outliers of entries that no earlier message has shown, and learn the means of these entries.
+    3. Standardise the messages, if the stream is standardised. They are written to `standardised_out`.
+    4. Fill in missing entries.
+    """
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
-    known_share = 1.0  # smallest share of the weight for which an entry in V has been known
+    smallest_known_share = 1.0  # of the weight for which an entry in V has been known before the block
     if state.known is not None:
         is_shown = ~np.isnan(V).all(axis=0)
-        known_share = float(state.known_entries[is_shown].min(initial=1.0))
-    weights = centring.compute_weights(state, retention, config.center, known_share)
+        smallest_known_share = float(state.known_shares[is_shown].min(initial=1.0))
+    weights = centring.compute_weights(state, retention, config.center, smallest_known_share)
+    before = state
+    rows = V
     if has_gaps or state.known is not None:
-        state, V = prepare_new_entries(state, V, config.center)
-    missing_in_block = weights.c @ np.isnan(V) if has_gaps else None
+        before, rows = prepare_new_entries(state, V, config.center)
+    missing_in_block = weights.c @ np.isnan(rows) if has_gaps else None  # share of the weight that lacks each entry
     missing_shares = pool_shares(state.missing, weights.past, missing_in_block, 1.0, if_none=0.0)
-    origin = state.mean
+    origin = before.mean
     scale = None
     if config.standardize:
-        scale = scaling.choose_scale(state, V)
-        V = scaling.standardise(as_kernel_input(V), origin, scale, standardised_out)
-        state = replace(state, mean=np.zeros(config.dimensions))
+        scale = scaling.choose_scale(before, rows)
+        rows = scaling.standardise(as_kernel_input(rows), origin, scale, standardised_out)
+        before = replace(before, mean=np.zeros(config.dimensions))  # in the units of the standardised rows
     filled = None
     if has_gaps:
-        filled = fill_missing_entries(state, V, weights, config.components, config.center)
-        V = filled.V
+        filled = fill_missing_entries(before, rows, weights, config.components, config.center)
+        rows = filled.V
     return PreparedBlock(
-        V=V,
-        before=state,
+        V=rows,
+        before=before,
         weights=weights,
         origin=origin,
         scale=scale,

@@ -18,7 +18,7 @@ from streampca.pca.arrays import F64, Array
 GEMM_ROWS = 32  # rows in a matrix product, always the same: how BLAS rounds a row may depend on this and on its index
 _DETERMINED = 1e-13  # a coordinate with a smaller share of the largest variance in the observed entries is rounding
 _FILLED_ROWS = 16  # rows that are filled at a time; more would not fit the processor's cache
-_SMALL = 0.01  # a residual with a smaller share of ‖y‖² would lose too many digits as the difference ‖y‖² − ‖z‖²
+_SMALLEST_ACCURATE_SHARE = 0.01  # of ‖y‖²: a smaller residual, as the difference ‖y‖² − ‖z‖², has too few digits left
 
 
 class Scores(NamedTuple):
@@ -37,77 +37,91 @@ class Contributions(NamedTuple):
 
 
 def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
-    """Fill the missing entries of each row y (n, d) with their expected values, in place.
+    """Fill the missing entries m of each row y (n, d) with their expected values by probabilistic PCA, in place.
 
-    Returns what their uncertainty adds to the expected T² and SPE, (n,) each.
+    With the axes U, the variances Λ along them, the noise variance σ², Φ = U(Λ − σ²)^½ and the observed entries o:
 
-        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹        Φ = U(Λ − σ²)^½        m missing, o observed
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹
+
+    Returns what the uncertainty of the filled entries adds to the expected T² and SPE of each row, (n,) each.
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
     has_signal = variance > sigma2
-    variance = variance[has_signal]
+    signal_variance = variance[has_signal]  # Λ
     U = components.T[:, has_signal].astype(np.float64)
-    Phi = U * np.sqrt(variance - sigma2)
+    Phi = U * np.sqrt(signal_variance - sigma2)
     incomplete_rows = np.flatnonzero(np.isnan(centred).any(axis=1))
     for start in range(0, len(incomplete_rows), _FILLED_ROWS):
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
-        known = np.where(missing, 0.0, centred[rows])
-        expected, sigma2_Psi = _predict_entries(known, missing, Phi, sigma2)
-        centred[rows] = np.where(missing, expected, known)
-        added_t2[rows], added_spe[rows] = _compute_uncertainty(missing, sigma2_Psi, U, Phi, variance, sigma2)
+        observed = np.where(missing, 0.0, centred[rows])
+        expected, posterior_covariance = _predict_entries(observed, missing, Phi, sigma2)
+        centred[rows] = np.where(missing, expected, observed)
+        added_t2[rows], added_spe[rows] = _compute_uncertainty(
+            missing, posterior_covariance, U, Phi, signal_variance, sigma2
+        )
     return added_t2, added_spe
 
 
-def _predict_entries(known: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: float) -> tuple[F64, F64]:
-    """Predict all entries of rows from their `known` entries (b, d), with 0 for the missing ones.
+def _predict_entries(observed: F64, missing: NDArray[np.bool_], Phi: F64, sigma2: float) -> tuple[F64, F64]:
+    """Predict all entries of rows from their `observed` entries (b, d), which are 0 where an entry is missing.
 
-    Returns ΦΨΦ_oᵀy_o (b, d) and σ²Ψ (b, k, k), with Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹ and observed entries o.
+    By probabilistic PCA, y is Φz plus noise, with the columns Φ (d, k). Given the observed entries o of a row, its
+    coordinates z have
+
+        mean ΨΦ_oᵀy_o        covariance σ²Ψ        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹
+
+    Returns Φ · mean (b, d), and the covariances (b, k, k). Products are made for each row by itself, so that its
+    rounding does not depend on other rows.
     """
-    S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # Φ_oᵀΦ_o = B diag(S) Bᵀ
+    S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # Φ_oᵀΦ_o = B diag(S) Bᵀ: S (b, k), B (b, k, k)
     # A coordinate that the observed entries do not determine is predicted as 0, with the variance 1.
     is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
-    Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)
-    variances = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)  # the eigenvalues of σ²Ψ
+    Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)  # Ψ = B diag(these) Bᵀ
+    posterior_eigenvalues = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)
     B_transposed = np.swapaxes(B, 1, 2)
-    # One product for each row, so that its rounding does not depend on other rows.
-    coordinates = Psi_eigenvalues[:, None] * (known[:, None] @ Phi @ B)
-    expected = (coordinates @ B_transposed @ Phi.T)[:, 0]
-    sigma2_Psi = (B * variances[:, None]) @ B_transposed
-    return expected, sigma2_Psi
+    mean_in_B = Psi_eigenvalues[:, None] * (observed[:, None] @ Phi @ B)  # (b, 1, k): in the basis B
+    expected = (mean_in_B @ B_transposed @ Phi.T)[:, 0]
+    posterior_covariance = (B * posterior_eigenvalues[:, None]) @ B_transposed
+    return expected, posterior_covariance
 
 
 def _compute_uncertainty(
-    missing: NDArray[np.bool_], sigma2_Psi: F64, U: F64, Phi: F64, variance: F64, sigma2: float
+    missing: NDArray[np.bool_], posterior_covariance: F64, U: F64, Phi: F64, variance: F64, sigma2: float
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    The filled entries m have the covariance Cov = σ²I + Φ_m (σ²Ψ) Φ_mᵀ.
+    Filled entries m are Φ_m z, with the posterior covariance P (k, k) of a row's coordinates z, plus noise of the
+    variance σ². So their covariance is Cov = σ²I + Φ_m P Φ_mᵀ. Φ is U diag(√(λ − σ²)), with the variances λ along the
+    axes U.
+
+        T² grows by Σ_i (U_mᵀ Cov U_m)_ii/λ_i        SPE grows by tr Cov − Σ_i (U_mᵀ Cov U_m)_ii
     """
-    root = np.sqrt(variance - sigma2)  # Φ is U · root
-    U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
-    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m
-    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
-    along_axes = noise_along_axes + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # diagonal of U_mᵀ Cov U_m
-    trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, sigma2_Psi).sum(axis=1)  # tr Cov
+    root = np.sqrt(variance - sigma2)
+    U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m, (b, k, k)
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k)
+    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # σ²U_mᵀU_m, where U_m is Φ_m/root
+    along_axes = noise_along_axes + np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # diagonal of U_mᵀ Cov U_m, (b, k)
+    trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)  # tr Cov
     added_t2 = (along_axes / variance).sum(axis=1)
     added_spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
     return added_t2, added_spe
 
 
 def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
-    """Compute coordinates, squared residuals and squared norms of centred rows (n, d), which are overwritten.
+    """Compute coordinates, squared residuals and squared norms of centred rows (n, d), which may be overwritten.
 
-    `axes` (d, k) is the transpose of `components`.
+    `axes` (d, k) is the transpose of `components`. A residual is the difference of two squares. If they are nearly
+    equal, too few digits are left, so the residual is computed from the row without its part along the axes.
     """
     coordinates = multiply_in_tiles(centred, axes)
     norm = np.vecdot(centred, centred)
     residual: Array = norm - np.vecdot(coordinates, coordinates)
-    is_small = ~(residual > _SMALL * norm)  # also if the residual is NaN
-    if is_small.any():
+    is_accurate = residual > _SMALLEST_ACCURATE_SHARE * norm  # not if the residual is NaN
+    if not is_accurate.all():
         centred -= multiply_in_tiles(coordinates, components)
-        residual = np.where(is_small, np.vecdot(centred, centred), residual)
+        residual = np.where(is_accurate, residual, np.vecdot(centred, centred))
     return coordinates, residual, norm
 
 
@@ -156,7 +170,7 @@ def find_largest_contributions(
     coordinates = multiply_in_tiles(centred, components.T)
     residual = centred - multiply_in_tiles(coordinates, components)
     t2 = centred * multiply_in_tiles(coordinates / variance, components)
-    spe = np.copysign(residual**2, residual)
+    spe = np.copysign(residual**2, residual)  # the sign says whether the entry is above or below its reconstruction
     t2_dimensions = np.argsort(-np.abs(t2), axis=1, kind="stable")[:, :limit]
     spe_dimensions = np.argsort(-np.abs(spe), axis=1, kind="stable")[:, :limit]
     largest_t2 = np.take_along_axis(t2, t2_dimensions, axis=1)

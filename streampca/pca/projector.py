@@ -17,10 +17,10 @@ class _InSinglePrecision(NamedTuple):
     """The arrays of a projector in float32."""
 
     mean: Array  # (d,)
-    mean_error: Array  # (d,): the part of the mean that rounding to float32 has cut off
+    mean_error: Array  # (d,): the mean less its rounded value in `mean`
     scale: Array | None  # (d,)
     axes: Array  # (d, k)
-    components: Array  # (k, d)
+    components: Array  # (k, d): the axes as rows, so that products with either need not transpose
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,14 @@ class Projector:
 
     @cached_property
     def _in_single_precision(self) -> _InSinglePrecision:
-        """Copies of the arrays in float32; `axes` (d, k) and `components` (k, d) hold the same numbers."""
-        mean = self.mean.astype(np.float32)
+        """Copies of the arrays in float32.
+
+        `mean_error` is what rounding the mean to float32 cuts off. `axes` (d, k) is `components` (k, d) transposed.
+        """
+        rounded_mean = self.mean.astype(np.float32)
         return _InSinglePrecision(
-            mean=mean,
-            mean_error=(self.mean - mean).astype(np.float32),
+            mean=rounded_mean,
+            mean_error=(self.mean - rounded_mean).astype(np.float32),
             scale=None if self.scale is None else self.scale.astype(np.float32),
             axes=self._axes.astype(np.float32),
             components=self.components.astype(np.float32),
@@ -58,7 +61,8 @@ class Projector:
 
         Vectors of float32 are projected in single precision.
         """
-        # Parts of whole tiles do not change the rounding of a row.
+        # Matrix products are computed in tiles of `GEMM_ROWS` rows. If a part ended within a tile, the last digits of
+        # rows would change.
         numbers_per_tile = GEMM_ROWS * len(self.mean)
         tiles_per_part = max(_NUMBERS_PER_PART // numbers_per_tile, 1)
         rows_per_part = tiles_per_part * GEMM_ROWS
@@ -76,13 +80,14 @@ class Projector:
         return coordinates, residual
 
     def _project_in_single_precision(self, vectors: Array) -> tuple[Array, Array]:
-        """Compute coordinates (n, k) and residuals (n,) in float32.
+        """Compute coordinates (n, k) and residuals (n,) of y = D(v − m) in float32.
 
-        Rows whose squares would overflow or underflow are computed in double precision.
+        The mean m is the sum of two numbers in float32, and `scale` is D = 1/standard deviation of each entry. Rows
+        whose squares would overflow or underflow are computed in double precision.
         """
         single = self._in_single_precision
         Y = np.subtract(vectors, single.mean, order="C")
-        Y -= single.mean_error  # what rounding the mean to float32 has cut off
+        Y -= single.mean_error
         if single.scale is not None:
             Y *= single.scale
         coordinates, residual, squared_norm = project_rows(Y, axes=single.axes, components=single.components)

@@ -14,24 +14,26 @@ from streampca.pca.state import State
 
 _EPS = float(np.finfo(np.float64).eps)
 _SMALLEST = 2.0**8 * float(np.finfo(np.float64).tiny)  # with a smaller variance, the square of D would overflow
-_MOST_ROUNDING = 2.0**20  # messages after which the rounding error of a running mean does not grow any more
+_MOST_ROUNDING_MESSAGES = 2.0**20  # the rounding error of a running mean grows with the messages, up to this number
 
 
 def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
     """Compute D = 1/standard deviation of each entry, (d,); 1 for a constant entry.
 
-    A variance that may be only the rounding of a large mean counts as 0.
+    A variance that may be only a rounding error counts as 0. Each of n messages may add ε to the relative errors of the
+    variance and of the mean. The variance contains the square of the mean's error.
     """
-    messages = min(weight, _MOST_ROUNDING)
+    messages = min(weight, _MOST_ROUNDING_MESSAGES)  # n
     rounding = messages * _EPS * variance + (messages * _EPS * mean) ** 2
     varies = variance > np.maximum(rounding, _SMALLEST)
     return np.asarray(1.0 / np.sqrt(np.where(varies, variance, 1.0)))
 
 
 def choose_scale(state: State, V: Array) -> F64:
-    """Return D (1/standard deviation of each entry) for the block V (n, d).
+    """Return the scale D of each entry (1/standard deviation) for the block V (n, d).
 
-    For an entry that was constant so far, D comes from the block.
+    For an entry that was constant so far, D comes from the values of the block that differ from its mean. If the other
+    values counted, one differing value would give a small deviation, and would become large when it is scaled.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
     standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 if constant
@@ -42,14 +44,15 @@ def choose_scale(state: State, V: Array) -> F64:
     mean = state.mean[is_constant] if state.count else compute_observed_mean(values)
     squares = np.nan_to_num(np.square(values - mean))
     differing_count = np.maximum((squares > 0).sum(axis=0), 1)
-    scale[is_constant] = compute_scale(variance=squares.sum(axis=0) / differing_count, mean=mean, weight=len(V))
+    mean_square = squares.sum(axis=0) / differing_count
+    scale[is_constant] = compute_scale(variance=mean_square, mean=mean, weight=len(V))
     return scale
 
 
 def rescale(state: State, variances: F64) -> tuple[State, F64]:
-    """Compute D from the `variances` of the entries (d,); return the state with this D, and D.
+    """Compute the scale D from the `variances` of the entries (d,); return the state with this scale, and the scale.
 
-    The caller must multiply [C | F] by the new D, divided by the old one.
+    [C | F] of the state stays in the old scale: the caller must multiply it by new scale/old scale.
     """
     scale = compute_scale(variances, state.mean, state.weight)
     total = float(np.maximum(scale**2 * variances, 0.0).sum())
@@ -73,7 +76,10 @@ def sum_squares(Y: Array) -> F64:
 
 @compiled_without_lock
 def standardise(V: Array, mean: F64, scale: F64, Z: Array) -> Array:
-    """Write D(v − m) of the messages V (n, d) to Z (n, d), and return Z. `as_kernel_input` must have made V."""
+    """Write (v − mean) · scale of the messages v in V (n, d) to Z (n, d), and return Z.
+
+    `as_kernel_input` must have made V, so that this is compiled once for each type of number.
+    """
     for s in range(V.shape[0]):
         for j in range(V.shape[1]):
             Z[s, j] = (V[s, j] - mean[j]) * scale[j]

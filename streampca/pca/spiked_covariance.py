@@ -19,16 +19,16 @@ def compute_rounding_variance(total_variance: float, dtype: Any = np.float64) ->
 
 
 def compute_noise_variance(variance: Array, dimensions: int, total_variance: float, dtype: Any = np.float64) -> float:
-    """Return the noise variance σ²: the mean variance of the directions beyond the axes, but at least rounding.
+    """Return the noise variance σ²: the mean variance of the directions beyond the axes, or more.
 
-    `variance` (k,) are the variances along the axes.
+    `variance` (k,) are the variances along the axes. σ² is at least the variance that rounding may cause.
     """
     directions = dimensions - len(variance)
-    rounding = compute_rounding_variance(total_variance, dtype)
+    rounding_variance = compute_rounding_variance(total_variance, dtype)
     if directions <= 0:
-        return rounding
+        return rounding_variance
     mean = (total_variance - float(variance.sum())) / directions
-    return max(mean, rounding)
+    return max(mean, rounding_variance)
 
 
 class Spikes(NamedTuple):
@@ -58,14 +58,18 @@ def estimate_spikes(
 ) -> Spikes:
     """Estimate the covariance of the stream from the variances λ (k,) along learned axes.
 
-    The strength t of an axis follows from λ = σ²(1 + t)(1 + γ/t), with the noise variance σ².
+    With the noise variance σ², and γ, the number of directions of noise divided by the weight:
+
+        λ = σ²(1 + t)(1 + γ/t), so t² − bt + γ = 0 with b = λ/σ² − 1 − γ
+
+    The strength t of an axis is the larger solution. σ² and γ follow from the strengths, so all are computed several
+    times in turn. `noise_of_new_messages` is the last σ².
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0
     for _ in range(_ROUNDS):
-        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)  # γ
-        # t is the larger solution of t² − bt + γ = 0.
-        smallest_b = 2 * np.sqrt(gamma)
+        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
+        smallest_b = 2 * np.sqrt(gamma)  # of an axis that fits only noise: a smaller b has no real solution
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
         root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)  # √(b² − 4γ), without the overflow of b²
         t = (b + root) / 2
@@ -78,9 +82,14 @@ def estimate_spikes(
 def expect_t2_of_new_messages(variance: F64, spikes: Spikes, dimensions: int, weight: float) -> float:
     """Return the mean of T² over messages that are not learned yet, from the learned variances λ (k,) along the axes.
 
-    The last factor is that of the mean of an inverse Wishart distribution.
+    With the variances ν that new messages have along the axes, the weight w, and k₁ axes with more variance than noise:
+
+        E[T²] = Σ_i ν_i/λ_i · w/(w − k₁ − 1)
+
+    The last factor is that of the mean of an inverse Wishart distribution. The largest variance along an axis that fits
+    only noise is the Marchenko–Pastur edge σ²(1 + √(d/w))².
     """
-    largest_noise = spikes.noise_of_new_messages * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
-    axes_above_noise = int((variance > largest_noise).sum())
-    ratio = float((spikes.variance_of_new_messages / variance).sum())
-    return ratio * weight / max(weight - axes_above_noise - 1, 1.0)
+    marchenko_pastur_edge = spikes.noise_of_new_messages * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
+    axes_above_noise = int((variance > marchenko_pastur_edge).sum())  # k₁
+    sum_of_ratios = float((spikes.variance_of_new_messages / variance).sum())
+    return sum_of_ratios * weight / max(weight - axes_above_noise - 1, 1.0)

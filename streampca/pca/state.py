@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array, find_packed_diagonal, take_entries
+from streampca.pca.arrays import F64, Array, find_packed_diagonal, take_entry_shares
 
 _ALL_KNOWN = 1.0 - 1e-9  # a share of the weight from here on counts as 1, despite rounding
 
@@ -51,17 +51,20 @@ class State:
         return np.zeros(d) if self.variances is None else self.variances
 
     @cached_property
-    def known_entries(self) -> F64:
-        """The share of the weight for which each entry has been known, (d,); 0 before the first message."""
+    def known_shares(self) -> F64:
+        """The share of the weight for which each entry has been known, (d,): since the first message that shows it.
+
+        `known` holds these shares, or also those of all pairs of entries. Before the first message, all are 0.
+        """
         d = len(self.mean)
         if self.known is None:  # every entry has always been known
             return np.full(d, float(self.count > 0))
-        return take_entries(self.known, d)
+        return take_entry_shares(self.known, d)
 
     @property
     def seen_dimensions(self) -> int:
         """The number of entries that some message has shown."""
-        return int((self.known_entries > 0).sum())
+        return int((self.known_shares > 0).sum())
 
     @property
     def rank(self) -> int:
@@ -80,7 +83,8 @@ class State:
         if directions_outside <= 0 or not self.rank:
             return 0.0
         mean = (self.total_variance - float(self.variance.sum())) / directions_outside
-        return float(np.clip(mean, 0.0, self.variance[-1]))
+        smallest_inside = self.variance[-1]  # C has the axes with the most variance, so there is no more outside
+        return float(np.clip(mean, 0.0, smallest_inside))
 
     def split_covariance(self) -> tuple[Array, float]:
         """Return rows R (r, d) and a variance s, so that RᵀR + sI is the covariance of the state."""

@@ -76,10 +76,12 @@ class BearerTokens:
             raise NoTokenError("this needs a token: send Authorization: Bearer TOKEN")
         digest = hashlib.sha256(token.encode("latin-1")).digest()
         # Compare all digests, so that the time of an answer does not help to guess a token.
-        found = [scopes for known, scopes in self._scopes_by_digest.items() if hmac.compare_digest(known, digest)]
-        if not found:
+        scopes_of_token = [
+            scopes for valid, scopes in self._scopes_by_digest.items() if hmac.compare_digest(valid, digest)
+        ]
+        if not scopes_of_token:
             raise UnknownTokenError("this token is not known: it was revoked, or never valid")
-        return found[0]
+        return scopes_of_token[0]
 
     def knows(self, authorization: str) -> bool:
         """Return whether this Authorization header has a token of the file, whatever its scopes."""

@@ -43,30 +43,30 @@ class KernelAlarm:
     def start(self) -> None:
         """Create the timer, which does not run before `renew` is called.
 
-        Raises `OSError` if the kernel refuses a timer.
+        When the timer runs out, the C function `alarm` is called. The kernel then sends SIGALRM after `_GRACE_S`, which
+        ends the process. Raises `OSError` if the kernel refuses a timer.
         """
         if sys.platform != "linux":
             return
         self._c_library = ctypes.CDLL(None, use_errno=True)
-        alarm = ctypes.cast(self._c_library["alarm"], ctypes.c_void_p)
-        # When the timer runs out, alarm(_GRACE_S) is called.
-        call_alarm = _SigEvent(kind=_SIGEV_THREAD, function=alarm, argument=_GRACE_S)
+        c_alarm = ctypes.cast(self._c_library["alarm"], ctypes.c_void_p)
+        call_of_alarm = _SigEvent(kind=_SIGEV_THREAD, function=c_alarm, argument=_GRACE_S)
         self._timer = ctypes.c_void_p()
-        result = self._c_library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(call_alarm), ctypes.byref(self._timer))
+        result = self._c_library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(call_of_alarm), ctypes.byref(self._timer))
         if result != 0:
             raise OSError(ctypes.get_errno(), "the kernel has refused a timer")
-        self._let_alarm_end_process()
+        self._set_handler_of_alarm()
 
-    def _let_alarm_end_process(self) -> None:
-        """Let SIGALRM write the stacks of all threads, and then end the process.
+    def _set_handler_of_alarm(self) -> None:
+        """Set two handlers of SIGALRM: faulthandler, which writes the stacks of all threads, and then C's `_exit`.
 
-        Without a handler, the first process of a container would ignore the signal.
+        With the signal's default action instead of `_exit`, the first process of a container would ignore the signal.
         """
-        exit_at_once = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
+        c_exit = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
         self._c_signal = self._c_library.signal
         self._c_signal.restype = ctypes.c_void_p
-        self._handler_before = ctypes.c_void_p(self._c_signal(signal.SIGALRM, exit_at_once))
-        # With `chain`, faulthandler writes the stacks, and then calls `exit_at_once`.
+        self._handler_before = ctypes.c_void_p(self._c_signal(signal.SIGALRM, c_exit))
+        # With `chain`, faulthandler calls the handler that was set before it: `_exit`.
         faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
 
     def renew(self, within_s: float) -> None:
@@ -76,7 +76,7 @@ class KernelAlarm:
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
         no_old_time = None  # the time that was left is not needed
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), no_old_time)
-        # If the timer ran out while the process was stopped, it has called `alarm`, which 0 cancels.
+        # If the timer ran out while the process was stopped, the timer has started an alarm, which 0 cancels.
         signal.alarm(0)
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        signal.alarm(0)  # in case the timer has run out
+        signal.alarm(0)  # cancels the alarm that the timer has started if it ran out
         faulthandler.unregister(signal.SIGALRM)
         # Python's `signal.signal` does not accept a C function.
         self._c_signal(signal.SIGALRM, self._handler_before)

@@ -73,13 +73,13 @@ def _create_json_renderers() -> list[Processor]:
 
 
 def _set_levels_of_libraries(*, is_debug: bool) -> None:
-    """Let libraries that log too much log only at debug."""
+    """Silence libraries that log too much, unless this program logs at level DEBUG."""
     # Never DEBUG: kafka-python would log everything that it sends, passwords included.
     level = logging.INFO if is_debug else logging.CRITICAL
     for name in _SILENCED_LOGGERS:
         logging.getLogger(name).setLevel(level)
     if is_debug:
-        logging.getLogger("asyncio").setLevel(logging.INFO)
+        logging.getLogger("asyncio").setLevel(logging.INFO)  # it logs little, except at DEBUG
 
 
 class OncePerMinute(logging.Filter):

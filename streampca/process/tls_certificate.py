@@ -26,7 +26,8 @@ class _ServerCertificate:
             self._files.append(client_authority)
         try:
             self._versions = read_file_versions(self._files)
-            # The callback of `listening_context` gives each connection `_current_context`.
+            # The server accepts connections with the first context, which is never replaced. Its callback then gives
+            # each connection the second context, which is replaced when the files change.
             self.listening_context = self._read_context()
             self._current_context = self._read_context()
         except OSError as error:  # ssl.SSLError is a subclass

@@ -33,16 +33,16 @@ class _Watch:
     """Ends the process when a thread has not ticked in time."""
 
     def __init__(self) -> None:
-        self.ran_s = 0.0  # seconds that the process has run
-        self.due_s: dict[threading.Thread, float] = {}  # value of `ran_s` by which a thread has to tick again
+        self.running_time_s = 0.0  # the watchdog's clock: how long the process was running, and not stopped (SIGSTOP)
+        self.due_s: dict[threading.Thread, float] = {}  # value of `running_time_s` by which a thread has to tick again
 
     def run(self, ended: threading.Event, alarm: KernelAlarm) -> None:
         """Until `ended` is set, renew the alarm, and end the process if a thread is overdue."""
         alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            # By a clock, every thread would be overdue after the process was stopped.
-            self.ran_s += _CHECK_EVERY_S
+            # Counted, since the system's clock goes on while the process is stopped: each thread would be overdue.
+            self.running_time_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
                 faulthandler.dump_traceback(_STDERR)
@@ -51,7 +51,7 @@ class _Watch:
     def _is_any_overdue(self) -> bool:
         """Return whether a thread that still runs has not ticked in time."""
         threads_and_due_s = list(self.due_s.items())  # a copy, since other threads tick meanwhile
-        return any(due_s <= self.ran_s and thread.is_alive() for thread, due_s in threads_and_due_s)
+        return any(due_s <= self.running_time_s and thread.is_alive() for thread, due_s in threads_and_due_s)
 
 
 _watch: _Watch | None = None  # None: `tick` does nothing
@@ -84,7 +84,7 @@ def tick(within_s: float | None = None) -> None:
     """
     watch = _watch  # read once: another thread may leave `watch_threads` meanwhile
     if watch is not None:
-        watch.due_s[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
+        watch.due_s[threading.current_thread()] = watch.running_time_s + (within_s or HANG_S)
 
 
 def forget() -> None:
@@ -95,7 +95,10 @@ def forget() -> None:
 
 
 def wait_for_result(future: Future[T]) -> T:
-    """Wait for a future without limit, ticking meanwhile. Return its result or raise its error."""
+    """Wait for a future without limit. Return its result or raise its error.
+
+    Calls `tick` meanwhile, so that the watchdog does not end the process.
+    """
     while not future.done():
         tick()
         with suppress(TimeoutError):

@@ -118,14 +118,23 @@ class Settings(BaseModel):
         try:
             return _Reading(settings=cls(**values), given=given, mistakes=mistakes)
         except ValidationError as error:
-            # An error without a location ("loc") is a broken rule. The rules are checked again below.
-            wrong_values: list[Mapping[str, Any]] = [details for details in error.errors() if details["loc"]]
-        mistakes += [_describe_mistake(cls, given, details) for details in wrong_values]
+            mistakes += cls._list_mistakes(error, given, values)
+            return _Reading(settings=None, given=given, mistakes=mistakes)
+
+    @classmethod
+    def _list_mistakes(
+        cls, error: ValidationError, given: Mapping[str, GivenValue], values: Mapping[str, Any]
+    ) -> list[str]:
+        """Describe each wrong value, and each broken rule between the settings whose values are valid.
+
+        pydantic checks the rules only if all values are valid, so they are checked here.
+        """
+        # In `errors()`, a broken rule has no location ("loc").
+        wrong_values: list[Mapping[str, Any]] = [details for details in error.errors() if details["loc"]]
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
-        # With a wrong value, pydantic has checked no rule: check those about valid values.
         valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
-        mistakes += cls._find_broken_rules(valid_settings, ignore_absent=True)
-        return _Reading(settings=None, given=given, mistakes=mistakes)
+        broken_rules = cls._find_broken_rules(valid_settings, ignore_absent=True)
+        return [_describe_mistake(cls, given, details) for details in wrong_values] + broken_rules
 
 
 S = TypeVar("S", bound=Settings)

@@ -52,7 +52,8 @@ def parse_iso_time_ms(text: str) -> int:
         raise ValueError(f"{text!r} is not a time such as 2026-01-31T12:00+02:00") from None
     if time.tzinfo is None:
         raise ValueError(f"the time {text!r} has no zone: write {time.isoformat()}Z if it is in UTC")
-    has_fraction_in_zone = re.search(r"[.,][0-9]+$", text)  # `fromisoformat` may read such a zone as UTC
+    # The zone is at the end, so a fraction at the end is the zone's. `fromisoformat` may read such a zone as UTC.
+    has_fraction_in_zone = re.search(r"[.,][0-9]+$", text)
     if has_fraction_in_zone:
         raise ValueError(f"the zone of {text!r} has a fraction of a second: write hours and minutes, such as +02:00")
     return (time - _EPOCH) // timedelta(milliseconds=1)
@@ -195,10 +196,11 @@ def _emits_more_than_numbers(emit: str) -> bool:
     return "record" in emit or "contributions" in emit
 
 
-def _holds_only_numbers(output_format: str) -> bool:
-    """Return whether values of a plug-in's format hold only numbers, without names."""
+def _is_plug_in_without_names(output_format: str) -> bool:
+    """Return whether a format is a plug-in's, and its values hold only numbers, without names."""
     module = load_format_of_plug_in(output_format)
-    if module is None:  # the format is built in
+    is_built_in = module is None
+    if is_built_in:
         return False
     writer = getattr(module, f"{output_format.title()}Writer")
     return not getattr(writer, "holds_names", False)
@@ -285,7 +287,7 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
         (lambda s: s.output_format in ("float32", "npy") and _emits_more_than_numbers(s.emit),
          "output_format {s.output_format} holds only numbers, without names: emit record and contributions in json, "
          "avro, protobuf or arrow"),
-        (lambda s: _holds_only_numbers(s.output_format) and _emits_more_than_numbers(s.emit),
+        (lambda s: _is_plug_in_without_names(s.output_format) and _emits_more_than_numbers(s.emit),
          "output_format {s.output_format} holds only numbers, since its writer does not set holds_names: emit record "
          "and contributions in json, avro, protobuf or arrow"),
         (lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,

@@ -78,17 +78,16 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     """Return the paths in the text of the setting `field`; none if it is empty. Raises `ValueError`."""
     if not field.strip():
         return ()
-    error = ValueError(
-        f"{field!r} is not a path or several: write names like temp,hum or payload.embedding, choose an element as in "
-        "values[id=temp].v, and put a name with [ and = in backticks"
-    )
     paths: list[Path] = []
     parts: Path = ()
     # A match is, for example, `values[id=temp].` or `hum,`.
-    for match in _split_into_matches(_PART, f"{field},", error):  # the comma ends the last path
-        new_parts = _make_parts(match)
-        if not new_parts:
-            raise error
+    for match in _split_into_matches(_PART, f"{field},"):  # the comma ends the last path
+        new_parts = _make_parts(match) if match else ()
+        if match is None or not new_parts:
+            raise ValueError(
+                f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
+                "an element as in values[id=temp].v, and put a name with [ and = in backticks"
+            )
         parts += new_parts
         if match["separator"] == ",":
             paths.append(parts)
@@ -100,24 +99,25 @@ def parse_paths(field: str) -> tuple[Path, ...]:
 
 
 def _make_parts(match: re.Match[str]) -> Path:
-    """Return the name and the choice in a match of `_PART`; () if they are wrongly written.
+    """Return the parts of a path in a match of `_PART`: a name, a choice in brackets, or a name with a choice.
 
-    For example, `values[id=temp].` gives Part("values") and Choice("id", "temp").
+    For example, `values[id=temp].` gives Part("values") and Choice("id", "temp"). A wrongly written match gives ().
     """
     plain_name = (match["plain_name"] or "").rstrip()
     if _looks_like_choice(plain_name):  # probably a misspelt values[id=temp]
         return ()
-    parts: Path = ()
+    name: Path = ()
     if match["quoted_name"]:
-        parts = (Part(match["quoted_name"], quoted=True),)
+        name = (Part(match["quoted_name"], quoted=True),)
     elif plain_name:
-        parts = (Part(plain_name),)
-    if match["key"] is None:
-        return parts
+        name = (Part(plain_name),)
+    has_choice = match["key"] is not None
+    if not has_choice:
+        return name
     key = match["key"].rstrip()
     if key.endswith("!"):  # [id!=temp] may choose several elements
         return ()
-    return (*parts, Choice(key, _read_word(match)))
+    return (*name, Choice(key, _read_word(match)))
 
 
 def _looks_like_choice(name: str) -> bool:
@@ -125,7 +125,7 @@ def _looks_like_choice(name: str) -> bool:
 
 
 def _read_word(match: re.Match[str]) -> str:
-    """Return the word in a match, from its backticks or without the spaces at its end."""
+    """Return the word after the = in a match, from its backticks or without the spaces at its end."""
     return match["quoted_word"] or (match["plain_word"] or "").rstrip()
 
 
@@ -133,23 +133,25 @@ def parse_conditions(where: str) -> tuple[Condition, ...]:
     """Return the conditions in the text of the setting `where`; none if it is empty. Raises `ValueError`."""
     if not where.strip():
         return ()
-    error = ValueError(f"where={where!r} is not a condition or several: write path=word or path!=word")
     conditions = []
-    # A comma ends each condition, also the last one.
-    for match in _split_into_matches(_CONDITION, f"{where},", error):
+    for match in _split_into_matches(_CONDITION, f"{where},"):  # the comma ends the last condition
+        if match is None:
+            raise ValueError(
+                f"where={where!r} is not a condition or a list of conditions: write path=word or path!=word"
+            )
         [path] = parse_paths(match["path"])
         conditions.append(Condition(get_steps(path), is_equal=match["sign"] == "=", word=_read_word(match)))
     return tuple(conditions)
 
 
-def _split_into_matches(pattern: re.Pattern[str], text: str, error: ValueError) -> Iterator[re.Match[str]]:
-    """Yield the matches of which the text consists, one after the other. Raises `error` if a piece does not match."""
+def _split_into_matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str] | None]:
+    """Yield the matches of which the text consists, one after the other; then None if the rest does not match."""
     position = 0
     while position < len(text):
         match = pattern.match(text, position)
-        if match is None:
-            raise error
         yield match
+        if match is None:
+            return
         position = match.end()
 
 
@@ -169,36 +171,40 @@ def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _list_possible_names(steps: Sequence[Step]) -> list[str]:
-    """Return the names that a path may have, the best one first and the whole path last.
+    """Return the names that the dimension at a path may have, the best one first and the whole path last.
 
-    For example, the names for `a.b` are b and a.b, and for `wheels[side=left].sensors[id=temp].value`:
+    For example, the names for `a.b` are b and a.b. For `wheels[side=left].sensors[id=temp].value`, the chosen words are
+    left and temp, and the only step after the last choice is value, which gives these names:
 
         temp, temp.value
         left.temp, left.temp.value
         wheels[side=left].sensors[id=temp].value
     """
-    words: list[str] = []  # of the choices
-    names_after_choices: list[str] = []
+    chosen_words: list[str] = []
+    steps_after_last_choice: list[str] = []
     for step in steps:
         if isinstance(step, Choice):
-            words.append(step.word)
-            names_after_choices = []
+            chosen_words.append(step.word)
+            steps_after_last_choice = []
         else:
-            names_after_choices.append(step)
-    if not words:
-        return [".".join(names_after_choices[start:]) for start in reversed(range(len(steps)))]
+            steps_after_last_choice.append(step)
+    if not chosen_words:
+        return [".".join(steps_after_last_choice[start:]) for start in reversed(range(len(steps)))]
     names = []
-    for start in reversed(range(len(words))):
-        names.append(".".join(words[start:]))
-        names.append(".".join(words[start:] + names_after_choices))
+    for start in reversed(range(len(chosen_words))):
+        last_words = chosen_words[start:]
+        names.append(".".join(last_words))
+        names.append(".".join(last_words + steps_after_last_choice))
     distinct_names = dict.fromkeys(names)
     return [*distinct_names, spell_path(steps)]
 
 
 def dimension_names(field: str, dimensions: int) -> list[str] | None:
-    """Return the names that `field` gives the dimensions; None unless it has a path for each of two or more."""
+    """Return the names that `field` gives the dimensions; None if it does not have a path for each dimension.
+
+    With one dimension, there are no names: a single path may also hold a whole vector.
+    """
     paths = parse_paths(field)
-    # A single path holds the whole vector.
     if len(paths) != dimensions or dimensions < 2:
         return None
     return list(name_paths(paths))

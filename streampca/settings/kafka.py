@@ -43,7 +43,7 @@ def load_format_of_plug_in(name: str) -> Any:
     built-in format, or of any NumPy type.
     """
     is_reserved_name = name in BUILT_IN_FORMATS or _find_numpy_type(name) is not None
-    return load_format(name, is_built_in=is_reserved_name)
+    return load_format(name, is_reserved=is_reserved_name)
 
 
 def find_aws_region(bootstrap_servers: str) -> str | None:

@@ -11,17 +11,17 @@ BUILT_IN_FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
 Kind = Literal["format", "store"]
 
 
-def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
+def load_plug_in(kind: Kind, name: str, *, is_reserved: bool = False) -> Any:
     """Import a format or store that an installed package offers; return None if no package does.
 
-    Raises `ValueError` if several packages or streampca itself offer the name, or if the import fails.
+    Raises `ValueError` if a package offers a reserved name, if several packages offer the name, or if the import fails.
     """
     plug_ins = [entry_point for entry_point in _find_plug_ins(kind) if entry_point.name == name]
     if not plug_ins:
         return None
     packages = " and ".join(_name_package(entry_point) for entry_point in plug_ins)
-    if is_built_in:
-        raise ValueError(f"{packages} offers the {kind} {name}, which streampca has itself: rename or uninstall it")
+    if is_reserved:
+        raise ValueError(f"{packages} offers the {kind} {name}, a name that streampca reserves: rename or uninstall it")
     if len(plug_ins) > 1:
         raise ValueError(f"{packages} both offer the {kind} {name}: uninstall one of them")
     plug_in = plug_ins[0]
@@ -32,12 +32,13 @@ def load_plug_in(kind: Kind, name: str, *, is_built_in: bool = False) -> Any:
         raise ValueError(f"the {kind} {name} of {packages} cannot be imported from {plug_in.value}: {cause}") from None
 
 
-def load_format(name: str, *, is_built_in: bool = False) -> Any:
+def load_format(name: str, *, is_reserved: bool = False) -> Any:
     """Return the module of a format that an installed package offers; None if no package does.
 
-    Raises `ValueError` if the module lacks a class, such as `TextReader` for the format text.
+    Raises `ValueError` if the name is reserved, or if the module lacks a class, such as `TextReader` for the format
+    text.
     """
-    module = load_plug_in("format", name, is_built_in=is_built_in)
+    module = load_plug_in("format", name, is_reserved=is_reserved)
     if module is None:
         return None
     for role in ("Reader", "Writer"):

@@ -36,11 +36,12 @@ def validate_location(location: str) -> str:
     scheme = find_scheme(location)
     if scheme is None:
         return location
-    is_reserved_scheme = scheme in CREDENTIALS or scheme in _SIDECAR_SCHEMES
-    plug_in = load_plug_in("store", scheme, is_built_in=is_reserved_scheme)
+    is_scheme_of_bucket = scheme in CREDENTIALS
+    is_reserved = is_scheme_of_bucket or scheme in _SIDECAR_SCHEMES
+    plug_in = load_plug_in("store", scheme, is_reserved=is_reserved)
     if plug_in is not None:
         return location
-    if scheme not in CREDENTIALS:
+    if not is_scheme_of_bucket:
         raise ValueError(
             "use a folder, or a URL that begins with s3://, gs:// or az://, or with the scheme of an installed plug-in"
         )

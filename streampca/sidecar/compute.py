@@ -64,7 +64,8 @@ def _compute_contributions(
     """
     names = published.names
     _limit_contributions(count, len(projected.vectors), names, limits)
-    (t2_dimensions, spe_dimensions), contributions = projected.contributions(count)
+    dimensions_of_scores, contributions = projected.contributions(count)
+    t2_dimensions, spe_dimensions = dimensions_of_scores
     fields: dict[str, Any] = {}
     for score_name, dimensions, values in (
         ("t2", t2_dimensions, contributions.t2),
@@ -78,13 +79,14 @@ def _compute_contributions(
 
 
 def _limit_contributions(count: int, vector_count: int, names: Sequence[str] | None, limits: Limits) -> None:
-    """Raise `RequestError` if `count` contributions to both scores of each vector make the answer too long.
+    """Raise `RequestError` if an answer with `count` contributions to both scores of each vector is too long.
 
-    Letters of names count as an eighth of a number.
+    Eight letters of a name count as a number.
     """
     longest_name = max(len(name) for name in names) if names else 0
-    numbers_per_rank = 4 + 2 * longest_name // 8  # two dimensions, two contributions and two names
-    numbers_per_contribution = numbers_per_rank * vector_count
+    # For each score, an answer has a dimension, its contribution, and its name.
+    numbers_for_both_scores = 4 + (2 * longest_name) // 8
+    numbers_per_contribution = numbers_for_both_scores * vector_count
     if count * numbers_per_contribution > limits.numbers:
         allowed = limits.numbers // numbers_per_contribution
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
@@ -146,7 +148,7 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
         _require_one_row_field(request)
         return _reconstruct_coordinates(published, request.coordinates, request.basis, limits)
     projected = _project_request(published, request, limits)
-    reconstructed = reconstruct_projected(projected)
+    reconstructed = reconstruct_projected(projected)  # finite, or it raises
     squared_error = projected.residual
     _check_finite("vectors", squared_error)
     fields = {"vectors": reconstructed, "squared_error": squared_error}
@@ -173,13 +175,16 @@ def reconstruct_projected(projected: Projected) -> Array:
     return vectors
 
 
-def _check_finite(name: str, *results: Array) -> None:
-    """If a result of a row is not finite, raise `RequestError`, which names the first such row."""
+def _check_finite(row_field: str, *results: Array) -> None:
+    """If a result of a row is not finite, raise `RequestError`, which names the first such row.
+
+    `row_field` is the field of the request that holds the rows.
+    """
     for result in results:
         is_finite = np.isfinite(result)
         if not is_finite.all():
             first_row = int(np.argwhere(~is_finite)[0, 0])
-            raise invalid(f"{name}[{first_row}] holds values too large: the result exceeds the range of float64")
+            raise invalid(f"{row_field}[{first_row}] holds values too large: the result exceeds the range of float64")
 
 
 def _build_answer(

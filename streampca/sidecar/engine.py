@@ -118,28 +118,37 @@ class Engine:
         The metrics count the vectors of the request under `operation`.
         """
         raw = await read_request(request, self._max_body_bytes)
-
-        def process(published: PublishedModel | None = None) -> Response:
-            """Compute the answer with this model, or with the one that the request names."""
-            parsed = parse(raw.decompress(self._max_body_bytes), self.limits)
-            if published is None:
-                # Raises `NotLoadedError` if this model must be loaded first, which is done below.
-                published = self.models.get_loaded(parsed.version)
-            answer = compute(published, parsed, self.limits)
-            if answer.projected is not None:
-                labels = self.find_labels(parsed)
-                self.recent.add(answer.projected.vectors, labels)
-            self.metrics.vectors[operation].inc(answer.vector_count)
-            return respond(parsed, answer, raw)
-
+        process = partial(self._process, raw, operation, parse, compute, respond)
         try:
             if run_on_loop_if_quick and self._is_quick(raw):
                 return process()
             return await self.run_in_thread(process)
-        except NotLoadedError as error:
-            published = await self.find(error.version)
+        except NotLoadedError as error:  # load the model, and process the request again below
+            loaded = await self.find(error.version)
         # The request is parsed again: parsed numbers would take much memory during the load.
-        return await self.run_in_thread(partial(process, published))
+        return await self.run_in_thread(partial(process, loaded))
+
+    def _process(
+        self,
+        raw: RawRequest,
+        operation: str,
+        parse: Callable[[RawRequest, Limits], Parsed],
+        compute: Callable[[PublishedModel, Parsed, Limits], Answer],
+        respond: Callable[[Parsed, Answer, RawRequest], Response],
+        loaded: PublishedModel | None = None,
+    ) -> Response:
+        """Return the response to a request, with this model or, without one, with the model that the request names.
+
+        Raises `NotLoadedError` if the model that the request names is not in memory.
+        """
+        parsed = parse(raw.decompress(self._max_body_bytes), self.limits)
+        published = loaded or self.models.get_loaded(parsed.version)
+        answer = compute(published, parsed, self.limits)
+        if answer.projected is not None:
+            labels = self.find_labels(parsed)
+            self.recent.add(answer.projected.vectors, labels)
+        self.metrics.vectors[operation].inc(answer.vector_count)
+        return respond(parsed, answer, raw)
 
     def find_labels(self, request: RowsRequest) -> list[str] | None:
         """Return the label of each record of a request; None if it has no records or no `label` is set."""

@@ -92,7 +92,7 @@ class OuterMiddleware:
         try:
             await self._check_request(scope, headers, answer)
             await self._app(scope, receive, answer.send)
-        except _UnreadAnswerError:  # the server closes the connection
+        except _UnreadAnswerError:  # the client reads too slowly: without the rest, the server closes the connection
             self._metrics.limits["read_time"].inc()
         except Exception as error:
             has_begun_to_answer = answer.status is not None
@@ -163,8 +163,10 @@ class _Answer:
         """Send the start or a part of the answer. Raises `_UnreadAnswerError` if the client does not read in time."""
         if message["type"] == "http.response.start":
             await self._prepare_start(message)
+        # Long answers come in parts. A body in a single message is short: the server buffers it without waiting for the
+        # client.
         is_whole_body = message.get("body") and not message.get("more_body")
-        if is_whole_body:  # it is short: the server buffers it without waiting for the client
+        if is_whole_body:
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):

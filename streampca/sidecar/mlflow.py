@@ -120,12 +120,13 @@ def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -
 
 
 def _wrong_names_error(columns: Sequence[str], names: Sequence[str]) -> RequestError:
-    """Return the error of columns whose names are not the names of the dimensions.
+    """Return the error of columns whose names, in any order, are not the names of the dimensions.
 
-    Long lists of names are cut off, so the error also tells one missing or surplus name.
+    So a name is missing, or there is one too many, such as a repeated one. The error tells this name, since long lists
+    of names are cut off.
     """
     missing = list((Counter(names) - Counter(columns)).elements())
-    surplus = list((Counter(columns) - Counter(names)).elements())  # a name may be repeated
+    surplus = list((Counter(columns) - Counter(names)).elements())
     if missing:
         first_difference = f"{list_names(missing[:1])} is missing"
     else:

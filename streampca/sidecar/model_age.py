@@ -29,15 +29,18 @@ class ModelAge:
         # When workers last reported that the newest model has every record.
         self._confirmed_at = -math.inf
 
-    def refresh(self, newest: PublishedModel, age_s: float) -> None:
-        """Read the reports of workers if the newest model will soon be too old. Raises `StoreError`."""
+    def confirm_if_complete(self, newest: PublishedModel, age_s: float) -> None:
+        """If the newest model will soon be too old, find out from workers whether it has learned every record.
+
+        A model that workers have just confirmed does not count as too old. Raises `StoreError`.
+        """
         now = self._clock()
         is_nearly_too_old = age_s >= self._max_age_s - _READ_BEFORE_S
         were_just_read = now < self._reports_read_at + _READ_EVERY_S
         if not is_nearly_too_old or were_just_read:
             return
         self._reports_read_at = now
-        if _has_every_record(newest, self._read_reports_of_running_workers()):
+        if _has_learned_every_record(newest, self._read_reports_of_running_workers()):
             self._confirmed_at = now
 
     def explain_too_old(self, age_s: float) -> str | None:
@@ -63,7 +66,7 @@ class ModelAge:
         return [report for report in known if report.updated_at != earlier_times[report.name]]
 
 
-def _has_every_record(model: PublishedModel, workers: Sequence[ProcessStatus]) -> bool:
+def _has_learned_every_record(model: PublishedModel, workers: Sequence[ProcessStatus]) -> bool:
     """Return whether a model has learned every record of the topic, by the reports of workers."""
     read_up_to: dict[int, int] = {}  # positions of the workers by partition
     for worker in workers:

@@ -67,16 +67,16 @@ def describe_errors(media_type: str = PROBLEM_JSON) -> Responses:
 
 
 def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
-    """Extend `app.openapi`, which generates the document, by schemas and examples."""
-    generate_without_schemas = app.openapi
+    """Replace `app.openapi`, which generates the OpenAPI document: the new one adds schemas, summaries and examples."""
+    generate_with_fastapi = app.openapi
     _, definitions = models_json_schema(
         [(schema, "validation") for schema in schemas], ref_template=_SCHEMAS + "{model}"
     )
     added_schemas = definitions["$defs"]
 
     def generate_extended() -> dict[str, Any]:
-        """Generate FastAPI's document, and extend it."""
-        document = generate_without_schemas()
+        """Generate FastAPI's OpenAPI document, and add the schemas, summaries and examples."""
+        document = generate_with_fastapi()
         document["components"]["schemas"] |= added_schemas
         examples = json.loads(EXAMPLES.read_bytes())
         for path, operations in document["paths"].items():

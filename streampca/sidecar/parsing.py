@@ -24,7 +24,8 @@ from streampca.sidecar.request import BINARY_TYPES, OCTET_STREAM, RAW_TYPES, SMA
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
-# Containers are arrays, objects and fields of JSON. Each needs up to as much memory as this many numbers.
+# Memory is counted in numbers: the memory of one parsed number. A container is an array, an object or a field of an
+# object in JSON, and needs up to as much memory as this many numbers.
 _NUMBERS_PER_CONTAINER = 3
 _MAX_CONTAINERS_BESIDE_ROWS = 100  # in a JSON body, where each row is a container, too
 
@@ -45,7 +46,7 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    stated_field = parameters.pop("of", None)  # the field that holds the rows: "vectors" or "coordinates"
+    stated_field = parameters.pop("of", None)  # ?of=vectors or ?of=coordinates: what the rows of the body are
     if raw.media_type in BINARY_TYPES:
         row_field = _find_row_field(schema, stated_field)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
@@ -53,17 +54,17 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
     if stated_field is not None:
-        _refuse_other_rows(content, stated_field)
+        _refuse_rows_in_other_fields(content, stated_field)
     return validate(schema, parameters | content, strict=True)  # JSON must not write a number as a text
 
 
-def _refuse_other_rows(content: Mapping[str, Any], stated_field: str) -> None:
-    """Raise `RequestError` if a JSON body holds other rows than the query parameter `of` states."""
+def _refuse_rows_in_other_fields(content: Mapping[str, Any], stated_field: str) -> None:
+    """Raise `RequestError` if a JSON body has rows in another field than the query parameter `of` states."""
     other_fields = ["vectors", "records"] if stated_field == "coordinates" else ["coordinates"]
     for field in other_fields:
         if content.get(field) is not None:
             raise invalid(
-                f"the query says of={stated_field}, but the body holds {field}: leave of out, or send {stated_field}"
+                f"the query says of={stated_field}, but the body holds {field}: omit `of`, or send {stated_field}"
             )
 
 
@@ -108,6 +109,7 @@ def _estimate_memory_in_numbers(json_text: bytes) -> int:
     """
     letters = np.frombuffer(json_text, np.uint8)
     numbers = np.count_nonzero(letters == ord(","))
+    # An array has a "[", an object a "{", and each field of an object a ":".
     containers = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
     return int(numbers + _NUMBERS_PER_CONTAINER * containers)
 
@@ -134,12 +136,12 @@ def refuse_query(names: Sequence[str], instead: str) -> None:
 def validate(schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False) -> Schema:
     """Return the content as an object of the schema. Raises `RequestError`.
 
-    With `strict`, as for JSON, texts are not numbers.
+    With `strict`, which is for the values of JSON, a text such as "1" is refused where a number is expected.
     """
     context = {"is_json": True} if strict else None
+    strict_or_by_field = strict or None  # None: each field is as strict as the schema declares it
     try:
-        # None: each field is as strict as the schema declares it.
-        return schema.model_validate(content, strict=strict or None, context=context)
+        return schema.model_validate(content, strict=strict_or_by_field, context=context)
     except ValidationError as error:
         raise invalid(describe_mistakes(error.errors(include_url=False, include_input=False))) from None
 
@@ -159,7 +161,7 @@ def pack_rows(value: Any, name: str) -> Array:
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
     rows = [_decode_row(row, f"{name}[{i}]") if isinstance(row, str) else row for i, row in enumerate(value)]
-    if rows and isinstance(rows[0], bytes):  # from base64; `_join_bytes` refuses other rows
+    if rows and isinstance(rows[0], bytes):  # the first row is base64, so all others must be
         return _join_bytes(rows, name)
     width = len(rows[0]) if rows and isinstance(rows[0], list) else 0
     packer = NumberPacker(width, null_as_nan=True)
@@ -224,7 +226,7 @@ def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
     try:
         return packer.pack(row, label_template=label + "[{}]")
     except VectorError as error:
-        if error.reason == "wrong_length":
+        if error.reason == "wrong_length":  # for example "vectors[3] has 5 numbers, not 4 as the rows before it: …"
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
         raise invalid(str(error)) from None
 
@@ -287,9 +289,10 @@ def _refuse_too_many_rows(rows: Array, name: str, limits: Limits) -> None:
 
 
 def shape_rows(rows: Array, name: str, width: int) -> Array:
-    """Return rows as an array with two axes. Raises `RequestError`.
+    """Return rows as an array with two axes, (n, width). Raises `RequestError`.
 
-    Rows from base64 come as items of NumPy's type void, and numbers without a header come with one axis.
+    Rows from base64 come as n items of NumPy's type void. Raw numbers, which have no NumPy header with a shape, come as
+    one long axis.
     """
     is_from_base64 = rows.dtype.kind == "V"
     if is_from_base64:
@@ -309,18 +312,24 @@ def _refuse_wrong_rows(
 ) -> None:
     """Raise `RequestError` for the first wrong entry, or for a row without a number.
 
-    Missing entries are NaN in `with_nan`, and as the client sent them in `as_given`.
+    Missing entries are NaN in `with_nan`, and as the client sent them in `as_given`. With `impute` they are not wrong.
     """
     wrong_entry = first_not_finite(with_nan, impute=impute)
     if wrong_entry is not None:
         i, j = wrong_entry
-        found = str(as_given[i, j])
-        if np.isnan(with_nan[i, j]):
-            kind = "null or NaN" if np.isnan(as_given[i, j]) else f"{found}, one of missing_values"
-            found = f"{kind} (this model was learned with missing=refuse)"
+        is_missing = bool(np.isnan(with_nan[i, j]))
+        wrong_value = _describe_wrong_value(as_given[i, j], is_missing=is_missing)
         column = j if names is None else repr(names[j])
-        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {found}")
+        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {wrong_value}")
     is_empty = np.isnan(with_nan).all(axis=1)
     if is_empty.any():
         first_empty = int(is_empty.argmax())
         raise invalid(f"{name}[{first_empty}] has no number")
+
+
+def _describe_wrong_value(value: np.floating[Any], *, is_missing: bool) -> str:
+    """Return, for an error, a value that is infinite, or one that means "missing" where no entry may be missing."""
+    if not is_missing:
+        return str(value)
+    kind = "null or NaN" if np.isnan(value) else f"{value}, one of missing_values"
+    return f"{kind} (this model was learned with missing=refuse)"

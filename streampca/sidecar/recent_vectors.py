@@ -50,9 +50,9 @@ class RecentVectors:
         self._lock = threading.Lock()
 
     def add(self, vectors: Array, labels: Sequence[str] | None = None) -> None:
-        """Add the vectors (n, d) of a request, and drop the oldest requests that are not needed for the limit.
+        """Add the vectors (n, d) of a request. If the earlier vectors have another d, drop all of them.
 
-        If the earlier vectors have another d, drop all of them.
+        Drop the oldest request as long as the newer requests hold the maximum number of vectors.
         """
         n, d = vectors.shape
         max_count = _max_vector_count(d)
@@ -119,9 +119,10 @@ def _describe_most_unusual(
     score = projected.scores.score
     p = projected.p
     most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]
-    (_, spe_dimensions), contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
+    dimensions_of_scores, contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
+    _t2_dimensions, spe_dimensions = dimensions_of_scores
     described = []
-    for rank, i in enumerate(most_unusual):
+    for rank, i in enumerate(most_unusual):  # i: the index of the vector among all
         dimensions = spe_dimensions[rank].tolist()
         spe = float(projected.residual[i])  # the residual of a vector is its SPE
         divisor = spe or 1.0  # if the SPE is 0, all contributions are 0

@@ -36,7 +36,9 @@ class ServedModels:
     ) -> None:
         """`on_load` is called with each model that was read, in the thread that read it."""
         self.cache = ModelCache(models, clock, on_load, on_list=self._refresh)
-        self._age = ModelAge(ProcessStatuses(models.store, models.topic), clock, max_age_s or math.inf)
+        # An old model is not too old while workers report, in the store, that it has every record.
+        statuses = ProcessStatuses(models.store, models.topic)
+        self._age = ModelAge(statuses, clock, max_age_s or math.inf)
         self.pins: dict[str, int] = {}
         self.drifts: dict[str, dict[str, Any]] = {}  # pin → fields of `schemas.DriftResponse`
         self.gone_pins: dict[str, int] = {}  # pins whose version was deleted
@@ -81,26 +83,29 @@ class ServedModels:
         return sentences
 
     def _refresh(self, models: Models) -> None:
-        """Refresh the pinned models and the age of the newest model. `models` answers from one listing of the store."""
+        """Refresh the pins and the age of the newest model. `models` does not list the store again."""
         newest = self.cache.current
         if newest is not None:
             self._refresh_pins(newest, models)
-            self._age.refresh(newest, age_s=self._clock() - self.cache.current_since)
+            self._age.confirm_if_complete(newest, age_s=self._clock() - self.cache.current_since)
 
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
-        """Read the pins if they may have changed, and compute the drifts if the pins or the newest model have."""
+        """Read the pins if they may have changed.
+
+        Compute the drifts again if the pins or the newest model have changed, or a pinned model had no drift.
+        """
         pins = Pins(models.store, models.topic)
         names = pins.names()  # without reading files
-        is_compared = newest is self.compared_model
+        are_drifts_of_newest = newest is self.compared_model
         # A pin may move without a change of the names.
         are_pins_current = names == self._pin_names and self._clock() < self._next_read_of_pins_at
-        if is_compared and are_pins_current:
+        if are_drifts_of_newest and are_pins_current:
             return
         earlier_pins = self.pins
         self.pins = pins.all() if names else {}  # reads a file for each pin
         self.cache.pinned = frozenset(self.pins.values())
         lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model may have become readable
-        if not is_compared or self.pins != earlier_pins or lacks_drift:
+        if not are_drifts_of_newest or self.pins != earlier_pins or lacks_drift:
             self.compared_model = None  # after an error, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
             self.compared_model = newest

@@ -57,7 +57,8 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
-        # After a signal, uvicorn raises the same signal again: `stop` ignores it.
+        # `stop` also handles signals. When uvicorn has ended after a signal, it raises the same signal again: `stop`
+        # then sets `should_exit` a second time, without an effect.
         process.run_loop(partial(serve, server, listening), stop)
     log.info("sidecar stopped")
 
@@ -77,6 +78,6 @@ def _warn_if_empty(store: Store, topic: str) -> None:
 def _limit_files() -> int:
     """Lower the limit of open files and connections, to bound their memory, and return it."""
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = min(soft_limit, _MAX_FILES)  # on Linux, it is never −1 (no limit)
+    limit = min(soft_limit, _MAX_FILES)  # on Linux, the soft limit is a positive number, never −1 for no limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     return limit

@@ -100,7 +100,8 @@ class Source(Protocol):
 class DeadLetters:
     """Writes rejected records to the dead-letter topic.
 
-    This class itself serves a worker without a dead-letter topic, which never calls `send`.
+    A subclass writes to a real topic. This class itself stands for a missing dead-letter topic: it has nothing to flush
+    or to close, and nobody may call its `send`.
     """
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
@@ -108,7 +109,7 @@ class DeadLetters:
 
         `reason` is a short name for the kind of error, `message` describes it. Raises `SourceError`.
         """
-        raise NotImplementedError("there is no dead-letter topic")
+        raise NotImplementedError("without a dead-letter topic, `send` must not be called")
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the brokers have acknowledged all records sent so far.
@@ -192,8 +193,8 @@ class Admin(Protocol):
     def brokers(self) -> list[tuple[str, str, int]]:
         """Return each broker's id, and the host and the port that it advertises."""
 
-    def require_topic(self, timeout_s: float = 6.0, missing_s: float = 1.0) -> TopicDescription:
-        """Ask for the topic; while it is missing, ask again for `missing_s`."""
+    def require_topic(self, timeout_s: float = 6.0, wait_for_topic_s: float = 1.0) -> TopicDescription:
+        """Ask for the topic. If it does not exist, ask again until `wait_for_topic_s` have passed."""
 
     def topic_configs(self) -> Mapping[str, str]:
         """Return the topic's options, also those with default values; empty without the right to read them."""

@@ -12,7 +12,7 @@ UNKNOWN_TOPIC_CODES = {3, 17}
 TOO_LARGE_CODES = {10, 18}  # a record, or a batch of records
 TOPIC_NOT_ALLOWED = 29
 NOT_ALLOWED_CODES = {TOPIC_NOT_ALLOWED, 30, 31, 53}  # topic, group, cluster, transactional id
-NO_KEY = 87  # a record in a compacted topic has no key, or one of several records has a wrong timestamp
+NO_KEY = 87  # a record in a compacted topic has no key; brokers also use this code for a wrong timestamp
 INVALID_RECORD_CODES = {32, NO_KEY}  # most often for a wrong timestamp; 32: INVALID_TIMESTAMP
 INVALID_SESSION_TIMEOUT = 26
 LOGIN_FAILED = 58
@@ -89,9 +89,13 @@ class BrokerErrors:
         self._where = f"at {self._servers}"
         self._protocol = settings.security_protocol
 
-    def explain(self, code: int | None, text: str, *, all_have_keys: bool = True) -> SourceError:
-        """Return the error for a code of Kafka's protocol, with a remedy. `text` is what the client says."""
-        if code == NO_KEY and not all_have_keys:  # with all keys, a timestamp is wrong
+    def explain(self, code: int | None, text: str, *, lacks_key: bool = False) -> SourceError:
+        """Return the error for a code of Kafka's protocol, with a remedy.
+
+        `text` is what the client says. `lacks_key` says whether a refused record has no key.
+        """
+        # If each refused record has a key, brokers mean a wrong timestamp by the code NO_KEY.
+        if code == NO_KEY and lacks_key:
             return SourceError(self._fill_in(_MISSING_KEY, text))
         for explanation in _EXPLANATIONS:
             if code in explanation.codes:

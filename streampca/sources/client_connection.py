@@ -14,7 +14,7 @@ from streampca.sources.base import TopicDescription
 from streampca.sources.broker_errors import BrokerErrors, TopicError
 
 _RETRY_S = 0.1
-_NEW_TOPIC_S = 1.0  # a broker may not know a new topic for so long
+_NEW_TOPIC_S = 1.0  # for this long, a broker may not know a topic that was just created
 _LOGGED_AFTER_S = 1.0  # shorter outages are not logged
 # During an outage, a new cause is logged at most this often: if several brokers are away, each has its own cause.
 _NEXT_CAUSE_AFTER_S = 10.0
@@ -38,12 +38,14 @@ class ClientConnection(ABC):
         self._topic = topic
         self._last_description = TopicDescription(id="", in_sync={})
         self._away_since: float | None = None  # by time.monotonic; None while a broker answers
-        self._logged_cause: str | None = None  # without digits; None if no outage is logged
+        # Without its digits: a cause that differs only in a port or a duration is not logged again. None: no outage is
+        # logged.
+        self._logged_cause: str | None = None
         self._logged_at = 0.0  # by time.monotonic
         files_read_once = [settings.config_file]
         if not self.reads_certificates_again:
             files_read_once += [settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile]
-        self._versions_at_start = {path: read_file_version(path) for path in files_read_once if path}
+        self._file_versions_at_start = {path: read_file_version(path) for path in files_read_once if path}
 
     @property
     @abstractmethod
@@ -61,10 +63,11 @@ class ClientConnection(ABC):
         Raises `TopicError` if the topic does not exist, another `SourceError` if no retry helps, and `TimeoutError`.
         """
 
-    def describe(self, timeout_s: float = 2.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """Ask for the topic until a broker answers; while the topic is missing, ask again for `missing_s`.
+    def describe(self, timeout_s: float = 2.0, wait_for_topic_s: float = _NEW_TOPIC_S) -> TopicDescription:
+        """Ask for the topic until a broker answers. Raises `TimeoutError` after `timeout_s`.
 
-        Raises `TimeoutError` after `timeout_s`.
+        If a broker answers with an error for the topic, ask again until `wait_for_topic_s` have passed, since the topic
+        may just have been created. Then raise this `TopicError`.
         """
         started_at = time.monotonic()
         waited_s = 0.0
@@ -73,7 +76,7 @@ class ClientConnection(ABC):
                 self._last_description = self._ask_for_topic(timeout_s - waited_s)
                 return self._last_description
             except TopicError:
-                if waited_s >= missing_s:
+                if waited_s >= wait_for_topic_s:
                     raise
             except TimeoutError:
                 pass  # another broker may answer
@@ -81,10 +84,10 @@ class ClientConnection(ABC):
             waited_s = time.monotonic() - started_at
         raise TimeoutError(str(self._explain_timeout()))
 
-    def require_topic(self, timeout_s: float = 6.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """Ask for the topic, as `describe` does; if no broker answers, raise `NoBrokerError`."""
+    def require_topic(self, timeout_s: float = 6.0, wait_for_topic_s: float = _NEW_TOPIC_S) -> TopicDescription:
+        """Ask for the topic, as `describe` does, but raise `NoBrokerError` if no broker answers."""
         try:
-            return self.describe(timeout_s, missing_s)
+            return self.describe(timeout_s, wait_for_topic_s)
         except TimeoutError:
             raise self._explain_timeout() from None
 
@@ -92,10 +95,11 @@ class ClientConnection(ABC):
         """Return the error if no broker has answered."""
         return self.broker_errors.no_broker_error(self.last_failure)
 
-    def watch(self) -> None:
+    def log_outages(self) -> None:
         """Log when an outage begins, has a new cause, or ends. The caller's loop calls this in each turn.
 
-        Raises `SourceError` if only a restart can end the outage.
+        Raises `SourceError` if, during an outage, a file was replaced that only a new process reads: a certificate, or
+        the settings.
         """
         now = time.monotonic()
         if self.connected:
@@ -104,7 +108,7 @@ class ClientConnection(ABC):
             self._away_since = now
         elif now - self._away_since > _LOGGED_AFTER_S:
             self._log_outage(now)
-            self._refuse_replaced_files()
+            self._raise_if_files_were_replaced()
 
     def _end_outage(self, now: float) -> None:
         """Forget an outage; if its beginning was logged, log its end."""
@@ -116,7 +120,7 @@ class ClientConnection(ABC):
 
     def _log_outage(self, now: float) -> None:
         """Log the cause of an outage, unless it was logged already."""
-        cause = _NUMBERS.sub("", self.last_failure)  # its durations differ each time
+        cause = _NUMBERS.sub("", self.last_failure)  # durations in the text differ each time
         is_new_outage = self._logged_cause is None
         is_new_cause = cause != self._logged_cause and now - self._logged_at > _NEXT_CAUSE_AFTER_S
         if is_new_outage or is_new_cause:
@@ -124,12 +128,13 @@ class ClientConnection(ABC):
             self._logged_cause = cause
             self._logged_at = now
 
-    def _refuse_replaced_files(self) -> None:
+    def _raise_if_files_were_replaced(self) -> None:
         """Raise `SourceError` if a file that is read only at the start was replaced.
 
-        A new process, which reads the new file, may end the outage: a certificate may have expired.
+        The outage may come from an expired certificate. Then only a new process can connect, since it reads the new
+        file.
         """
-        for path, version_at_start in self._versions_at_start.items():
+        for path, version_at_start in self._file_versions_at_start.items():
             version = read_file_version(path)
             is_missing = version is None  # perhaps the file is being replaced
             if not is_missing and version != version_at_start:

@@ -12,7 +12,7 @@ from streampca.settings.commands import ConsumerSettings, ProduceSettings
 from streampca.sources.base import DeadLetters, Headers
 from streampca.sources.broker_errors import INVALID_RECORD_CODES
 from streampca.sources.client_connection import ClientConnection
-from streampca.sources.dead_letters import dead_letter_headers, read_own_time
+from streampca.sources.dead_letters import dead_letter_headers, read_timestamp_of_rejected
 
 _WATCH_EVERY_S = 0.5  # while `flush` waits for acknowledgements, it looks for outages this often
 
@@ -71,20 +71,22 @@ class ClientProducer(DeadLetters, ABC):
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self._produce(ProducedRecord(record.value, record.key, headers, partition=None))
 
-    def _with_own_time(self, letter: ProducedRecord, code: int | None) -> ProducedRecord | None:
-        """Return a refused dead letter with the time of its rejected record; None if it should not be sent again.
+    def _replace_refused_time(self, letter: ProducedRecord, code: int | None) -> ProducedRecord | None:
+        """Return a refused dead letter with the timestamp of its rejected record, to be sent again.
 
-        Brokers may refuse the time of sending if their clock differs. `code` is the code of their error.
+        A dead letter is first sent with the time of sending. If this machine's clock differs from the brokers', they
+        refuse it. Return None if the error `code` of the brokers has another cause, or sending again cannot help.
         """
-        own_time_ms = read_own_time(letter.headers)
-        is_time_known = own_time_ms >= 0
-        was_sent_twice = letter.time_ms is not None
-        if code not in INVALID_RECORD_CODES or was_sent_twice or not is_time_known:
+        is_time_refused = code in INVALID_RECORD_CODES
+        was_replaced_before = letter.time_ms is not None
+        rejected_record_time_ms = read_timestamp_of_rejected(letter.headers)
+        is_time_known = rejected_record_time_ms >= 0
+        if not is_time_refused or was_replaced_before or not is_time_known:
             return None
         if not self._is_wrong_clock_logged:
             log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
             self._is_wrong_clock_logged = True
-        return letter._replace(time_ms=own_time_ms)
+        return letter._replace(time_ms=rejected_record_time_ms)
 
     def partitions(self) -> frozenset[int]:
         """Return the topic's partitions."""
@@ -97,17 +99,22 @@ class ClientProducer(DeadLetters, ABC):
     def flush(self, timeout_s: float) -> None:
         """Wait until brokers have acknowledged all records.
 
-        Raises `TimeoutError`, or `SourceError` if a record is refused or longer waiting is useless.
+        Raises `TimeoutError` if they have not in time, and `SourceError` if a record is refused or the topic is lost.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(deadline - time.monotonic(), 0)
             unacknowledged_count = self._wait_for_acknowledgements(min(left_s, _WATCH_EVERY_S))
-            self._connection.watch()
+            self._connection.log_outages()
             if unacknowledged_count == 0:
                 return
             if left_s == 0:
                 break
-        with contextlib.suppress(TimeoutError):
-            self._connection.describe()  # raises `SourceError` if the topic was deleted or the login is refused
+        self._raise_if_topic_is_lost()
+        # The worker shows this text. `streampca produce`, whose records are not dead letters, replaces it.
         raise TimeoutError(f"{unacknowledged_count} dead letters are not acknowledged yet")
+
+    def _raise_if_topic_is_lost(self) -> None:
+        """Raise `SourceError` if a broker says that the topic was deleted, or refuses the login."""
+        with contextlib.suppress(TimeoutError):  # no broker answers
+            self._connection.describe()

@@ -40,7 +40,8 @@ class ClientSource(Source, ABC):
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
         self._assigned: frozenset[int] = frozenset()  # as of the last event that `poll` has returned
         self._positions = ReadPositions()
-        self._standstills = StandstillSearch(self._find_ends)
+        # Notices partitions that stand still before their end because a transaction is open.
+        self._standstills = StandstillSearch(self._find_committed_ends)
 
     @abstractmethod
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
@@ -59,18 +60,18 @@ class ClientSource(Source, ABC):
 
     @abstractmethod
     def _start_fetching(self, partitions: Collection[int]) -> None:
-        """Let the client fetch these partitions, each from its `ReadPositions.fetch_offset`."""
+        """Let the client fetch these partitions, each from its `ReadPositions.offset_to_fetch_from`."""
 
     @abstractmethod
     def _stop_fetching(self, partitions: Collection[int]) -> None:
         """Let the client fetch these partitions no longer."""
 
     @abstractmethod
-    def _log_offsets(self, partition: int) -> tuple[int, int] | None:
+    def _find_offset_range(self, partition: int) -> tuple[int, int] | None:
         """Ask brokers for the earliest offset and the end of a partition; None if no broker answers."""
 
     @abstractmethod
-    def _find_ends(self, partitions: Collection[int]) -> dict[int, int]:
+    def _find_committed_ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Ask brokers where the committed records of partitions end. Raises `TimeoutError`."""
 
     @abstractmethod
@@ -94,12 +95,14 @@ class ClientSource(Source, ABC):
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         """Return the next event of a rebalance; without a rebalance, all new records and `OutOfRange` events."""
-        fetched = {} if self._rebalances else self._fetch(timeout_s)
-        self._connection.watch()
+        fetched: Mapping[int, Sequence[Record]] = {}
+        if not self._rebalances:
+            fetched = self._fetch(timeout_s)  # if a rebalance begins meanwhile, adds its events to `_rebalances`
+        self._connection.log_outages()
         if self._rebalances:
-            return [self._take_rebalance()]
+            return [self._take_rebalance_event()]
         records_events = self._make_records_events(fetched)
-        if not records_events:  # an open transaction may block a partition
+        if not records_events:  # perhaps an open transaction blocks a partition
             is_connected = self._connection.connected
             self._standstills.update(self._positions.by_partition, time.time(), is_connected=is_connected)
         return [*self._check_out_of_range(), *records_events]
@@ -119,6 +122,10 @@ class ClientSource(Source, ABC):
         return self._connection.partitions() | self._assigned
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
+        """Read these partitions from these positions; None stands for the earliest record.
+
+        `last` holds the known last records before the positions, by which a truncated log is noticed.
+        """
         unassigned = positions.keys() - self._assigned
         if unassigned:
             raise ValueError(f"partition {min(unassigned)} is not assigned")
@@ -133,7 +140,7 @@ class ClientSource(Source, ABC):
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         """Ask for the offset of each partition's first record at or after this time, or its end."""
-        ends = self._find_ends(partitions)
+        ends = self._find_committed_ends(partitions)
         return ends if time_ms is None else ends | self._find_first_at(partitions, time_ms)
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
@@ -166,13 +173,13 @@ class ClientSource(Source, ABC):
                 records_events.append(event)
         return records_events
 
-    def _take_rebalance(self) -> Event:
+    def _take_rebalance_event(self) -> Event:
         """Return the next event of a rebalance, and read no partition until the caller seeks."""
         event = self._rebalances.pop(0)
-        self._connection.last_failure = ""
+        self._connection.last_failure = ""  # a rebalance shows that brokers answer again
         self._positions = ReadPositions()
         if isinstance(event, Assigned):
-            self._assigned = event.partitions  # a rebalance has revoked all earlier ones
+            self._assigned = event.partitions  # all partitions of this member: it has given up those it had before
             self.membership = self._prepare_assigned(event.partitions)
         else:
             self._assigned = frozenset()
@@ -180,30 +187,34 @@ class ClientSource(Source, ABC):
         return event
 
     def _check_out_of_range(self) -> list[Event]:
-        """For each position that a broker did not find, seek once more, or return `OutOfRange`."""
+        """Handle each position that a broker did not find: seek to it once more, or return an event `OutOfRange`."""
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
-            log_offsets = self._log_offsets(partition)
-            if log_offsets is None:
-                continue  # a later poll asks again
-            earliest, end = log_offsets
-            is_in_log = earliest <= position <= end
-            if position == EARLIEST:  # retention has deleted the record
+            offset_range = self._find_offset_range(partition)
+            if offset_range is None:
+                continue  # no broker answers; a later poll asks again
+            earliest, end = offset_range
+            if position == EARLIEST:
+                # The client asked for the earliest record, and retention deleted this record before it was fetched.
                 self.seek({partition: None})
-            elif is_in_log and partition in self._positions.records_to_compare:
-                self._seek_to_compare(partition, position, earliest)
-            else:
-                # If the log holds the position, the log was cut and has grown again.
-                diverged = position - 1 if is_in_log else None
-                self._positions.stop(partition)
-                events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
+                continue
+            log_holds_position = earliest <= position <= end
+            last = self._positions.records_to_compare.get(partition)
+            if log_holds_position and last is not None:
+                # The broker may lag behind for a moment, or the log was truncated. Comparing the last record will tell.
+                self._seek_again(partition, position, last, earliest)
+                continue
+            # If the log holds the position now, the log was truncated and has grown again. Then it holds another record
+            # at the offset of the last record that was read.
+            diverged = position - 1 if log_holds_position else None
+            self._positions.stop(partition)
+            events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
         return events
 
-    def _seek_to_compare(self, partition: int, position: int, earliest: int) -> None:
-        """Seek once more. If the log holds the last record before the position, it is compared when it is fetched."""
-        last = self._positions.records_to_compare[partition]
-        is_in_log = last.offset >= earliest
-        self.seek({partition: position}, last={partition: last} if is_in_log else NO_RECORDS)
+    def _seek_again(self, partition: int, position: int, last: LastRecord, earliest: int) -> None:
+        """Seek to a position. If the log still holds the last record before it, fetch this record, to compare it."""
+        is_last_in_log = last.offset >= earliest
+        self.seek({partition: position}, last={partition: last} if is_last_in_log else NO_RECORDS)
 
 
 class MemberIntervals(NamedTuple):

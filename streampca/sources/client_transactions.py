@@ -35,8 +35,8 @@ from streampca.sources.topic_options import is_compacted
 ABORT_S = 2.0
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 
-# Codes of errors that any transaction would meet: the user lacks a right, or brokers do not take the settings.
-_ANY_TRANSACTION_REFUSED_CODES = NOT_ALLOWED_CODES | {UNSUPPORTED_VERSION, INVALID_TRANSACTION_TIMEOUT, LOGIN_FAILED}
+# Codes of errors that no retry can fix: the user lacks a right, or brokers refuse the settings of every transaction.
+_PERMANENT_CODES = NOT_ALLOWED_CODES | {UNSUPPORTED_VERSION, INVALID_TRANSACTION_TIMEOUT, LOGIN_FAILED}
 
 # Value of `batch_bytes`: each record that is reported as refused was alone in its batch. A client that splits a refused
 # batch does so, since it sends each record of the batch again alone before it reports a failure.
@@ -51,7 +51,7 @@ class Failure(NamedTuple):
     error: Exception
     topic: str  # the record's; of a transaction, the topic of outputs
     size: int = 0  # the record's in bytes, as `record_size` counts them; 0: unknown, or a transaction
-    has_key: bool = True  # whether the record has a key; also true of a transaction
+    lacks_key: bool = False  # whether this is the failure of a record without a key
 
 
 class ClientTransactions(Transactions, ABC):
@@ -61,8 +61,8 @@ class ClientTransactions(Transactions, ABC):
     commit_s = 10.0
     admin_class: type[Any]  # the client's `Admin`
     client_error: type[Exception]  # what the client raises
-    # The producer fills a batch up to this size. A larger record is sent in a batch of its own. If brokers refuse a
-    # smaller record as too large, perhaps another record of its batch is: they refuse batches as a whole.
+    # The producer fills a batch up to this size, and sends a larger record alone in a batch. Brokers refuse batches as
+    # a whole: a smaller record may be refused as too large because another record of its batch is.
     batch_bytes = EACH_RECORD_ALONE
 
     def __init__(
@@ -87,9 +87,10 @@ class ClientTransactions(Transactions, ABC):
         self._configs: Mapping[str, str] = {}  # of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
         self._failures: list[Failure] = []  # of the current transaction
-        # When brokers refuse a batch as too large, the next producer sends smaller ones.
-        self._next_batch_bytes = self.batch_bytes
-        self._has_smaller_batches = False
+        # When brokers refuse a batch as too large, the next producer sends smaller batches. From then on, each record
+        # is measured: if it is refused, its size tells whether it was alone in its batch.
+        self._batch_bytes_of_next_producer = self.batch_bytes
+        self._must_measure_records = False
         for topic in topics:
             self._count_partitions(topic)  # raises if the topic is missing
 
@@ -149,9 +150,10 @@ class ClientTransactions(Transactions, ABC):
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
             self._drop_producer()
-            final_error = self._find_final_error(Failure(error, self._output_topic))
-            if final_error is not None:
-                raise final_error from None
+            permanent_error = self._find_permanent_error(Failure(error, self._output_topic))
+            if permanent_error is not None:
+                raise permanent_error from None
+            # A later call may succeed.
             _, text = self._code_and_text(error)
             raise TimeoutError(f"no transaction can begin: {text}") from None
 
@@ -210,47 +212,61 @@ class ClientTransactions(Transactions, ABC):
         return self._producer
 
     def _give_up_and_raise(self, failure: Failure) -> NoReturn:
-        """Give the producer up, and raise its first final error, or `TransactionFailedError` if a retry may help."""
+        """Give the producer up after a failure, and raise the first error that no retry can fix.
+
+        If a retry may fix all errors, raise `TransactionFailedError`.
+        """
         self._drop_producer()
-        # An earlier failure may be the cause of this one.
+        # An earlier failure of the transaction may be the cause of this one.
         for possible_cause in [*self._failures, failure]:
-            final_error = self._find_final_error(possible_cause)
-            if final_error is not None:
-                raise final_error from None
+            permanent_error = self._find_permanent_error(possible_cause)
+            if permanent_error is not None:
+                raise permanent_error from None
         _, text = self._code_and_text(failure.error)
         raise TransactionFailedError(text) from None
 
-    def _find_final_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise for a failure; None if a retry may help."""
+    def _find_permanent_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
+        """Return the error of a failure if no retry of the same records can succeed; None if a retry may help.
+
+        After a `RecordRefusedError`, a retry can succeed if the record is changed or left out.
+        """
         code, text = self._code_and_text(failure.error)
-        # One record without a key makes brokers refuse all records of its request.
-        all_failures = [*self._failures, failure]
-        all_have_keys = all(other.has_key for other in all_failures if other.topic == failure.topic)
-        error = BrokerErrors(self._settings, failure.topic).explain(code, text, all_have_keys=all_have_keys)
-        if code in _ANY_TRANSACTION_REFUSED_CODES:
+        lacks_key = self._is_record_without_key_refused(failure)
+        error = BrokerErrors(self._settings, failure.topic).explain(code, text, lacks_key=lacks_key)
+        if code in _PERMANENT_CODES:
             return error
         if code in TOO_LARGE_CODES or code in INVALID_RECORD_CODES:
             self._reread_configs_at = 0.0  # the topic's limits may have changed
         if code in TOO_LARGE_CODES:
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:
-            # Brokers send NO_KEY for wrong timestamps, too.
-            lacks_needed_key = code == NO_KEY and not all_have_keys and self._is_compacted(failure.topic)
-            return error if lacks_needed_key else RecordRefusedError(str(error), code)
+            # Brokers use the code NO_KEY also for wrong timestamps, but only a compacted topic needs keys.
+            is_needed_key_missing = code == NO_KEY and lacks_key and self._is_compacted(failure.topic)
+            return error if is_needed_key_missing else RecordRefusedError(str(error), code)
         return None
+
+    def _is_record_without_key_refused(self, failure: Failure) -> bool:
+        """Return whether this record, or another that failed for the same topic, has no key.
+
+        A record without a key makes brokers refuse all records of its request, also those with keys.
+        """
+        all_failures = [*self._failures, failure]
+        return any(other.lacks_key for other in all_failures if other.topic == failure.topic)
 
     def _find_too_large_error(
         self, failure: Failure, code: int, error: SourceError
     ) -> SourceError | RecordRefusedError | None:
-        """Return the error to raise for a record that was refused as too large.
+        """Return the error to raise for a record that was refused as too large; None if a retry may help.
 
-        If perhaps only its batch was too large, return None, and let the next producer send smaller batches.
+        - If the record shared its batch, only the batch may be too large: the next producer sends smaller batches.
+        - An output that is too large gives `RecordRefusedError`, so that it can be left out.
+        - For any other record, such as a dead letter, `error` is returned.
         """
-        is_larger_than_batches = failure.size > self.batch_bytes
+        is_larger_than_batches = failure.size > self.batch_bytes  # the client sends such a record alone
         was_alone_in_batch = is_larger_than_batches or self.batch_bytes == EACH_RECORD_ALONE
         if not was_alone_in_batch:
-            self._next_batch_bytes = self.batch_bytes // _SMALLER_BY
-            self._has_smaller_batches = True
+            self._batch_bytes_of_next_producer = self.batch_bytes // _SMALLER_BY
+            self._must_measure_records = True
             return None
         is_output = failure.topic == self._output_topic
         is_size_known = failure.size > 0

@@ -42,9 +42,10 @@ class ReplayProducer:
 
     def __init__(self, topic: str, transactions: ClientTransactions) -> None:
         """End the open transaction of any other replay. `topic` is where the rejected records are sent again."""
+        # Longer than the time limits of a member, for which `transactions` are made.
         transactions.begin_s = _REPLAY_TIMEOUT_S / 2
         transactions.commit_s = _REPLAY_TIMEOUT_S
-        transactions.recover()
+        transactions.recover()  # ends the transaction that another replay has left open
         self._transactions = transactions
         self._timestamps = TimestampReplacer(topic, transactions)
         self.replaced_timestamps = 0
@@ -141,9 +142,10 @@ def create_client(settings: ConsumerSettings) -> Source:
 
 
 def would_brokers_accept_save(settings: ConsumerSettings, waits_for: str) -> bool:
-    """Return whether each partition of the topic that a save waits for has enough replicas in sync.
+    """Ask brokers whether each partition of a topic has enough replicas in sync; return False if no broker answers.
 
-    False if no broker answers.
+    If a save `waits_for` "dead letters", the dead-letter topic is checked. If it waits for anything else, such as
+    "topic", the topic that the member reads is checked.
     """
     topic = settings.topic
     if waits_for == "dead letters" and settings.dead_letter_topic:
@@ -159,10 +161,16 @@ def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     """Open a reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
         log_bounds = admin.log_bounds()
+    return TopicReader(create_client(_without_group(settings, topic)), topic, log_bounds)
+
+
+def _without_group(settings: KafkaSettings, topic: str) -> ConsumerSettings:
+    """Return the settings of a consumer that reads a topic with the same connection, and is in no group.
+
+    A subclass of `ConsumerSettings` names the group. The class itself has no field for it.
+    """
     fields = dict(settings) | {"topic": topic, "group_instance_id": None}
-    # `ConsumerSettings` itself has no group; only its subclasses have one.
-    settings_without_group = ConsumerSettings.model_construct(**fields)
-    return TopicReader(create_client(settings_without_group), topic, log_bounds)
+    return ConsumerSettings.model_construct(**fields)
 
 
 def create_producer(settings: ProduceSettings) -> ClientProducer:

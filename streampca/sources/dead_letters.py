@@ -23,7 +23,7 @@ _ERROR_HEADERS = [  # the last headers of a dead letter, in this order
 ]
 _NOTE_HEADER = "streampca.replayed"  # the only header of a replay note
 _REPLAYS_HEADER = "streampca.replays"  # of a replayed record: how often it was replayed
-_LETTER_HEADER = "streampca.dead-letter"  # of a replayed record: where its dead letter lies
+_LETTER_HEADER = "streampca.dead-letter"  # of a replayed record: topic, partition and offset of its dead letter
 
 ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
 """Reads the committed records of a topic with their partitions.
@@ -77,10 +77,10 @@ def read_origin(headers: Sequence[Header]) -> Origin | None:
         return None
 
 
-def read_own_time(headers: Sequence[Header]) -> int:
+def read_timestamp_of_rejected(headers: Sequence[Header]) -> int:
     """Return the timestamp of a rejected record, from the headers of its dead letter, in milliseconds since 1970.
 
-    Return -1 if it is unknown.
+    Return -1 if the timestamp is unknown, or if these are not the headers of a dead letter.
     """
     origin = read_origin(headers)
     return -1 if origin is None else origin.timestamp
@@ -95,35 +95,36 @@ class LetterStatus(StrEnum):
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter, and where it lies in the dead-letter topic."""
+    """A dead letter, and its partition and offset in the dead-letter topic."""
 
     partition: int
     offset: int
-    record: Record
-    origin: Origin
+    record: Record  # the dead letter itself
+    origin: Origin  # the rejected record
     status: LetterStatus
 
     def to_replay(self, dead_letter_topic: str) -> Outgoing:
-        """Return the rejected record as a replay sends it.
+        """Return the rejected record as a replay sends it to its topic again.
 
-        Two headers say how often the record was replayed, and where its dead letter lies.
+        Two headers are added: how often the record was replayed, and where its dead letter is.
         """
-        origin = self.origin
-        earlier_replays = dict(origin.headers).get(_REPLAYS_HEADER) or b"0"
+        rejected = self.origin
+        letter = self.record
+        earlier_replays = dict(rejected.headers).get(_REPLAYS_HEADER) or b"0"
         replays = int(earlier_replays) + 1 if earlier_replays.isdigit() else 1
-        place = f"{dead_letter_topic}/{self.partition}/{self.offset}"
-        of_earlier_replay = (_REPLAYS_HEADER, _LETTER_HEADER)
+        letter_position = f"{dead_letter_topic}/{self.partition}/{self.offset}"
+        added_by_earlier_replay = (_REPLAYS_HEADER, _LETTER_HEADER)
         return Outgoing(
-            topic=origin.topic,
-            partition=origin.partition,
-            value=self.record.value,
-            key=self.record.key,
+            topic=rejected.topic,
+            partition=rejected.partition,
+            value=letter.value,  # a dead letter has the value and the key of the rejected record
+            key=letter.key,
             headers=[
-                *[(name, value) for name, value in origin.headers if name not in of_earlier_replay],
+                *[(name, value) for name, value in rejected.headers if name not in added_by_earlier_replay],
                 (_REPLAYS_HEADER, str(replays).encode()),
-                (_LETTER_HEADER, place.encode()),
+                (_LETTER_HEADER, letter_position.encode()),
             ],
-            timestamp=origin.timestamp,
+            timestamp=rejected.timestamp,
         )
 
 
@@ -136,9 +137,10 @@ class DeadLetterTopic:
         self.other_records = 0  # neither dead letters nor replay notes
         self._replayed: set[tuple[int, int]] = set()  # partition and offset of each replayed letter
         for partition, record in read():
-            offsets = read_replay_note(record)
-            if offsets is not None:
-                self._replayed.update((partition, offset) for offset in offsets)
+            replayed_offsets = read_replay_note(record)
+            if replayed_offsets is not None:
+                # A replay writes its note into the partition of the letters that it has replayed.
+                self._replayed.update((partition, offset) for offset in replayed_offsets)
             elif read_origin(record.headers) is None:
                 self.other_records += 1
 
@@ -170,12 +172,12 @@ def _hash_rejected_record(origin: Origin, letter: Record) -> bytes:
 
 
 def make_replay_note(offsets: Iterable[int]) -> tuple[bytes, Headers]:
-    """Return the value and the headers of a replay note for the letters at these offsets."""
+    """Return the value and the headers of a replay note: the record that says which dead letters were replayed."""
     return json.dumps(list(offsets)).encode(), [(_NOTE_HEADER, b"offsets")]
 
 
 def read_replay_note(record: Record) -> list[int] | None:
-    """Return the offsets in a replay note; None for any other record."""
+    """Return the offsets of the dead letters that were replayed, if a record is a replay note; otherwise None."""
     if [name for name, _ in record.headers] != [_NOTE_HEADER]:
         return None
     try:

@@ -52,7 +52,7 @@ class Vectors(Batch):
     """Decoded `Records`: vectors and rejects."""
 
     partition: int
-    end: int
+    end: int  # high watermark of the partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Undecoded:
 class OutOfRange:
     """The log does not hold the position of a partition. No records are returned before `Source.seek` is called.
 
-    If the log was cut and has grown again, it holds other records than those that were read. Then `diverged` is an
-    offset at which they differ. They may also differ at earlier offsets, which not every client reports.
+    If the log was truncated and has grown again, it holds other records than those that were read. Then `diverged` is
+    an offset at which they differ. They may also differ at earlier offsets, which not every client reports.
     """
 
     partition: int
@@ -100,13 +100,14 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
     """
     records = event.records
     offset_after_records = event.next
+    high_watermark = event.end
     try:
         batch = codec.decode_batch(records, end=offset_after_records, stop_after_bytes=LARGE_BATCH_BYTES)
     except TimeoutError as error:
         return Undecoded(
             partition=event.partition,
             position=records[0].offset,
-            end=event.end,
+            end=high_watermark,
             cause=str(error),
         )
     return Vectors(
@@ -115,5 +116,5 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
         records=batch.records,
         next=batch.next,
         partition=event.partition,
-        end=event.end,
+        end=high_watermark,
     )

@@ -20,10 +20,11 @@ _RETRY_AFTER_S = 2.0
 _RENEW_AFTER = 0.5  # share of a token's lifetime after which it is renewed; librdkafka asks for a new token at 0.8
 # A token that expires within this time is not given to clients, since the clocks of some brokers may be ahead.
 _TOO_SHORT_TO_USE_S = 60.0
-# For this long, a client may keep a token that has expired: librdkafka asks again ten seconds after a failure.
-_KEPT_BY_CLIENTS_S = 20.0
+# For this long, a client may log in with an old token, after the token has expired or a new one could not be requested:
+# librdkafka asks for a token again ten seconds after a failure.
+_CLIENTS_KEEP_OLD_TOKEN_S = 20.0
 _TRY_LATER = (408, 429)  # HTTP statuses
-_REPLACED_TOKENS_REMEMBERED = 100  # more than are replaced within `_KEPT_BY_CLIENTS_S`
+_REPLACED_TOKENS_REMEMBERED = 100  # more than are replaced within `_CLIENTS_KEEP_OLD_TOKEN_S`
 
 log = structlog.get_logger()
 
@@ -32,27 +33,33 @@ class OAuthTokens:
     """The tokens of one login, for all its clients and threads. All times are in seconds since 1970."""
 
     def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
-        """`request` returns a new token, and its expiry."""
+        """`request` asks for a new token, and returns it with its expiry."""
         self._request = request
         self._lock = threading.Lock()
-        self._token = ""
+        self._token = ""  # the newest; "" before the first request
         self._expiry = 0.0
-        self._request_at = 0.0
+        self._next_request_at = 0.0
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
+        # A client may still log in with a token that was replaced. Its expiry tells whether this explains a refusal.
+        self._replaced_token_expiries: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether a client may have logged in with an expired token, so that a later login may succeed."""
+        """Whether brokers may refuse a client because its token has expired. Then a later login may succeed.
+
+        For `_CLIENTS_KEEP_OLD_TOKEN_S`, a client may use a token that has expired, or that could not be renewed.
+        """
         now = time.time()
         is_newest_expired = self._token != "" and now >= self._expiry
         if is_newest_expired:
             is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
-            return not is_login_refused  # if it is refused, no later token will come
-        has_renewal_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
-        may_use_replaced_token = any(0 <= now - end < _KEPT_BY_CLIENTS_S for end in self._ends_of_replaced_tokens)
-        return has_renewal_just_failed or may_use_replaced_token
+            return not is_login_refused  # if the endpoint refuses the login, no later token will come
+        has_renewal_just_failed = now - self._failed_at < _CLIENTS_KEEP_OLD_TOKEN_S
+        has_replaced_token_just_expired = any(
+            0 <= now - expiry < _CLIENTS_KEEP_OLD_TOKEN_S for expiry in self._replaced_token_expiries
+        )
+        return has_renewal_just_failed or has_replaced_token_just_expired
 
     def current(self) -> tuple[str, float]:
         """Return a usable token and its expiry.
@@ -60,7 +67,7 @@ class OAuthTokens:
         Raises `SourceError` if the login is refused, and `NoBrokerError` if a later request may succeed.
         """
         with self._lock:
-            if time.time() >= self._request_at:
+            if time.time() >= self._next_request_at:
                 self._renew(time.time())
             if self._failure is not None:
                 self._raise_if_old_token_is_useless(self._failure)
@@ -83,28 +90,28 @@ class OAuthTokens:
                 log.warning("no new token, waiting", error=str(error))
             self._failure = error
             self._failed_at = now
-            self._request_at = now + _RETRY_AFTER_S
+            self._next_request_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # A client may still log in with the old token, which may have expired already.
-            self._ends_of_replaced_tokens.append(max(self._expiry, now))
+            # If the old token has expired already, clients had no other until now.
+            self._replaced_token_expiries.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry
         self._failure = None
-        self._request_at = now + _RENEW_AFTER * (expiry - now)
+        self._next_request_at = now + _RENEW_AFTER * (expiry - now)
 
 
 def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
     """Return the tokens of the login in the settings; None if the login needs no tokens.
 
-    Raises `NoBrokerError` or `SourceError` if there is no token.
+    All clients with the same login share one `OAuthTokens`. Raises `NoBrokerError` or `SourceError` without a token.
     """
     secret = settings.sasl_password
     if settings.sasl_mechanism == "AWS_MSK_IAM":
-        tokens = _share_tokens(_sign_for_msk, find_aws_region(settings.bootstrap_servers))
+        tokens = _shared_tokens(_sign_for_msk, find_aws_region(settings.bootstrap_servers))
     elif settings.sasl_mechanism == "OAUTHBEARER" and secret:
         login = (settings.sasl_token_url, settings.sasl_username, secret.get_secret_value())
-        tokens = _share_tokens(_request_token, *login)
+        tokens = _shared_tokens(_request_token, *login)
     else:
         return None
     tokens.current()  # raises if there is no token
@@ -112,7 +119,7 @@ def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
 
 
 @functools.cache
-def _share_tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
+def _shared_tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
     """Return the tokens that all clients with this login share."""
     return OAuthTokens(functools.partial(request, *login))
 

@@ -1,9 +1,9 @@
 """Which offset of each partition is read next, and whether the log still has the record before it.
 
 If the last record before a position is known, the client begins to fetch with this record, and it is compared. If the
-log was cut and has grown again, it holds another record at this offset. If compaction has removed the record, it cannot
-be compared. A broker that does not find the position may be a replica that lags behind for a moment. So the record that
-was read last is compared then, too, and only another record shows that the log was cut.
+log was truncated and has grown again, it holds another record at this offset. If compaction has removed the record, it
+cannot be compared. A broker that does not find the position may be a replica that lags behind for a moment. So the
+record that was read last is compared then, too, and only another record shows that the log was truncated.
 """
 
 import bisect
@@ -29,10 +29,11 @@ class ReadPositions:
 
     def __init__(self) -> None:
         self.by_partition: dict[int, Reached] = {}
-        # The last records before the positions, by partition: those to compare with the log, and all; None: unknown.
-        self.records_to_compare: dict[int, LastRecord] = {}
+        # By partition, the last record before the position; None if it is unknown.
         self._last_records: dict[int, LastRecord | None] = {}
-        # Positions that brokers did not find; their partitions are not in `by_partition`.
+        # By partition, the last record if it must still be compared with the log. Nothing else is read before.
+        self.records_to_compare: dict[int, LastRecord] = {}
+        # By partition, the position at which reading has stopped, since a broker did not find it.
         self.out_of_range: dict[int, int] = {}
 
     def start(self, partition: int, position: int | None, last: LastRecord | None) -> None:
@@ -42,9 +43,9 @@ class ReadPositions:
         """
         self.stop(partition)
         self.by_partition[partition] = Reached(next=EARLIEST if position is None else position, end=UNKNOWN)
-        if last is not None:
-            self.records_to_compare[partition] = last
         self._last_records[partition] = last
+        if last is not None:
+            self.records_to_compare[partition] = last  # it is fetched first, to notice a truncated log
 
     def stop(self, partition: int) -> None:
         """Do not read a partition any more."""
@@ -53,30 +54,34 @@ class ReadPositions:
         self._last_records.pop(partition, None)
         self.out_of_range.pop(partition, None)
 
-    def fetch_offset(self, partition: int) -> int:
+    def offset_to_fetch_from(self, partition: int) -> int:
         """Return the offset to fetch first: the position, or the offset of the record to compare."""
         to_compare = self.records_to_compare.get(partition)
         return self.by_partition[partition].next if to_compare is None else to_compare.offset
 
-    def mark_out_of_range(self, partition: int) -> None:
-        """Stop reading a partition, since a broker did not find the position.
+    def stop_as_out_of_range(self, partition: int) -> None:
+        """Stop reading a partition, since a broker did not find its position. Keep the position in `out_of_range`.
 
-        The log may have been cut, so the last record that was read must be compared with the log.
+        The log was perhaps truncated. Comparing the last record that was read with the log will tell.
         """
         last = self._last_records.get(partition)
         if partition in self.by_partition and last is not None:
             self.records_to_compare[partition] = last
-        self.mark_cut(partition)
+        self._move_to_out_of_range(partition)
 
-    def mark_cut(self, partition: int) -> None:
-        """Stop reading a partition, since the records before its position were cut from the end of the log."""
-        if partition in self.by_partition:  # otherwise it was stopped already
+    def stop_as_truncated(self, partition: int) -> None:
+        """Stop reading a partition whose log was truncated before the position. Keep the position in `out_of_range`."""
+        self._move_to_out_of_range(partition)
+
+    def _move_to_out_of_range(self, partition: int) -> None:
+        if partition in self.by_partition:  # otherwise, reading was stopped already
             self.out_of_range[partition] = self.by_partition.pop(partition).next
 
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
         """Move a partition's position past new records, and return the event for them.
 
-        Return None if nothing is new, or the last record before the position must still be compared with the log.
+        Return None if nothing is new. If the last record before the position must be compared with the log, also return
+        None until the log is found to hold it: the records of a truncated log do not follow those that were read.
         """
         before = self.by_partition[partition]
         if partition in self.records_to_compare:
@@ -96,21 +101,24 @@ class ReadPositions:
     def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> bool:
         """Compare the last record that was read with the log, and return whether the partition may be read on.
 
-        Return False if the log holds another record at its offset, and while the client has not fetched so far.
+        - If the log holds another record at the offset of the last record, it was truncated: stop, return False.
+        - If the log ends before the position, the position is out of range: stop, return False.
+        - Until the client has fetched the offset of the last record, return False.
         """
         position = self.by_partition[partition].next
         last = self.records_to_compare[partition]
         is_offset_fetched = bool(records) and records[0].offset == last.offset
         is_another_record = is_offset_fetched and records[0].leader_epoch != last.leader_epoch
         if is_another_record:
-            self.mark_cut(partition)
+            self.stop_as_truncated(partition)
             del self.records_to_compare[partition]
             return False
-        log_ends_before_position = 0 <= fetched.end <= fetched.next < position  # a negative end is unknown
-        if log_ends_before_position:
-            self.mark_out_of_range(partition)
+        is_end_known = fetched.end >= 0
+        has_fetched_to_end = is_end_known and fetched.next >= fetched.end
+        if has_fetched_to_end and fetched.next < position:
+            self.stop_as_out_of_range(partition)
             return False
-        # Compaction may have removed the record: then `records` begin with a later one.
+        # If compaction has removed the last record, `records` begin with a later one.
         has_fetched_past_last = bool(records) or fetched.next > last.offset
         if has_fetched_past_last:
             del self.records_to_compare[partition]
@@ -121,8 +129,8 @@ def _advance(before: Reached, records: Sequence[Record], fetched: Reached) -> Re
     """Return how far a partition is read after these records; `before` if its position or its end is unknown."""
     after_records = records[-1].offset + 1 if records else UNKNOWN
     next_offset = max(before.next, fetched.next, after_records)  # unknown offsets are negative
-    end = fetched.end if fetched.end >= 0 else before.end  # librdkafka forgets the end when a fetch fails
-    is_end_known = end >= 0 or bool(records)
-    if next_offset < 0 or not is_end_known:
+    reported_end = fetched.end if fetched.end >= 0 else before.end  # librdkafka forgets the end when a fetch fails
+    end = max(reported_end, after_records)  # the partition reaches at least to the end of these records
+    if next_offset < 0 or end < 0:  # unknown
         return before
     return Reached(next=next_offset, end=max(end, next_offset))

@@ -5,15 +5,18 @@ A length has 1 to 5 bytes, since Kafka writes small numbers in fewer bytes.
 
 from streampca.formats.layout import varint
 from streampca.sources.base import Headers
-from streampca.sources.record_times import OWN_TIME_HEADER
+from streampca.sources.record_times import ORIGINAL_TIMESTAMP_HEADER
 
 _BATCH_HEADER = 61  # bytes of a batch before its records
 _FIXED_FIELDS = 3  # bytes of a record: attributes, and the differences to the batch's time and offset, which are 0
 
 
 def record_size(value: bytes | None, key: bytes | None, headers: Headers) -> int:
-    """Return the size in bytes of an uncompressed batch of this record, without the header `OWN_TIME_HEADER`."""
-    counted_headers = [(name, content) for name, content in headers if name != OWN_TIME_HEADER]
+    """Return the size in bytes of an uncompressed batch of this record.
+
+    `ORIGINAL_TIMESTAMP_HEADER` is not counted, since outputs are also measured before this header is added.
+    """
+    counted_headers = [(name, content) for name, content in headers if name != ORIGINAL_TIMESTAMP_HEADER]
     record_bytes = _FIXED_FIELDS + _field_size(key) + _field_size(value) + _length_size(len(counted_headers))
     for name, content in counted_headers:
         record_bytes += _field_size(name.encode()) + _field_size(content)

@@ -2,11 +2,11 @@
 
 A topic does not keep a timestamp in two cases. If it is older or further ahead than the topic allows, a broker refuses
 the record, and with it all records of the same request. If it is older than the topic's retention, the broker deletes
-the record. Such a record is written with the time of sending, and its own time in a header.
+the record. Such a record is written with the time of sending, and its original timestamp in a header.
 
 The topic's rules may be unknown, or may have changed. If a transaction is refused for a timestamp, it is tried again
 with more timestamps replaced. If the time of sending is refused, too, this machine's clock is wrong: in the last try
-each record has its own time, and a dead letter the time of its record.
+each record has its original timestamp, and a dead letter the timestamp of its rejected record.
 """
 
 import time
@@ -20,53 +20,53 @@ from numpy.typing import NDArray
 from streampca.errors import SourceError
 from streampca.sources.base import OutgoingFields, RecordRefusedError, Transactions
 from streampca.sources.broker_errors import INVALID_RECORD_CODES
-from streampca.sources.dead_letters import read_own_time
+from streampca.sources.dead_letters import read_timestamp_of_rejected
 
-# A header of a record with the time of sending: the record's own time in milliseconds, as decimal text.
-OWN_TIME_HEADER = "streampca.timestamp"
+# A header of a record that is sent with the time of sending: the original timestamp in milliseconds, as decimal text.
+ORIGINAL_TIMESTAMP_HEADER = "streampca.timestamp"
 
 _NO_LIMIT_MS = 2**63 - 1
 _DELETED_SOON_MS = 5 * 60_000  # brokers look for records to delete every five minutes by default
-_TIME_OF_SENDING = -1  # in place of a timestamp, as is any negative number: the client then sets the time
+_TIME_OF_SENDING = -1  # instead of a timestamp, as any negative number: the client sets the time when it sends
 
 log = structlog.get_logger()
 
 
-class KeptTimes(NamedTuple):
-    """How far before and after now a timestamp may be for a record to be written with it, milliseconds."""
+class TimestampLimits(NamedTuple):
+    """How far before and after now a timestamp may be, in milliseconds. Any other timestamp is replaced."""
 
     before_ms: int
     after_ms: int
 
 
-_ALL_TIMES = KeptTimes(before_ms=_NO_LIMIT_MS, after_ms=_NO_LIMIT_MS)
-_LAST_HOUR = KeptTimes(before_ms=3_600_000, after_ms=0)
-_NO_TIMES = KeptTimes(before_ms=-1, after_ms=0)  # from 1 ms after now to now: no timestamp lies between them
-# Which timestamps each try keeps, if the topic keeps them, too. A last try after these keeps all timestamps.
-_KEPT_IN_TRY = (_ALL_TIMES, _LAST_HOUR, _NO_TIMES)
+_ANY_TIMESTAMP = TimestampLimits(before_ms=_NO_LIMIT_MS, after_ms=_NO_LIMIT_MS)
+_LAST_HOUR = TimestampLimits(before_ms=3_600_000, after_ms=0)
+_NO_TIMESTAMP = TimestampLimits(before_ms=-1, after_ms=0)  # from 1 ms after now to now: no timestamp lies between them
+# The limits of each try, besides the topic's. A last try after these replaces no timestamp.
+_LIMITS_OF_TRIES = (_ANY_TIMESTAMP, _LAST_HOUR, _NO_TIMESTAMP)
 
 
-def read_kept_times(configs: Mapping[str, str]) -> KeptTimes:
+def read_timestamp_limits(configs: Mapping[str, str]) -> TimestampLimits:
     """Return which timestamps a topic with these options keeps. An option that is missing sets no limit."""
     if configs.get("message.timestamp.type") == "LogAppendTime":  # the broker replaces all timestamps
-        return _ALL_TIMES
-    # Before Kafka 4, this limit counts where no other is set.
-    both = _read_limit(configs, "message.timestamp.difference.max.ms", _NO_LIMIT_MS)
-    before = _read_limit(configs, "message.timestamp.before.max.ms", both)
-    after = _read_limit(configs, "message.timestamp.after.max.ms", both)
+        return _ANY_TIMESTAMP
+    # Until Kafka 4, this option is the default of the next two.
+    default_limit = _read_limit(configs, "message.timestamp.difference.max.ms", _NO_LIMIT_MS)
+    before = _read_limit(configs, "message.timestamp.before.max.ms", default_limit)
+    after = _read_limit(configs, "message.timestamp.after.max.ms", default_limit)
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
-    if deletes_old_records:
+    if deletes_old_records:  # the broker would soon delete a record with an older timestamp
         retention = _read_limit(configs, "retention.ms", _NO_LIMIT_MS)
         margin = min(_DELETED_SOON_MS, retention // 2)
         before = min(before, retention - margin)
-    return KeptTimes(before_ms=before, after_ms=after)
+    return TimestampLimits(before_ms=before, after_ms=after)
 
 
-def _read_limit(configs: Mapping[str, str], name: str, without: int) -> int:
-    """Return a limit among the options of a topic; `without` if it is missing, or the topic sets no limit."""
+def _read_limit(configs: Mapping[str, str], name: str, default: int) -> int:
+    """Return a limit among the options of a topic; `default` if it is missing, or the topic sets no limit."""
     value = configs.get(name, "")
     has_limit = value.isdecimal() and int(value) < _NO_LIMIT_MS  # -1 also means no limit
-    return int(value) if has_limit else without
+    return int(value) if has_limit else default
 
 
 class TimestampReplacer:
@@ -89,43 +89,49 @@ class TimestampReplacer:
     ) -> tuple[Sequence[OutgoingFields], int]:
         """Return the records to send in this try of a transaction, and how many of their timestamps were replaced.
 
-        `timestamps`, an optimisation, holds at least the timestamps of these records.
+        After each refusal, the next try replaces more timestamps by the time of sending. If brokers have refused even
+        the time of sending, the last try sends all records with their original timestamps.
+
+        `timestamps`, an optimisation, holds the timestamps of these records, and perhaps of more records. If all are
+        kept, no single record is looked at.
         """
-        is_last_try = self._failed_tries == len(_KEPT_IN_TRY)
+        is_last_try = self._failed_tries == len(_LIMITS_OF_TRIES)
         if is_last_try:
-            return [_restore_own_time(record) for record in records], 0
-        kept = self._find_kept_times()
+            return [_restore_timestamp(record) for record in records], 0
+        limits = self._find_limits()
         now_ms = int(self._clock() * 1000)
-        earliest_ms = now_ms - kept.before_ms
-        latest_ms = now_ms + kept.after_ms
+        earliest_ms = now_ms - limits.before_ms
+        latest_ms = now_ms + limits.after_ms
         if timestamps is not None:
             is_kept = (earliest_ms <= timestamps) & (timestamps <= latest_ms)
             if is_kept.all():
                 return records, 0
-        sendable = [_keep_or_replace_time(record, earliest_ms, latest_ms) for record in records]
+        sendable = [_keep_or_replace_timestamp(record, earliest_ms, latest_ms) for record in records]
         replaced = [record for record, to_send in zip(records, sendable, strict=True) if to_send is not record]
         if replaced:
             self._log_first(replaced)
         return sendable, len(replaced)
 
-    def _find_kept_times(self) -> KeptTimes:
-        """Return how far before and after now a timestamp may be in this try: further tries allow less.
+    def _find_limits(self) -> TimestampLimits:
+        """Return which timestamps are kept in this try to send a transaction: those that topic and try both allow.
 
-        Both the topic and the try must allow it.
+        After each refusal, the next try has stricter limits, since the limits of the topic may be unknown.
         """
-        of_topic = read_kept_times(self._transactions.topic_configs())
-        of_try = _KEPT_IN_TRY[self._failed_tries]
-        return KeptTimes(
+        of_topic = read_timestamp_limits(self._transactions.topic_configs())
+        of_try = _LIMITS_OF_TRIES[self._failed_tries]
+        return TimestampLimits(
             before_ms=min(of_topic.before_ms, of_try.before_ms), after_ms=min(of_topic.after_ms, of_try.after_ms)
         )
 
     def _log_first(self, replaced: Sequence[OutgoingFields]) -> None:
-        """Log the first replacement, with the first and the last time of these records."""
+        """Log the first replacement, with the first and the last of the timestamps that were replaced."""
         if not self._is_replacement_logged:
-            own_times = [timestamp_ms for *_, timestamp_ms in replaced]
-            first_ms = min(own_times)
-            last_ms = max(own_times)
-            log.warning("timestamps replaced", topic=self._topic, header=OWN_TIME_HEADER, first=first_ms, last=last_ms)
+            timestamps_ms = [timestamp_ms for *_, timestamp_ms in replaced]
+            first_ms = min(timestamps_ms)
+            last_ms = max(timestamps_ms)
+            log.warning(
+                "timestamps replaced", topic=self._topic, header=ORIGINAL_TIMESTAMP_HEADER, first=first_ms, last=last_ms
+            )
             self._is_replacement_logged = True
 
     def forget_failed_tries(self) -> None:
@@ -133,34 +139,34 @@ class TimestampReplacer:
         self._failed_tries = 0
 
     def begin_next_try(self, error: RecordRefusedError) -> None:
-        """Replace more timestamps in the next try, after a broker has refused a record.
+        """Count the try in which a broker has refused a record, so that `replace` then replaces more timestamps.
 
         Raises `SourceError` if no further try helps.
         """
         self._failed_tries += 1
-        is_for_timestamp = error.code in INVALID_RECORD_CODES
-        was_last_try = self._failed_tries > len(_KEPT_IN_TRY)
-        if not is_for_timestamp or was_last_try:
+        is_timestamp_refused = error.code in INVALID_RECORD_CODES
+        was_last_try = self._failed_tries > len(_LIMITS_OF_TRIES)
+        if not is_timestamp_refused or was_last_try:
             raise SourceError(str(error)) from None
 
 
-def _restore_own_time(record: OutgoingFields) -> OutgoingFields:
-    """Return a dead letter with the time of its rejected record, and any other record as it is."""
+def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
+    """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    has_time_of_sending = timestamp_ms < 0  # only dead letters have it
-    own_time_ms = read_own_time(headers) if has_time_of_sending else timestamp_ms
-    return topic, partition, value, key, headers, own_time_ms
+    is_dead_letter = timestamp_ms < 0  # only dead letters are to be sent with the time of sending
+    original_ms = read_timestamp_of_rejected(headers) if is_dead_letter else timestamp_ms
+    return topic, partition, value, key, headers, original_ms
 
 
-def _keep_or_replace_time(record: OutgoingFields, earliest_ms: int, latest_ms: int) -> OutgoingFields:
+def _keep_or_replace_timestamp(record: OutgoingFields, earliest_ms: int, latest_ms: int) -> OutgoingFields:
     """Return the record itself if its timestamp lies between these times.
 
-    Otherwise, return a record with the time of sending, and its own time in a header.
+    Otherwise, return a record with the time of sending, and the original timestamp in a header.
     """
     topic, partition, value, key, headers, timestamp_ms = record
     has_time_of_sending = timestamp_ms < 0
     if has_time_of_sending or earliest_ms <= timestamp_ms <= latest_ms:
         return record
-    other_headers = [(name, content) for name, content in headers if name != OWN_TIME_HEADER]
-    new_headers = [*other_headers, (OWN_TIME_HEADER, b"%d" % timestamp_ms)]
+    other_headers = [(name, content) for name, content in headers if name != ORIGINAL_TIMESTAMP_HEADER]
+    new_headers = [*other_headers, (ORIGINAL_TIMESTAMP_HEADER, b"%d" % timestamp_ms)]
     return topic, partition, value, key, new_headers, _TIME_OF_SENDING

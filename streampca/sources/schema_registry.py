@@ -39,17 +39,20 @@ def create_writer(
 ) -> Writer:
     """Create the writer of a topic's values, and register their schema, if they have one.
 
-    Without `registers`, only check it: the values must not be sent. Raises `NoBrokerError` and `SourceError`.
+    With `registers=False`, only check that the registry would accept the schema. The values that the writer then makes
+    lack the schema's id, so they must not be sent. Raises `NoBrokerError` and `SourceError`.
     """
     schema = schema_of(format, layout)
-    frame = b"" if schema is None else _register(settings, f"{topic}-value", schema, registers=registers)
-    return writer_of(format, around=layout.around, frame=frame)
+    schema_prefix = b""  # the first bytes of each value, which hold the schema's id
+    if schema is not None:
+        schema_prefix = _register(settings, f"{topic}-value", schema, registers=registers)
+    return writer_of(format, layout.enclosing_names, schema_prefix)
 
 
 def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, registers: bool) -> bytes:
-    """Register a schema, and return the frame that values written with it begin with: it holds the schema's id.
+    """Register a schema, and return the schema prefix: the first bytes of each value, which hold the schema's id.
 
-    Without `registers`, only check that the registry accepts the schema, and return b"".
+    With `registers=False`, only check that the registry accepts the schema, and return b"".
     """
     try:
         with closing(SchemaRegistry(settings)) as registry:
@@ -112,20 +115,23 @@ class SchemaRegistry:
     def _find_error_to_raise(self, schema_id: int | str, error: SourceError | TimeoutError) -> Exception:
         """Return the error to raise after a request for a schema has failed.
 
-        If only this schema fails for five minutes, it counts as unknown (`KeyError`).
+        - `SourceError`: the registry refuses all access.
+        - `TimeoutError`: the registry refuses access to this schema only, or does not answer. The caller tries again.
+        - `KeyError`: the registry answers other requests, but calls the request for this schema a bad one, or has not
+          answered it for five minutes. The schema counts as unknown.
         """
         if isinstance(error, SourceError):
-            is_refused_only_here = self._answers()
-            return TimeoutError(str(error)) if is_refused_only_here else error
+            is_only_schema_refused = self._answers_other_requests()
+            return TimeoutError(str(error)) if is_only_schema_refused else error
         now = time.monotonic()
         failing_since = self._failing_since.setdefault(schema_id, now)
         fails_for_long = now - failing_since > _UNKNOWN_AFTER_S
         may_be_unknown = fails_for_long or isinstance(error, _BadRequestError)
-        if may_be_unknown and self._answers():
+        if may_be_unknown and self._answers_other_requests():
             return KeyError(schema_id)
         return error
 
-    def _answers(self) -> bool:
+    def _answers_other_requests(self) -> bool:
         """Return whether the registry answers a request that needs no schema."""
         try:
             self._client.get_schema_types()
@@ -136,12 +142,15 @@ class SchemaRegistry:
     def register(self, subject: str, schema: WriterSchema) -> int:
         """Register a schema under the subject, unless it is registered there, and return its id.
 
-        Raises errors like `_call`.
+        Raises `KeyError` (not found), `SourceError` (no access), `_BadRequestError`, and else `TimeoutError`.
         """
         return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 
     def accepts(self, subject: str, schema: WriterSchema) -> bool:
-        """Return whether a schema may be registered under a subject. Raises errors like `_call`, except `KeyError`."""
+        """Return whether a schema may be registered under a subject: one that has no schema accepts any.
+
+        Raises `SourceError` (no access), `_BadRequestError`, and else `TimeoutError`.
+        """
         try:
             schema_to_test = self._schema_class(schema.text, schema.kind)
             return bool(self._call(self._client.test_compatibility, subject, schema_to_test))

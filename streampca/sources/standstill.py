@@ -60,9 +60,11 @@ class StandstillSearch:
     def _find_blocked_since(self, suspects: Mapping[int, _Standstill]) -> float | None:
         """Return since when an open transaction has blocked one of these partitions; None if none is blocked."""
         committed_ends = self._committed_ends(suspects.keys())
+        # The committed records of a partition end where its oldest open transaction begins. A position before this end
+        # stands still for another reason: records can be read there.
         blocked_since = [
             standstill.since
             for partition, standstill in suspects.items()
-            if committed_ends[partition] <= standstill.position
+            if standstill.position >= committed_ends[partition]
         ]
         return min(blocked_since, default=None)

@@ -59,7 +59,7 @@ class TopicReader:
 
     def find_bounds(self) -> dict[int, tuple[int, int]]:
         """Return each partition's earliest offset, and the offset at which its committed records end now."""
-        ends = self._source.offsets_at(self.log_bounds, None)  # None: the ends
+        ends = self._source.offsets_at(self.log_bounds, None)  # None: the ends of the committed records
         return {partition: (earliest, ends[partition]) for partition, (earliest, _) in sorted(self.log_bounds.items())}
 
     def read_newest(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
@@ -81,13 +81,14 @@ class TopicReader:
     ) -> Mapping[int, Sequence[Record]]:
         """Return at most 100 of the last wanted records of each partition.
 
-        A partition is left out if the search did not get as far as a wanted record. Raises `NoBrokerError` while a
-        transaction is open.
+        A partition without a wanted record in its last 546,100 offsets is left out, if it has more offsets. Raises
+        `NoBrokerError` while a transaction is open.
         """
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         # By partition: the offset from which on all records were searched.
         searched_from = dict(self._require_all_committed(partitions))
+        # Search backwards, in longer and longer steps. Each step ends where the step before it has begun.
         for step in _STEPS:
             ends = {p: offset for p, offset in searched_from.items() if offset > earliest[p] and not found[p]}
             starts = {p: max(end - step, earliest[p]) for p, end in ends.items()}
@@ -98,11 +99,14 @@ class TopicReader:
         return {p: records for p, records in found.items() if records or searched_from[p] <= earliest[p]}
 
     def _require_all_committed(self, partitions: Collection[int]) -> Mapping[int, int]:
-        """Return the ends of partitions. Raises `_StalledError` while a transaction is open."""
-        committed_ends = self._source.offsets_at(partitions, None)  # None: the ends
-        for partition, end in committed_ends.items():
+        """Return the ends of the committed records of partitions.
+
+        Raises `_StalledError` while an open transaction hides records between this end and the end of the log.
+        """
+        committed_ends = self._source.offsets_at(partitions, None)  # None: the ends of the committed records
+        for partition, committed_end in committed_ends.items():
             high_watermark = self.log_bounds[partition][1]
-            is_transaction_open = end < high_watermark
+            is_transaction_open = committed_end < high_watermark
             if is_transaction_open:
                 raise self._make_stalled_error(partition)
         return committed_ends
@@ -118,10 +122,13 @@ class TopicReader:
     def _events(
         self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float
     ) -> Iterator[Records]:
-        """Yield events with records until each partition has reached its end; the last may hold records behind the end.
+        """Yield events with records until each partition has reached its end.
 
-        Raises `SourceError`, or `_StalledError` after `record_timeout_s` without a record.
+        The last event of a partition may also hold records behind the end. Raises `SourceError`, or `_StalledError`
+        after `record_timeout_s` without a record.
         """
+        # A partition with the end 0 has no records. If any other partition has none, an event still says that its end
+        # is reached.
         unfinished = {partition for partition, end in ends.items() if end > 0}
         self._source.seek({partition: starts[partition] for partition in unfinished})
         deadline = time.monotonic() + record_timeout_s

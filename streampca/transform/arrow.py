@@ -23,7 +23,7 @@ MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer add
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of a row: the six columns before the fields, and the bits that mark nulls
 _HEADER_BYTES = 4 + 4 + 1  # of a header: the lengths of its name and value, and the bits that mark nulls
 _NUMBER_BYTES = 8
-_ROWS_SHARE = 0.75  # of the bytes that a record of the topic may have; the rest is for the schema and the header
+_SHARE_FOR_ROWS = 0.75  # of the bytes that a message may have; the rest is left for the schema and the header
 
 
 class ArrowPacker:
@@ -39,39 +39,39 @@ class ArrowPacker:
         """
         keys = pa.array(projected.keys, pa.binary())
         headers = _make_headers_column(projected.headers)
-        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # for each row, the index of its record
+        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), the index of the record of each row
         bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
         bytes_of_row = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
         # For example: {"model_version":1,"partition":0,"offset":%d,…}.
         template = make_origin_template(projected)
-        max_bytes_of_rows = int(min(self._target_message_bytes, max_record_bytes * _ROWS_SHARE))
-        for rows in _split_rows(bytes_of_row, max_bytes_of_rows):
-            records = record_of_row[rows]
-            columns = _make_record_columns(projected, keys, headers, records)
-            columns |= {name: column_of(values[rows]) for name, values in projected.fields.items()}
-            first_offset = int(projected.offsets[records[0]])
+        max_bytes_of_rows = int(min(self._target_message_bytes, max_record_bytes * _SHARE_FOR_ROWS))
+        for row_slice in _split_rows(bytes_of_row, max_bytes_of_rows):
+            record_indices = record_of_row[row_slice]
+            columns = _make_record_columns(projected, keys, headers, record_indices)
+            columns |= {name: column_of(values[row_slice]) for name, values in projected.fields.items()}
+            first_offset = int(projected.offsets[record_indices[0]])
             yield Outgoing(
                 topic,
                 projected.partition,
                 value=stream_of(columns),
                 key=None,
                 headers=[(ORIGIN, template % first_offset)],
-                timestamp=int(projected.timestamps[records].max()),
+                timestamp=int(projected.timestamps[record_indices].max()),
             )
 
 
 def _make_record_columns(
-    projected: ProjectedRecords, keys: Column, headers: Column, records: NDArray[np.int64]
+    projected: ProjectedRecords, keys: Column, headers: Column, record_indices: NDArray[np.int64]
 ) -> dict[str, Column]:
-    """Return the columns that are not fields, with the record of index `records[i]` in row i."""
-    timestamps = projected.timestamps[records]  # -1 if unknown
+    """Return the columns that are not fields, with the record of index `record_indices[i]` in row i."""
+    timestamps = projected.timestamps[record_indices]  # -1 if unknown
     return {
-        "key": keys.take(pa.array(records)),
+        "key": keys.take(pa.array(record_indices)),
         "timestamp": pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC")),
-        "headers": headers.take(pa.array(records)),
-        "partition": pa.array(np.full(len(records), projected.partition, np.int32)),
-        "offset": pa.array(projected.offsets[records]),
-        "model_version": pa.array(np.full(len(records), projected.version, np.int64)),
+        "headers": headers.take(pa.array(record_indices)),
+        "partition": pa.array(np.full(len(record_indices), projected.partition, np.int32)),
+        "offset": pa.array(projected.offsets[record_indices]),
+        "model_version": pa.array(np.full(len(record_indices), projected.version, np.int64)),
     }
 
 

@@ -26,10 +26,10 @@ class TransformLog(MemberLog):
         if after.has_caught_up and not before.has_caught_up:
             log.info("caught up", partitions=len(after.partitions), read=after.messages)
         match change.event:
-            case ModelFixed(version, pins=[]):  # no pin keeps the store from deleting the version that is in use
-                log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
-            case ModelFixed(version, pins):
+            case ModelFixed(version, pins) if pins:  # the setting model_version names this version
                 log.info("model version fixed", version=version, pins=pins)
+            case ModelFixed(version):  # no pin keeps the store from deleting the version that is in use
+                log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
 
     def log_end(self, state: MemberState) -> None:
         log.info("transform ended", committed=state.committed.get("all", 0), **self._progress_fields(state))

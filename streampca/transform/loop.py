@@ -66,14 +66,14 @@ class Transformer(MemberLoop):
         self._model = outputs.model
         self._output_limit = OutputLimit()
         self._timestamps = TimestampReplacer(outputs.topic, transactions)
-        # By partition, the position behind the records of refused transactions.
-        self._retry_ends: dict[int, int] = {}
+        # Brokers have refused a transaction, whose records are tried again: by partition, the position behind them.
+        self._retry_until: dict[int, int] = {}
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
         self._positions = self._assignment.progress
         self._has_accepted_vector = False  # whether this member, or one before it, has accepted a vector
-        # The open transaction.
-        self._uncommitted: dict[int, Position] = {}  # by partition, the position after its records
+        # Of the open transaction:
+        self._uncommitted: dict[int, Position] = {}  # by partition, the position behind its records
         self._counts = Counter[str]()  # of its records, by outcome; "all": of all its records
         self._transaction_began_at = 0.0  # monotonic seconds
         self._next_topic_check_at = 0.0
@@ -110,7 +110,7 @@ class Transformer(MemberLoop):
         if not self._uncommitted or not (is_old or is_large):
             return
         if clock() >= self._next_topic_check_at:
-            self._abort_if_topic_replaced()  # a new topic must not get the offsets of a deleted one
+            self._require_same_topic()  # a new topic must not get the offsets of a deleted one
             self._next_topic_check_at = clock() + CHECK_TOPIC_S
         self._commit()
 
@@ -131,7 +131,7 @@ class Transformer(MemberLoop):
             self._timestamps.begin_next_try(error)
         # Brokers do not say which record they refused, so the retry ends once all are committed.
         for partition, position in self._uncommitted.items():
-            self._retry_ends[partition] = position.position
+            self._retry_until[partition] = position.position
 
     def _handle(self, event: Event) -> None:
         """Handle one event of the source."""
@@ -148,19 +148,18 @@ class Transformer(MemberLoop):
                 self._release(partitions, lost=True)
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # first write the records before the lost ones
-                # If the topic was created again, no records are lost.
-                self._abort_if_topic_replaced()
+                self._require_same_topic()  # if the topic was created again, no records are lost
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        self._first_names.add(batch)
+        self._name_check.add(batch)  # to report names in `field` at which no record has a number
         # The loop may replace these attributes before the thread projects.
         model = self._model.published
         limit = self._output_limit
         outputs = self._outputs
 
-        def project(_last_result: TransformedBatch | None) -> TransformedBatch:
+        def project(_result_before: TransformedBatch | None) -> TransformedBatch:  # batches do not depend on each other
             return outputs.project(model, limit, batch)
 
         self._in_flight.work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
@@ -170,10 +169,11 @@ class Transformer(MemberLoop):
         batch = transformed.batch
         partition = batch.partition
         # Raises if a setting is wrong, before anything is sent.
-        rejects = self._config.find_dead_letters(batch, accepted_any=self._has_accepted_vector)
-        if len(batch.timestamps) > 0:  # some records hold vectors
+        rejects = self._config.find_dead_letters(batch, accepted_before=self._has_accepted_vector)
+        has_vectors = len(batch.timestamps) > 0  # one timestamp for each record that holds vectors
+        if has_vectors:
             self._has_accepted_vector = True
-        # Markers of transactions move the position without a record.
+        # Without records, only markers of transactions have moved the position: the last record stays the same.
         has_records = transformed.record_count > 0
         last_record = transformed.last if has_records else self._positions[partition].last
         position = Position(batch.next, last=last_record)
@@ -182,8 +182,8 @@ class Transformer(MemberLoop):
         replaced_timestamps = self._send(transformed, rejects)
         self._counts.update(
             all=transformed.record_count,
-            read=batch.count,  # without records that are empty lists
-            written=transformed.written,
+            read=batch.count,  # of an empty list, nothing is read, written, rejected or skipped
+            written=transformed.output_record_count,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
             replaced=replaced_timestamps,
@@ -198,8 +198,8 @@ class Transformer(MemberLoop):
         self._notify(
             events.BatchTransformed(
                 batch.partition,
-                messages=len(batch.timestamps),  # records that hold vectors
-                outputs=transformed.written,
+                messages=len(batch.timestamps),  # one timestamp for each record that holds vectors
+                outputs=transformed.output_record_count,
                 version=transformed.version,
                 lag=batch.end - batch.next,
                 next=batch.next,
@@ -209,7 +209,8 @@ class Transformer(MemberLoop):
     def _send(self, transformed: TransformedBatch, rejects: Sequence[Reject]) -> int:
         """Send outputs and dead letters; return how many timestamps of outputs were replaced."""
         batch = transformed.batch
-        # The time of sending replaces timestamps that the topic would refuse or soon delete.
+        # The time of sending replaces each timestamp for which the topic would refuse an output, or soon delete it. The
+        # timestamps of the batch show quickly whether there are any.
         outputs, replaced_timestamps = self._timestamps.replace(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if rejects:
@@ -217,33 +218,33 @@ class Transformer(MemberLoop):
                 self._outputs.make_dead_letter(batch.partition, batch.records[reject.index], reject)
                 for reject in rejects
             ]
-            sendable_letters, _ = self._timestamps.replace(dead_letters)
-            self._transactions.send(sendable_letters)
+            dead_letters_to_send, _ = self._timestamps.replace(dead_letters)  # only replacements in outputs are counted
+            self._transactions.send(dead_letters_to_send)
         return replaced_timestamps
 
     def _commit(self) -> None:
         """Commit the open transaction, with the position behind its records in each partition."""
         started = time.perf_counter()
-        # Somebody may have changed the options of the output topic.
+        # Somebody may have changed how large a record the output topic takes.
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
+        # The next member refuses to continue with outputs of another shape, or with another topic of the same name.
         shape = self._model.shape
         topic_id = self._outputs.source_topic_id
-        # The next member refuses to continue with another shape or topic.
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
         self._transactions.commit(offsets)
-        self._end_retry_if_committed()
+        self._end_retry_if_committed()  # of a transaction that was refused before
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_retry_if_committed(self) -> None:
-        """End the retry once all records of refused transactions are committed."""
-        for partition, retry_end in list(self._retry_ends.items()):
+        """If all records of refused transactions are committed, end the retry: timestamps are kept as usual again."""
+        for partition, retry_until in list(self._retry_until.items()):
             position = self._positions.get(partition)  # None: released, so another member commits its records
-            if position is None or position.position >= retry_end:
-                del self._retry_ends[partition]
-        if not self._retry_ends:
+            if position is None or position.position >= retry_until:
+                del self._retry_until[partition]
+        if not self._retry_until:
             self._timestamps.forget_failed_tries()
 
-    def _abort_if_topic_replaced(self) -> None:
+    def _require_same_topic(self) -> None:
         """If the topic was deleted and created again, abort the transaction and raise `TransactionFailedError`.
 
         Do the same if the brokers do not answer.
@@ -277,7 +278,7 @@ class Transformer(MemberLoop):
         self._transactions.abort()
         self._report_end("aborted", "partitions lost" if lost else "partitions revoked")
         self._assignment.release(partitions, lost=lost)
-        if self._positions:  # read their aborted records again
+        if self._positions:  # of the remaining partitions, read the aborted records again
             self._assignment.restart()
 
     def _raise_if_stopping(self) -> None:
@@ -289,7 +290,7 @@ class Transformer(MemberLoop):
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
         """Yield the positions at which partitions continue, without partitions that the output topic lacks.
 
-        Raises `TimeoutError` if a retry can help, or if the member stops.
+        Raises `TimeoutError` if a retry can help, or if the member stops: each step may take long.
         """
         self._raise_if_stopping()
         self._transactions.recover()  # ends the transaction of an earlier process, so that its offsets are final
@@ -299,29 +300,34 @@ class Transformer(MemberLoop):
         self._raise_if_stopping()
         has_earlier_partitions = len(self._positions) > 0
         if has_earlier_partitions:
-            self._abort_if_topic_replaced()  # in a new topic, their positions mean other records
-        else:  # the topic may have been created again
+            self._require_same_topic()  # in a new topic, their positions mean other records
+        else:  # the topic may be a new one: its first records show again whether the settings are right
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 
     def _find_starts(self, partitions: Collection[int]) -> dict[int, Position]:
-        """Return the positions at which partitions continue. From now on, outputs name the id of their topic."""
+        """Return the positions at which partitions continue. From now on, outputs carry the id of the source topic."""
         starts = self._start_finder.find(partitions)
+        # A member has committed an offset, so it has accepted vectors with these settings: they are right, even if many
+        # records are rejected now.
         has_earlier_member = any(committed.offset > 0 for committed in starts.committed.values())
-        if has_earlier_member:  # its settings were right, so rejected records do not stop this one
+        if has_earlier_member:
             self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
-        self._commit_later(starts.uncommitted)
+        self._add_starts_to_transaction(starts.uncommitted)
         return starts.positions(partitions)
 
-    def _commit_later(self, begun: Mapping[int, Position]) -> None:
-        """Commit with the open transaction where partitions begin, so that a later member need not find it again."""
-        for partition, start in begun.items():
+    def _add_starts_to_transaction(self, starts: Mapping[int, Position]) -> None:
+        """Commit the starts of new partitions with the open transaction, so that no later member must find them again.
+
+        `starts` has the first position by partition.
+        """
+        for partition, start in starts.items():
             if start.position >= 0:  # -1, the earliest record, cannot be committed
                 self._uncommitted[partition] = start
         transform_start = self._start_finder.transform_start
-        if begun and transform_start is not None:
-            log.info("partitions begun", transform_start=transform_start, partitions=sorted(begun))
+        if starts and transform_start is not None:
+            log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts))
 
     def _find_writable(self, partitions: Collection[int]) -> list[int]:
         """Return the partitions that the output topic has, too. Raises `TimeoutError` if there are none."""

@@ -1,4 +1,4 @@
-"""The model that transform projects with: one fixed version, or always the newest, as long as its shape stays."""
+"""The model that transform projects with: the version of the settings, or the newest as long as its shape stays."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,7 +7,7 @@ import structlog
 from streampca.consumer_group.committed import OutputShape, read_shape
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
-from streampca.fold.names import agree_on_names
+from streampca.fold.names import choose_common_names
 from streampca.settings.field_paths import dimension_names
 from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
 from streampca.stores.pins import UnknownPinError, look_up_pin
@@ -25,7 +25,7 @@ class CurrentModel:
         self,
         cache: ModelCache,
         version: int | str | None,
-        output: str,
+        output_topic: str,
         *,
         p_below: float | None,
         field: str = "",
@@ -33,13 +33,14 @@ class CurrentModel:
     ) -> None:
         """`version` is a version or the name of a pin; None means the newest.
 
-        Errors name the topic `output`. With `p_below`, a model needs past scores.
+        With `p_below`, a limit of p-values, a model needs past scores. A model must not have other names than the
+        setting `field` gives the dimensions. `pins` reads the version of each pin. `output_topic` is for errors.
         """
         self._cache = cache
-        self._output = output
+        self._output_topic = output_topic
         self._pins = pins
         self._pin_name = version if isinstance(version, str) else ""  # "" without a pin
-        # None for the newest, or until a pin is looked up.
+        # The version that the setting `model_version` means; None for the newest, or until a pin is looked up.
         self.version = version if isinstance(version, int) else None
         self._p_below = p_below
         self._field = field
@@ -54,33 +55,33 @@ class CurrentModel:
 
     @property
     def shape(self) -> OutputShape:
-        """The numbers of components and dimensions, and the version if it is fixed; committed with the offsets."""
+        """The numbers of components and dimensions, and the version if the settings name it; committed with offsets."""
         return _find_shape(self.published)._replace(version=self.version)
 
     def refresh(self) -> str:
-        """Use the fixed version or the newest model. Return why there is no model yet, or "".
+        """Use the version of the settings, or the newest model. Return why there is no model yet; "" if there is one.
 
         Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
-        uses_fixed_version = self._model is not None and self.version is not None
-        if uses_fixed_version:  # a pin that moves later changes nothing
+        uses_version_of_settings = self._model is not None and self.version is not None
+        if uses_version_of_settings:  # a pin that moves later changes nothing
             return ""
         try:
             model = self._load()
         except NoModelError as error:
             return str(error)
-        lacks_past_scores = self._p_below is not None and model.past_scores is None
-        if lacks_past_scores:
+        needs_past_scores = self._p_below is not None
+        if needs_past_scores and model.past_scores is None:
             if self.version is not None:
                 raise InputError(f"model version {self.version} has no past scores, which p-values need")
-            has_older_model = self._model is not None
+            has_older_model = self._model is not None  # which stays in use
             return "" if has_older_model else _NO_PAST_SCORES
         if model is not self._model:
             self._use(model)
         return ""
 
     def _load(self) -> PublishedModel:
-        """Return the fixed version or the newest model. Raises `NoModelError`, and `InputError`."""
+        """Return the version of the settings, or the newest model. Raises `NoModelError`, and `InputError`."""
         try:
             if self._pin_name and self.version is None:
                 self.version = look_up_pin(self._pin_name, self._pins())
@@ -93,7 +94,7 @@ class CurrentModel:
         if self._model is not None:
             self._refuse_other_shape(model, _find_shape(self._model))
         names = dimension_names(self._field, model.model.dimensions)
-        agree_on_names(names, model.names, "`field`", f"model version {model.version}")
+        choose_common_names(names, model.names, "`field`", f"model version {model.version}")  # raises if they differ
         if self._model is None:
             self._warn_if_no_p_value_can_be_below_limit(model)
         self._model = model  # only after all checks
@@ -106,12 +107,12 @@ class CurrentModel:
 
     def require_shape(self, metadata: str) -> None:
         """Raise `InputError` unless the model has the shape and the version in the metadata of a committed offset."""
-        committed_shape = read_shape(metadata)
-        if committed_shape is None:  # another tool has committed the offset
+        committed = read_shape(metadata)
+        if committed is None:  # another tool has committed the offset
             return
-        self._refuse_other_shape(self.published, committed_shape)
-        if committed_shape.version is not None:  # a version is committed only if the settings fix one
-            self._refuse_other_version(committed_shape.version)
+        self._refuse_other_shape(self.published, committed)
+        if committed.version is not None:  # the setting `model_version` was set, so all outputs are of this version
+            self._refuse_other_version(committed.version)
 
     def _refuse_other_version(self, earlier_version: int) -> None:
         """Raise `InputError` unless the version in use is the version of the earlier outputs."""
@@ -124,8 +125,8 @@ class CurrentModel:
             version_now = f"model_version is {'unset' if self.version is None else self.version}"
             remedy = f"set model_version={earlier_version}"
         raise InputError(
-            f"{self._output} holds outputs of model version {earlier_version}, but {version_now}, and each version is "
-            f"another basis: {remedy}, or {_START_OVER}"
+            f"{self._output_topic} holds outputs of model version {earlier_version}, but {version_now}, and each "
+            f"version is another basis: {remedy}, or {_START_OVER}"
         )
 
     def _refuse_other_shape(self, model: PublishedModel, earlier_shape: OutputShape) -> None:
@@ -133,8 +134,8 @@ class CurrentModel:
         shape = _find_shape(model)
         if shape.components_and_dimensions != earlier_shape.components_and_dimensions:
             raise InputError(
-                f"{self._output} holds outputs of {_describe(earlier_shape)}, but model version {model.version} has "
-                f"{_describe(shape)}, and they must not be mixed: {_START_OVER}"
+                f"{self._output_topic} holds outputs of {_describe(earlier_shape)}, but model version {model.version} "
+                f"has {_describe(shape)}, and they must not be mixed: {_START_OVER}"
             )
 
 

@@ -45,7 +45,7 @@ class OutputFields:
         return kinds
 
     def _list_contribution_kinds(self) -> Mapping[str, Kind]:
-        """Return the kinds of the fields for which "contributions:N" stands in `emitted`."""
+        """Return the kinds of the output fields that "contributions:N" in the setting `emit` adds."""
         kinds: dict[str, Kind] = {}
         for score in ("t2", "spe"):
             kinds |= {f"{score}_dimensions": "integers", f"{score}_contributions": "numbers"}
@@ -70,8 +70,9 @@ class OutputFields:
     ) -> Fields:  # fmt: skip
         """Return the fields of the vectors (n, d) of m > 0 records, whose offsets (m,) ascend.
 
-        A record has `counts` (m,) vectors. Its `have_own_tiles` (m,) is True if it may have several: then no tile
-        (`GEMM_ROWS` rows, which are multiplied together) holds vectors of another record, too.
+        `counts` (m,) are the numbers of vectors of the records. `have_own_tiles` (m,) says which records may have
+        several vectors. A tile is `GEMM_ROWS` rows that are multiplied together. How a row is rounded depends on its
+        index in the tile, so the tiles of a record with several vectors hold no vector of another record.
         """
         rows = _find_rows_in_tiles(offsets, counts, have_own_tiles)
         fields = self._compute(published, place_at_indices(vectors, rows))
@@ -130,10 +131,14 @@ class OutputFields:
 def _find_rows_in_tiles(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (n,) of each vector in a matrix that consists of tiles of `GEMM_ROWS` rows.
+    """Return the row (n,) of each vector of m records in a matrix of tiles. A tile has `GEMM_ROWS` = 32 rows.
 
-    A record with tiles of its own begins in row 0 of a tile. Other neighbours with the same offset // `GEMM_ROWS` share
-    a tile.
+    A vector must have the same row in its tile in every batch. The vectors of a record with tiles of its own fill them
+    from row 0 on. Any other record has one vector, in row offset % 32 of a tile, and shares the tile with the records
+    before and after it whose offset // 32 is the same.
+
+    For example, records at the offsets 30, 31, 33 and 34 have 1, 1, 40 and 1 vectors, and the one at 33 has its own
+    tiles. Their vectors are in the rows 30; 31; 32, 33, …, 71; and 98.
     """
     vectors_before_record = np.cumsum(counts) - counts  # (m,)
     # From here on, all arrays have one item for each vector, (n,).
@@ -143,6 +148,7 @@ def _find_rows_in_tiles(
     row_in_tile = np.where(has_own_tiles, index_in_record, offset) % GEMM_ROWS
     not_shared = -1
     shared_tile = np.where(has_own_tiles, not_shared, offset // GEMM_ROWS)
+    # Also True at the first vector, unless it has its own tile, and where a shared tile ends.
     begins_shared_tile = np.diff(shared_tile, prepend=not_shared) != 0
     begins_tile = np.where(has_own_tiles, row_in_tile == 0, begins_shared_tile)
     tile = np.cumsum(begins_tile) - 1

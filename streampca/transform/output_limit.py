@@ -38,7 +38,7 @@ class OutputLimit:
     def find_too_large(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
         """Return an error message for each output above the limit, by the offset of its first input record."""
         errors: dict[int, str] = {}
-        if not self._may_be_exceeded(outputs):  # an optimisation
+        if not self._may_be_exceeded(outputs):
             return errors
         for fields in outputs:
             output = Outgoing(*fields)
@@ -51,9 +51,10 @@ class OutputLimit:
         return errors
 
     def _may_be_exceeded(self, outputs: Sequence[OutgoingFields]) -> bool:
-        """Return whether an output may be too large, from the lengths of values alone.
+        """Return whether an output may be too large. As an optimisation, only the lengths of values are measured.
 
-        Keys and headers seldom take half of the limit. If they do, a broker refuses the output once.
+        Keys and headers seldom take the other half of the limit. If they do, a broker refuses the output, and from then
+        on (`has_refused`) every output is checked exactly.
         """
         sizes = [len(value or b"") for _topic, _partition, value, _key, _headers, _timestamp in outputs]
         longest_value = max(sizes, default=0)

@@ -33,7 +33,7 @@ class TransformedBatch(NamedTuple):
     record_count: int  # of all records that the batch had
     last: LastRecord | None  # of these records
     outputs: list[OutgoingFields]
-    written: int  # number of records that have an output
+    output_record_count: int  # of the records that have an output
     version: int  # of the model
 
 
@@ -52,16 +52,19 @@ class Outputs:
     source_topic_id: str = ""  # in the headers of outputs; "" if the brokers give topics no ids
 
     def project(self, published: PublishedModel, limit: OutputLimit, batch: Vectors) -> TransformedBatch:
-        """Project decoded records with a model, and reject records whose outputs are too large."""
+        """Project decoded records with a model, and reject records whose outputs are too large.
+
+        If an Arrow message of several records is too large, its first record is rejected, and the others are projected
+        again.
+        """
         projected = self._project_records(published, batch)
         outputs: list[OutgoingFields] = []
-        written_records = 0
+        output_record_count = 0
         if projected is not None:
             outputs.extend(self.packer.pack(self.topic, projected, limit.max_record_bytes))
-            written_records = len(projected.counts)
-        # If a message has several records, only the first is rejected.
+            output_record_count = len(projected.counts)
         too_large = limit.find_too_large(self.topic, outputs)
-        if too_large:  # each call rejects at least one more record
+        if too_large:  # the recursion ends, since each call rejects at least one more record
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
         has_dead_letters = len(batch.decoded.rejects) > 0  # they are made from the records
         return TransformedBatch(
@@ -69,7 +72,7 @@ class Outputs:
             record_count=len(batch.records),
             last=batch.last,
             outputs=outputs,
-            written=written_records,
+            output_record_count=output_record_count,
             version=published.version,
         )
 
@@ -79,22 +82,32 @@ class Outputs:
             return None
         offsets = offsets_of(batch.records)[batch.decoded.indices]
         counts = batch.decoded.counts
-        # These records share no tile with others: the rounding of a row depends on its place in the tile.
+        # Vectors are multiplied in tiles, and how a vector is rounded depends on its row in the tile. A record that may
+        # have several vectors gets tiles of its own, so that its outputs do not depend on the records around it.
         have_own_tiles = (counts > 1) | self.codec.is_batch
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
-        if self.only_p_below is not None:
-            is_unusual = fields["p"] < self.only_p_below
-            has_output = _any_in_record(is_unusual, counts)
-            if not has_output.any():
-                return None
-            fields, batch = _select_records(has_output, fields, batch)
-            offsets = offsets[has_output]
-        fields = {**fields, **self._read_fields(batch)}
+        if self.only_p_below is None:
+            return self._add_contents(batch, published.version, fields, offsets)
+        is_unusual = fields["p"] < self.only_p_below
+        has_output = _any_in_record(is_unusual, counts)
+        if not has_output.any():
+            return None
+        unusual_fields, unusual_batch = _select_records(has_output, fields, batch)
+        return self._add_contents(unusual_batch, published.version, unusual_fields, offsets[has_output])
+
+    def _add_contents(
+        self, batch: Vectors, version: int, computed_fields: Fields, offsets: NDArray[np.int64]
+    ) -> ProjectedRecords:
+        """Return the records of a batch that hold vectors, with the fields that were computed by this version.
+
+        Add what is copied from the records: key, headers, timestamp, and fields such as the label.
+        """
+        fields = {**computed_fields, **self._copy_fields(batch)}
         indices = batch.decoded.indices
         return ProjectedRecords(
             topic_id=self.source_topic_id,
             partition=batch.partition,
-            version=published.version,
+            version=version,
             fields={name: fields[name] for name in self.output_fields.kinds},  # leaves out p unless it is emitted
             counts=batch.decoded.counts,
             keys=_select(keys_of(batch.records), indices),
@@ -103,14 +116,14 @@ class Outputs:
             timestamps=batch.timestamps,
         )
 
-    def _read_fields(self, batch: Vectors) -> Fields:
-        """Return the fields that are copied from records: their value and label, if they are emitted."""
+    def _copy_fields(self, batch: Vectors) -> Fields:
+        """Return the fields that are copied from records, if they are emitted: their value, and their labels."""
         indices = batch.decoded.indices
         counts = batch.decoded.counts
         fields: dict[str, NDArray[Any]] = {}
         if "record" in self.output_fields.kinds:
             values = _select(values_of(batch.records), indices)
-            fields["record"] = _put_in_first_rows(values, counts)
+            fields["record"] = _put_in_first_rows(values, counts)  # a value with several vectors is emitted once
         if "label" in self.output_fields.kinds:
             labels = self.codec.read_labels([batch.records[i] for i in indices.tolist()], counts)
             fields["label"] = np.array(labels, object)

@@ -30,7 +30,10 @@ class Position(NamedTuple):
 
 
 def read_position(committed: Committed) -> Position:
-    """Return the offset at which a member resumes, with the last record before it if this record is known."""
+    """Return the position at which a member resumes from a committed offset.
+
+    If a member of transform has committed the offset, the metadata say which record was the last before it.
+    """
     last = read_last_record(committed.metadata)
     if last is not None and last.offset >= committed.offset:
         last = None  # another tool has committed an earlier offset with old metadata
@@ -40,9 +43,10 @@ def read_position(committed: Committed) -> Position:
 def refuse_other_outputs(
     topic: str, topic_id: str, committed: Mapping[int, Committed], require_shape: Callable[[str], object]
 ) -> None:
-    """Raise if the group has read another topic of the same name, or written other outputs.
+    """Raise if the group has read a deleted topic of this name, or written outputs that do not fit the present model.
 
-    `require_shape` raises if the metadata of an offset name another shape. Raises `TopicReplacedError`.
+    The metadata of its committed offsets show this. `require_shape` raises `InputError` for metadata of outputs with
+    other numbers of components and dimensions, or of another model version. Raises `TopicReplacedError`.
     """
     remedy = "write to another output_topic with another transform_group_id"
     for partition, (_offset, metadata) in committed.items():

@@ -52,7 +52,10 @@ class RecordPacker:
         self._always_lists = always_lists
 
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterable[OutgoingFields]:
-        """Return a message for each record. The caller rejects messages above `max_record_bytes`."""
+        """Return a message for each record, with the header `ORIGIN`, which names the record.
+
+        Messages may exceed `max_record_bytes`: a single record cannot be split.
+        """
         values = self.write_values(projected.fields, projected.counts)
         # For example: {"model_version":1,"partition":0,"offset":%d,…}.
         template = make_origin_template(projected)

@@ -23,11 +23,11 @@ _EARLIEST = Position(-1)
 _ARROW_BEGINNING = b"\xff\xff\xff\xff"  # of the value of an Arrow message
 
 
-class Written(NamedTuple):
-    """What a partition of the output topic tells about the records that have outputs in it."""
+class LastTransformed(NamedTuple):
+    """The last record of a partition that has a committed output, as far as the output topic shows it."""
 
-    last_offset: int | None  # of the last record that has a committed output; None: no output was found
-    surely_has_no_output: bool  # no output was found, though the partition has lost no record and was read completely
+    offset: int | None  # of this record; None: no output was found
+    is_surely_none: bool  # no output was found, though the output partition has lost nothing and was read completely
 
 
 class Starts(NamedTuple):
@@ -67,28 +67,31 @@ class StartFinder:
         committed = self._find_committed()
         topic_id = self.source.topic_id()
         without_offset = set(partitions) - committed.keys()
-        written: Mapping[int, Written] = {}
+        last_transformed: Mapping[int, LastTransformed] = {}  # by partition
         if without_offset and self.transform_start in (None, OUTPUTS):
-            written = self._read_written(without_offset, topic_id)
+            last_transformed = self._find_last_transformed(without_offset, topic_id)
             # Meanwhile, another member may have committed offsets.
             committed = self._find_committed()
             still_without_offset = set(partitions) - committed.keys()
-            if not still_without_offset <= without_offset:
+            were_offsets_deleted = not still_without_offset <= without_offset
+            if were_offsets_deleted:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
             without_offset = still_without_offset
+        # All members must write outputs with the same numbers of components and dimensions: the shape.
         refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
-        self._wait_for_first_shape(partitions, committed)
-        return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, written))
+        self._wait_for_shape_of_group(partitions, committed)
+        return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, last_transformed))
 
-    def _wait_for_first_shape(self, partitions: Collection[int], committed: Mapping[int, Committed]) -> None:
-        """Raise `TimeoutError` if no committed offset names a shape, unless the lowest partition is to be read.
+    def _wait_for_shape_of_group(self, partitions: Collection[int], committed: Mapping[int, Committed]) -> None:
+        """Let only the owner of the lowest partition begin a new group, since the first outputs decide their shape.
 
-        A new group begins with the owner of the lowest partition alone. If all members began at the same time, and had
-        read models of different shapes, they would write outputs before one could see the offsets of another.
+        All other members get `TimeoutError`, and try again until an offset with a shape is committed. If all members
+        began at the same time with models of different shapes, they would mix outputs of these shapes.
         """
         lowest = min(self.source.partitions(), default=0)
-        is_shape_known = any(read_shape(offset.metadata) is not None for offset in committed.values())
-        if lowest not in partitions and not is_shape_known:
+        owns_lowest = lowest in partitions
+        is_shape_committed = any(read_shape(offset.metadata) is not None for offset in committed.values())
+        if not owns_lowest and not is_shape_committed:
             raise TimeoutError(
                 f"the group has committed no offset of {self.topic} that tells the shape of its outputs: the member "
                 f"that reads partition {lowest} commits the first one"
@@ -98,40 +101,42 @@ class StartFinder:
         """Return the group's offsets of all partitions of the topic."""
         return self.source.committed(self.source.partitions())
 
-    def _begin(self, partitions: Collection[int], written: Mapping[int, Written]) -> dict[int, Position]:
+    def _begin(
+        self, partitions: Collection[int], last_transformed: Mapping[int, LastTransformed]
+    ) -> dict[int, Position]:
         """Return where partitions without a committed offset begin, as `transform_start` says."""
         if self.transform_start in (None, OUTPUTS):
-            return {p: self._begin_behind_last_output(p, written[p]) for p in sorted(partitions)}
+            return {p: self._begin_by_outputs(p, last_transformed[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
             return dict.fromkeys(partitions, _EARLIEST)
         time_ms = None if self.transform_start == "latest" else int(self.transform_start)  # None is the end of the log
         offsets = self.source.offsets_at(partitions, time_ms)
         return {partition: Position(offset) for partition, offset in offsets.items()}
 
-    def _begin_behind_last_output(self, partition: int, written: Written) -> Position:
+    def _begin_by_outputs(self, partition: int, last_transformed: LastTransformed) -> Position:
         """Return where a partition begins if `transform_start` is outputs or not set.
 
         Raises `SettingsError` if outputs could be written twice.
         """
-        if written.last_offset is not None and self.transform_start == OUTPUTS:
-            return Position(written.last_offset + 1)
-        if written.surely_has_no_output:
+        if last_transformed.is_surely_none:
             return _EARLIEST
-        if written.last_offset is not None:
-            evidence = f"holds the output of its record at offset {written.last_offset}"
-            choices = "outputs (behind this record), earliest, latest or a time"
-        else:
+        if last_transformed.offset is None:
             evidence = "does not tell what was written: it has lost its first records, or ends with many aborted ones"
             choices = "earliest, latest or a time"
+        elif self.transform_start == OUTPUTS:
+            return Position(last_transformed.offset + 1)
+        else:
+            evidence = f"holds the output of its record at offset {last_transformed.offset}"
+            choices = "outputs (behind this record), earliest, latest or a time"
         raise SettingsError(
             f"the group has no committed offset of partition {partition} of {self.topic} (brokers delete the offsets "
             f"of a group that has no members for a week), but partition {partition} of {self.output_topic} {evidence}; "
             f"so that no output is written twice, set transform_start to {choices}"
         )
 
-    def _read_written(self, partitions: Collection[int], topic_id: str) -> Mapping[int, Written]:
-        """Read from the output topic which records of these partitions have outputs already."""
-        written = {}
+    def _find_last_transformed(self, partitions: Collection[int], topic_id: str) -> Mapping[int, LastTransformed]:
+        """Find in the output topic up to which record of each partition outputs exist."""
+        last_transformed = {}
         try:
             with closing(self.open_outputs()) as reader:
                 output_partition_count = len(reader.log_bounds)
@@ -140,14 +145,14 @@ class StartFinder:
                 for partition in partitions:
                     outputs = newest_outputs.get(partition)  # None: the search gave up before it found an output
                     earliest_offset, _ = reader.log_bounds[partition]
-                    written[partition] = _find_written(outputs, earliest_offset, topic_id)
+                    last_transformed[partition] = _read_last_transformed(outputs, earliest_offset, topic_id)
         except NoBrokerError as error:  # a retry can help
             raise TimeoutError(str(error)) from None
         except SourceError as error:
             raise SourceError(
                 f"the last outputs cannot be read, which needs the right Read on {self.output_topic}: {error}"
             ) from None
-        return written
+        return last_transformed
 
 
 def require_output_partitions(output_topic: str, count: int, topic: str, partitions: Collection[int]) -> None:
@@ -164,17 +169,16 @@ def _is_output(record: Record) -> bool:
     return read_origin(record.headers) is not None
 
 
-def _find_written(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> Written:
-    """Return which records of the source the newest outputs in a partition of the output topic were made from.
+def _read_last_transformed(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> LastTransformed:
+    """Return the last record of the source from which the newest outputs in an output partition were made.
 
-    `outputs` is None if the search for them gave up, and `earliest_offset` is the offset of the oldest output left.
+    `outputs` is None if the search for them gave up. The output partition begins at `earliest_offset`.
     """
     if outputs is None:
-        return Written(last_offset=None, surely_has_no_output=False)
-    last_offset = _find_last_input_offset(outputs, topic_id)
-    has_lost_no_record = earliest_offset == 0
-    surely_has_no_output = last_offset is None and has_lost_no_record
-    return Written(last_offset=last_offset, surely_has_no_output=surely_has_no_output)
+        return LastTransformed(offset=None, is_surely_none=False)
+    offset = _find_last_input_offset(outputs, topic_id)
+    has_lost_no_output = earliest_offset == 0
+    return LastTransformed(offset=offset, is_surely_none=offset is None and has_lost_no_output)
 
 
 def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:

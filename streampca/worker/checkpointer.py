@@ -54,19 +54,21 @@ def check_before_joining(
     topic_id: str,
     committed: Mapping[int, Committed],
     *,
-    every: bool = False,
+    check_all: bool = False,
 ) -> dict[int, Fold]:
     """Check the checkpoints before the worker joins its group, and return their folds, by partition.
 
-    Without `every`, one partition and one backfill are enough. Raises a `StreampcaError`, such as `SettingsError`.
+    Without `check_all`, only one partition and one backfill are checked. Raises a `StreampcaError`, such as
+    `SettingsError`.
     """
     refuse_other_store(checkpoints, committed, checkpoints.find_identity())
     stored = checkpoints.snapshot()
     folds: dict[int, Fold] = {}
     unreadable: list[StoreError] = []
-    for partition, load in _prepare_loads(stored, every=every):
-        has_checked_this_kind = any(is_backfill(checked) == is_backfill(partition) for checked in folds)
-        if has_checked_this_kind and not every:
+    for partition, load in _prepare_loads(stored, load_all=check_all):
+        # For a backfill, whether another backfill was checked; for a partition, whether another partition was.
+        has_checked_another = any(is_backfill(checked) == is_backfill(partition) for checked in folds)
+        if has_checked_another and not check_all:
             continue
         try:
             checkpoint = load()
@@ -78,17 +80,19 @@ def check_before_joining(
         if checkpoint is not None:
             # Raises if other settings or another topic were learned.
             folds[partition] = checkpoint.adapt_to(config, topic_id).fold
-    if unreadable and (every or not folds):
+    is_every_checkpoint_needed = check_all or not folds
+    if unreadable and is_every_checkpoint_needed:
         raise unreadable[0]
     return folds
 
 
-def _prepare_loads(stored: Checkpoints, *, every: bool) -> Iterable[Answer[Checkpoint | None]]:
+def _prepare_loads(stored: Checkpoints, *, load_all: bool) -> Iterable[Answer[Checkpoint | None]]:
     """Return each partition with a function that returns its newest checkpoint.
 
-    With `every`, threads load the checkpoints side by side.
+    With `load_all`, threads load all checkpoints in parallel. By default, the function loads the checkpoint when it is
+    called.
     """
-    if every:
+    if load_all:
         return stored.load_newest(stored.newest_offsets()).take_in_order()
     return [Answer(partition, partial(stored.newest, partition)) for partition in stored.partitions()]
 
@@ -115,12 +119,12 @@ class Checkpointer:
         self._is_restoring = False
         self._running_save: Future[SaveResult] | None = None
         self._publish_schedule = PublishSchedule()
-        # Why models wait for partitions, at the last publication.
-        self._models_wait_for: Mapping[int, str] = {}
-        self._reported_missing: Collection[int] = set()  # the partitions in the last report
+        # By partition that the last merge lacked, why. No model is published without these partitions.
+        self._why_missing_in_merge: Mapping[int, str] = {}
+        self._missing_in_last_report: Collection[int] = set()  # partitions
 
     def restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
-        """Restore the folds of assigned partitions, and yield them in dicts by partition, as soon as they are there.
+        """Restore the folds of assigned partitions. Yield them by partition, as soon as they are restored.
 
         Partitions that cannot be restored are reported. Raises `StoreError`, `TimeoutError` or `ForeignStoreError`.
         """
@@ -134,9 +138,9 @@ class Checkpointer:
     def forget(self, partitions: Collection[int]) -> None:
         """Forget the folds of partitions that were revoked or lost."""
         self._assigned.forget(partitions)
-        # The next publication must report missing partitions again: `MemberState` forgets them.
-        self._models_wait_for = {}
-        self._reported_missing = set()
+        # `MemberState` forgets which partitions are missing. So the next publication must report them again.
+        self._why_missing_in_merge = {}
+        self._missing_in_last_report = set()
 
     @property
     def is_saving(self) -> bool:
@@ -150,23 +154,24 @@ class Checkpointer:
         """
         if self._is_restoring:  # a publication would read all checkpoints once more
             return False
+        unrestored = self._assigned.why_unrestored.keys()
         return self._publish_schedule.begin_if_due(
-            # No other worker publishes for the assigned partitions that could not be restored here.
-            owned={*owned, *self._assigned.why_unrestored},
+            # Partitions that could not be restored are owned, too: no other worker publishes for them.
+            owned={*owned, *unrestored},
             all_partitions=self._source.partitions(),
             now=now,
         )
 
     def save(self, folds: Mapping[int, Fold]) -> None:
-        """Save the folds that have changed or are gone from the store, and wait until they are on disk."""
+        """Save the folds that have changed or that the store has lost, and wait until they are on disk."""
         self.finish_save(wait=True)
-        self.start_save(folds, publish=False, rewrite=True)
+        self.start_save(folds, publish=False, rewrite_lost=True)
         self.finish_save(wait=True)
 
-    def start_save(self, folds: Mapping[int, Fold], *, publish: bool, rewrite: bool = False) -> None:
+    def start_save(self, folds: Mapping[int, Fold], *, publish: bool, rewrite_lost: bool = False) -> None:
         """Start to write the folds that have changed; with `publish`, a model after them.
 
-        With `rewrite`, saved folds that are gone are written again. Raises `ForeignStoreError`.
+        With `rewrite_lost`, checkpoints that the store has lost are written again. Raises `ForeignStoreError`.
         """
         if self.is_saving:
             raise RuntimeError("one save at a time")
@@ -175,12 +180,12 @@ class Checkpointer:
             to_write = {}
         # A model also contains the folds that are not written now.
         saved_before = {p: fold for p, fold in self._assigned.saved.items() if p not in to_write}
-        if to_write or publish or rewrite:
+        if to_write or publish or rewrite_lost:
             self._running_save = self._writer.start(
                 self.topic.make_checkpoints(to_write),
                 publish=publish,
                 saved_before=self.topic.make_checkpoints(saved_before),
-                rewrite=rewrite,
+                rewrite_lost=rewrite_lost,
             )
 
     def _needs_save(self, partition: int, fold: Fold) -> bool:
@@ -223,9 +228,9 @@ class Checkpointer:
             if isinstance(event, ModelPublished):
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        models_wait_for = result.models_wait_for  # None: no model was merged, so this is unknown
-        if models_wait_for is not None and models_wait_for != self._models_wait_for:
-            self._models_wait_for = models_wait_for
+        why_missing = result.why_missing_in_merge  # None: no model was merged
+        if why_missing is not None and why_missing != self._why_missing_in_merge:
+            self._why_missing_in_merge = why_missing
             self._report_missing()
         if result.error:
             raise result.error
@@ -239,8 +244,8 @@ class Checkpointer:
         self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
 
     def _report_missing(self) -> None:
-        """Report which partitions are missing, unless the last report has named the same ones."""
-        missing = {**self._models_wait_for, **self._assigned.why_unrestored}
-        if missing.keys() != self._reported_missing:
-            self._reported_missing = missing.keys()
-            self._notify(PartitionsMissing(missing))
+        """Report the partitions that models or this worker lack, unless the last report named the same partitions."""
+        why_missing = {**self._why_missing_in_merge, **self._assigned.why_unrestored}
+        if why_missing.keys() != self._missing_in_last_report:
+            self._missing_in_last_report = why_missing.keys()
+            self._notify(PartitionsMissing(why_missing))

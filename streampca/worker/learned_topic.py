@@ -36,7 +36,8 @@ class LearnedTopic:
             where="while it was being read",
             remedy="learn it in another store folder; what was learned since the last checkpoint is dropped",
         )
-        self.id = self.id or id_now
+        if not self.id:  # the brokers gave no id before
+            self.id = id_now
 
     def make_checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
         """Return a checkpoint of each fold; `folds` holds them by partition."""
@@ -46,15 +47,15 @@ class LearnedTopic:
             for partition, fold in folds.items()
         ]
 
-    def take_over(self, checkpoint: Checkpoint) -> Fold:
-        """Return the fold of a checkpoint. If only the checkpoint names the dimensions, take over its names.
+    def adopt_checkpoint(self, checkpoint: Checkpoint) -> Fold:
+        """Return the fold of a checkpoint. If only the checkpoint names the dimensions, the topic takes its names.
 
         Raises `SettingsError` or `TopicReplacedError` if it was made with other settings or names, or of another topic.
         """
-        usable = checkpoint.adapt_to(self.config, self.id)
-        agreed_names = usable.agree_on_names(self.names)
-        is_one_unnamed = usable.names != self.names  # different names were refused
-        if is_one_unnamed:
+        adapted = checkpoint.adapt_to(self.config, self.id)
+        agreed_names = adapted.agree_on_names(self.names)  # raises if both have names that differ
+        has_only_one_names = adapted.names != self.names  # the checkpoint, or this topic
+        if has_only_one_names:
             self.names = agreed_names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(agreed_names or []))
-        return usable.fold
+        return adapted.fold

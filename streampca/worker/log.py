@@ -48,7 +48,11 @@ class WorkerLog(MemberLog):
                 log.info("caught up", partitions=len(state.partitions), learned=learned)
 
     def _warn_of_clock(self, event: ModelPublished) -> None:
-        """Warn once if a model with a half-life has learned records far ahead of this machine's clock."""
+        """Warn once if a model with a half-life has learned records far ahead of this machine's clock.
+
+        A merge treats partitions that are ahead of the clock as if they were at the clock's time. So none of them loses
+        weight against another.
+        """
         model = event.model
         has_half_life = model.settings.get("half_life_seconds") is not None
         if not has_half_life or self._has_warned_of_clock:

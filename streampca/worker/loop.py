@@ -26,7 +26,7 @@ from streampca.worker.writer import CheckpointWriter
 
 _POLL_S = 0.2
 _RESTORING_POLL_S = 0.01  # while partitions are restored, so that the next ones are read soon
-_REWRITE_EVERY_S = 60.0  # how often checkpoints that are gone from the store are looked for, and written again
+_REWRITE_EVERY_S = 60.0  # how often checkpoints that the store has lost are looked for, and written again
 
 
 class Learned(NamedTuple):
@@ -62,14 +62,15 @@ class Worker(MemberLoop):
             notify=notify,
             first_records=FirstRecords(config.topic, config.codec),
         )
-        # The same dictionary: the progress of a partition is its fold.
+        # An alias of the dictionary: a fold says how far this worker has come with a partition.
         self._folds = self._assignment.progress
-        self._next_save = 0.0
-        self._next_rewrite = 0.0
+        # When the next save is due, and when a save must next write lost checkpoints again.
+        self._next_save_at = 0.0
+        self._next_rewrite_at = 0.0
 
     def _begin(self, clock: Callable[[], float]) -> None:
-        self._next_save = clock() + self._config.checkpoint_interval_s
-        self._next_rewrite = self._next_save + _REWRITE_EVERY_S
+        self._next_save_at = clock() + self._config.checkpoint_interval_s
+        self._next_rewrite_at = self._next_save_at + _REWRITE_EVERY_S
 
     @property
     def _is_saving(self) -> bool:
@@ -80,18 +81,21 @@ class Worker(MemberLoop):
         self._handle_events(_RESTORING_POLL_S if self._assignment.is_restoring else _POLL_S)
         now = clock()
         self._assignment.retry_when_due(now)
-        if now >= self._next_save and not self._checkpointer.is_saving:
+        if now >= self._next_save_at and not self._checkpointer.is_saving:
             self._start_save(now)
-            self._next_save = clock() + self._config.checkpoint_interval_s
+            self._next_save_at = clock() + self._config.checkpoint_interval_s
         self._checkpointer.finish_save(wait=False)  # does nothing while the save runs
 
     def _start_save(self, now: float) -> None:
-        """Start to save the folds. When it is due, also publish a model, and write lost checkpoints again."""
+        """Start to save the folds. When a publication is due, also publish a model.
+
+        Once a minute, also write the checkpoints again that the store has lost.
+        """
         publish = self._checkpointer.begin_publication_if_due(self._folds, now)
-        rewrite = now >= self._next_rewrite
-        if rewrite:
-            self._next_rewrite = now + _REWRITE_EVERY_S
-        self._checkpointer.start_save(self._folds, publish=publish, rewrite=rewrite)
+        rewrite_lost = now >= self._next_rewrite_at
+        if rewrite_lost:
+            self._next_rewrite_at = now + _REWRITE_EVERY_S
+        self._checkpointer.start_save(self._folds, publish=publish, rewrite_lost=rewrite_lost)
 
     def _leave(self) -> None:
         """Save, leave the group, and publish a model.
@@ -103,13 +107,13 @@ class Worker(MemberLoop):
         try:
             if not has_crashed:  # after a crash, the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                # At the infinite time, a publication is due however long the last one took.
+                # A publication is due some time after the last one. This one must not wait, so the time is infinite.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()
             self._source.close()  # leaves the group
         if publish:
-            no_folds: dict[int, Fold] = {}  # all folds are saved
+            no_folds: dict[int, Fold] = {}  # all folds are saved, so only the model is written
             self._checkpointer.start_save(no_folds, publish=True)
             self._checkpointer.finish_save(wait=True)
 
@@ -138,7 +142,7 @@ class Worker(MemberLoop):
 
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread, after the earlier batches of its partition."""
-        self._first_names.add(batch)  # logs names in `field` under which no record has a number
+        self._name_check.add(batch)  # for a warning if no record has a number under a name in `field`
         partition = batch.partition
         current_fold = self._folds[partition]
         config = self._config.fold
@@ -157,20 +161,22 @@ class Worker(MemberLoop):
         Raises `RejectLimitError`.
         """
         partition = batch.partition
+        # Whether any vector was learned before this batch. If none was, many rejects mean wrong settings.
         had_learned_before = self._has_learned()
-        rejects_to_send = self._config.find_dead_letters(batch, accepted_any=had_learned_before)
+        rejects_to_send = self._config.find_dead_letters(batch, accepted_before=had_learned_before)
         # If sending fails, the records are read again, so the old fold must remain.
         for reject in rejects_to_send:
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
+        has_learned_now = self._has_learned()  # vectors of this batch count, too
+        for event in report_rejected_and_skipped(batch, accepted_any=has_learned_now):
             self._notify(event)
         self._notify(self._describe_learned(batch, learned))
 
     def _describe_learned(self, batch: Vectors, learned: Learned) -> events.BatchLearned:
         """Return the event that reports a learned batch."""
         incomplete = 0
-        odd_timestamps: list[int] = []
+        odd_timestamps: list[int] = []  # outside 1990 to 2100
         if self._config.fold.learning.impute:  # otherwise no vector has gaps
             incomplete = int(find_incomplete_rows(batch.decoded.vectors).sum())
         if self._config.fold.half_life_seconds:  # otherwise timestamps do not matter
@@ -192,7 +198,7 @@ class Worker(MemberLoop):
         return any(fold.stats.learned for fold in self._folds.values())
 
     def _skip_lost_records(self, event: OutOfRange) -> None:
-        """Continue behind records that the log has lost. Raises `TopicReplacedError` if the topic was replaced."""
+        """Continue after records that the log has lost. Raises `TopicReplacedError` if the topic was replaced."""
         try:
             self._checkpointer.topic.check_id()
         except TimeoutError:  # the source will report the lost records again

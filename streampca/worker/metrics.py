@@ -43,7 +43,7 @@ class BulkHistogram(Collector):
     ) -> None:
         """`bounds` are the inclusive upper bounds of the buckets, ascending; one up to +Inf is added.
 
-        `labels` must be empty.
+        `labels` must be empty. It is a parameter because every type in a `MetricsTable` is called with labels.
         """
         self._name = name
         self._documentation = documentation
@@ -118,13 +118,18 @@ _TABLE: MetricsTable = {
 class WorkerMetrics(MemberMetrics):
     """The metrics of one worker and its partitions, in a registry of their own; the topic is a label of each.
 
-    The keywords of `_record` are names of metrics, and `label` is the value of their other label.
+    In each call of `_record`, the keywords are the names of metrics, and `label` is the value of the label that they
+    have in addition to the topic: an outcome, a reason or a partition.
     """
 
     def __init__(self, topic: str) -> None:
         super().__init__("worker", topic, "streampca_", _TABLE)
 
     def observe(self, change: Change) -> None:
+        """Update the metrics that an event changes.
+
+        The keywords of `_record` name the metrics; `label` is the value of their label, such as a partition or reason.
+        """
         super().observe(change)
         match change.event:
             case BatchLearned():
@@ -173,7 +178,10 @@ class WorkerMetrics(MemberMetrics):
                 self._record(label="lost" if lost else "revoked", rebalances=1)
 
     def _on_batch(self, batch: BatchLearned, now: float) -> None:
-        """Record what a batch has changed. `now` is in seconds since 1970."""
+        """Update the metrics that a batch changes. `now` is in seconds since 1970.
+
+        One call of `_record` for each kind of label: the outcome, no label, and the partition.
+        """
         fold = batch.fold
         missing_shares = fold.state.missing  # by dimension; None: no gaps
         newest_ms = fold.stats.last_ms  # negative: unknown

@@ -26,7 +26,7 @@ from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stores.parallel_requests import Answer
-from streampca.worker.missing import find_missing
+from streampca.worker.missing import find_missing_checkpoints
 
 _MIN_MESSAGES = 2  # one vector has no direction from the mean
 CACHED_BYTES = 64 * 2**20  # without a limit, memory would grow with the number of partitions
@@ -50,9 +50,10 @@ class PublishSchedule:
         `owned` are the partitions of this worker.
         """
         is_publisher = min(all_partitions, default=0) in owned
-        # The shorter time: one slow publication does not delay the next.
-        took_s = min(self._last_took_s, self._second_last_took_s)
-        is_due = took_s <= _MAX_SHARE_OF_TIME * (now - self._began_at)
+        # The shorter of two, so that one slow publication does not delay the next.
+        usually_takes_s = min(self._last_took_s, self._second_last_took_s)
+        may_take_s = _MAX_SHARE_OF_TIME * (now - self._began_at)
+        is_due = usually_takes_s <= may_take_s
         if is_publisher and is_due:
             self._began_at = now
         return is_publisher and is_due
@@ -63,20 +64,20 @@ class PublishSchedule:
         self._last_took_s = took_s
 
 
-class Listed(NamedTuple):
+class ListedCheckpoints(NamedTuple):
     """The newest checkpoints of all partitions, as they were listed."""
 
     stored: Checkpoints
-    offsets: Mapping[int, int]  # by partition
-    in_memory: Sequence[Checkpoint]  # these need not be read
+    offsets: Mapping[int, int]  # of the newest checkpoints, by partition
+    own_checkpoints: Sequence[Checkpoint]  # this worker has their folds in memory, so they need not be read
 
     @property
     def topic_id(self) -> str:
         """Id of the topic that this worker reads; "" if it is not known."""
-        return self.in_memory[0].topic_id if self.in_memory else ""
+        return self.own_checkpoints[0].topic_id if self.own_checkpoints else ""
 
 
-class NewestCheckpoints:
+class CheckpointReader:
     """Reads the newest checkpoints of all partitions, and caches as many of them as fit in memory."""
 
     def __init__(self, fold_config: FoldConfig) -> None:
@@ -84,23 +85,27 @@ class NewestCheckpoints:
         self._cache: dict[int, Checkpoint] = {}
         self.unreadable: dict[int, str] = {}  # by partition, why the last `read` could not read its checkpoint
 
-    def read(self, listed: Listed) -> Iterator[Checkpoint]:
-        """Yield the newest checkpoint of each partition, unless it cannot be read. Raises `StoreBusyError`."""
+    def read(self, listed: ListedCheckpoints) -> Iterator[Checkpoint]:
+        """Yield the newest checkpoint of each partition. Those that cannot be read are noted in `unreadable` instead.
+
+        Raises `StoreBusyError`.
+        """
         self.unreadable = {}
-        known = self._find_known(listed)
-        to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in known}
+        in_memory = self._find_in_memory(listed)
+        to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in in_memory}
+        # Threads read the checkpoints. The answers come in the order of `listed.offsets`.
         answers = listed.stored.load_newest(to_read).take_in_order()
-        # The answers come in the order of the offsets.
         for partition in listed.offsets:
-            if partition in known:
-                yield known[partition].adapt_to(self._fold_config)
+            if partition in in_memory:
+                yield in_memory[partition].adapt_to(self._fold_config)
                 continue
-            newest = self._take(next(answers))
+            answer_of_partition = next(answers)
+            newest = self._cache_answer(answer_of_partition)
             if newest is not None:
                 yield newest
 
-    def _take(self, answer: Answer[Checkpoint | None]) -> Checkpoint | None:
-        """Return the checkpoint that was read, and cache it; None if there is none, or it cannot be read."""
+    def _cache_answer(self, answer: Answer[Checkpoint | None]) -> Checkpoint | None:
+        """Return the checkpoint that was read, and cache it. None if it was deleted or cannot be read."""
         try:
             newest = answer.result()
         except StoreBusyError:
@@ -110,29 +115,30 @@ class NewestCheckpoints:
             return None
         if newest is None:  # deleted since the listing
             return None
-        usable = newest.adapt_to(self._fold_config)
-        self._cache_if_it_fits(usable)
-        return usable
+        adapted = newest.adapt_to(self._fold_config)
+        self._cache_if_small_enough(adapted)
+        return adapted
 
-    def _find_known(self, listed: Listed) -> dict[int, Checkpoint]:
-        """Return, by partition, the listed checkpoints that are cached or in memory."""
-        known = {}
-        for checkpoint in [*self._cache.values(), *listed.in_memory]:
-            if listed.offsets.get(checkpoint.partition) == checkpoint.fold.position:
-                known[checkpoint.partition] = checkpoint
-        return known
+    def _find_in_memory(self, listed: ListedCheckpoints) -> dict[int, Checkpoint]:
+        """Return, by partition, the listed checkpoints that need not be read: cached ones, and this worker's own."""
+        in_memory = {}
+        for checkpoint in [*self._cache.values(), *listed.own_checkpoints]:
+            is_newest = listed.offsets.get(checkpoint.partition) == checkpoint.fold.position
+            if is_newest:
+                in_memory[checkpoint.partition] = checkpoint
+        return in_memory
 
-    def _cache_if_it_fits(self, checkpoint: Checkpoint) -> None:
-        """Learn the pending vectors of a checkpoint, and cache it if it fits.
+    def _cache_if_small_enough(self, checkpoint: Checkpoint) -> None:
+        """Cache a checkpoint if it is small enough, in a form in which its state has learned the pending vectors.
 
-        Pending vectors are scored only once, when the checkpoint is read.
+        So the cached checkpoint has no pending vectors. They are scored only once, when the checkpoint is read.
         """
         fold = checkpoint.fold
         state_after_pending = fold.provisional(self._fold_config.learning)
         cached = replace(checkpoint, fold=replace(fold, state=state_after_pending).without_pending())
         self._cache.pop(checkpoint.partition, None)
-        nbytes = cached.fold.nbytes + sum(other.fold.nbytes for other in self._cache.values())
-        if nbytes <= CACHED_BYTES:
+        nbytes_with_others = cached.fold.nbytes + sum(other.fold.nbytes for other in self._cache.values())
+        if nbytes_with_others <= CACHED_BYTES:
             self._cache[checkpoint.partition] = cached
 
 
@@ -151,51 +157,55 @@ class Publisher:
         self.models = models
         self._fold_config = fold_config
         self._now = now  # seconds since 1970
-        self._checkpoint_reader = NewestCheckpoints(fold_config)
+        self._checkpoint_reader = CheckpointReader(fold_config)
         self._newest_model: PublishedModel | None = None  # in the store, as far as this worker knows
 
-    def publish(self, stored: Checkpoints, in_memory: Sequence[Checkpoint] = ()) -> Publication | None:
+    def publish(self, stored: Checkpoints, own_checkpoints: Sequence[Checkpoint] = ()) -> Publication | None:
         """Write the model of the newest checkpoints, and return it.
 
         Returns None if there is nothing new to publish. Raises `PartitionsMissingError`.
         """
-        listed = Listed(stored, stored.newest_offsets(), in_memory)
-        # This comparison needs no request to the store.
+        listed = ListedCheckpoints(stored, stored.newest_offsets(), own_checkpoints)
+        # The model that this worker knows is compared first: that needs no request to the store.
         if self._is_published(listed):
             return None
         models = self.models.snapshot()
         self._update_newest_model(models)
-        if self._is_published(listed):
+        if self._is_published(listed):  # by another worker
             return None
-        if find_missing(self._newest_model, listed.offsets, listed.topic_id):
-            # Another worker may have saved since the listing.
-            stored = stored.snapshot()
-            listed = Listed(stored, stored.newest_offsets(), in_memory)
-            _raise_if_missing(find_missing(self._newest_model, listed.offsets, listed.topic_id))
+        if find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id):
+            # Another worker may have saved since the listing, so list again.
+            stored_now = stored.snapshot()
+            listed = ListedCheckpoints(stored_now, stored_now.newest_offsets(), own_checkpoints)
+            _raise_if_missing(find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id))
         publication = self._merge_newest(listed)
         if publication is None:
             return None
-        # The new records may all be rejected ones.
+        # If all new records were rejected, the model has the same version as the newest one.
         has_learned_nothing = self._newest_model and publication.model.version <= self._newest_model.version
-        if has_learned_nothing or not models.save(publication.model):
+        if has_learned_nothing:
+            return None
+        was_saved = models.save(publication.model)
+        if not was_saved:  # the store has this version, or newer ones
             return None
         self._newest_model = publication.model
         return publication
 
-    def _merge_newest(self, listed: Listed) -> Publication | None:
+    def _merge_newest(self, listed: ListedCheckpoints) -> Publication | None:
         """Return the merge of the newest checkpoints as the next version; None if too little was learned.
 
         Raises `PartitionsMissingError`.
         """
-        # New vectors are scored by a model that has not learned them.
+        # New vectors need a model to score them that has not learned them: the newest model or, without its past
+        # scores, a model without the pending vectors.
         earlier = self._find_model_with_valid_scores()
-        scored_by = earlier.model if earlier else self._merge_without_pending(listed)
+        scoring_model = earlier.model if earlier else self._merge_without_pending(listed)
         reader = self._checkpoint_reader
-        publication = self._merge(reader.read(listed), scored_by)
-        # If a newest checkpoint is damaged, an older one was merged.
+        publication = self._merge(reader.read(listed), scoring_model)
+        # If the newest checkpoint of a partition is damaged, an older one was merged, perhaps one that is too old.
         merged_positions = publication.model.positions if publication else {}
-        missing = find_missing(self._newest_model, merged_positions, listed.topic_id)
-        _raise_if_missing(missing | reader.unreadable)
+        why_missing = find_missing_checkpoints(self._newest_model, merged_positions, listed.topic_id)
+        _raise_if_missing(why_missing | reader.unreadable)
         return publication
 
     def _update_newest_model(self, models: Models) -> None:
@@ -203,7 +213,7 @@ class Publisher:
         if self._newest_model is None or models.versions()[-1:] != [self._newest_model.version]:
             self._newest_model = models.newest()  # another worker may have published it
 
-    def _is_published(self, listed: Listed) -> bool:
+    def _is_published(self, listed: ListedCheckpoints) -> bool:
         """Return whether the newest known model was made of the listed checkpoints, of the same topic."""
         if self._newest_model is None or listed.offsets != self._newest_model.positions:
             return False
@@ -212,28 +222,28 @@ class Publisher:
         return is_an_id_unknown or len(topic_ids) == 1
 
     def _find_model_with_valid_scores(self) -> PublishedModel | None:
-        """Return the newest known model if its past scores are valid for the next model; otherwise None.
+        """Return the newest known model; None if its past scores are not valid for the next model.
 
-        With another number of components, they are not.
+        They are valid if both models have the same number of components.
         """
         if self._newest_model and self._newest_model.model.n_components == self._fold_config.learning.components:
             return self._newest_model
         return None
 
-    def _merge_without_pending(self, listed: Listed) -> Model | None:
+    def _merge_without_pending(self, listed: ListedCheckpoints) -> Model | None:
         """Merge these checkpoints without their pending vectors to a model; None if all learned vectors are pending."""
         merger = self._create_merger()
         components = self._fold_config.learning.components
         # A new reader, since cached states have learned the pending vectors.
-        for checkpoint in NewestCheckpoints(self._fold_config).read(listed):
+        for checkpoint in CheckpointReader(self._fold_config).read(listed):
             merger.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
         state = merger.state(columns=components)
         return make_model(state, components) if state else None
 
-    def _merge(self, checkpoints: Iterable[Checkpoint], scored_by: Model | None) -> Publication | None:
+    def _merge(self, checkpoints: Iterable[Checkpoint], scoring_model: Model | None) -> Publication | None:
         """Merge checkpoints to the next version of the model; None if too little was learned.
 
-        The model `scored_by` scores the vectors that the previous version has not learned.
+        `scoring_model` scores the pending vectors that the newest known model has not learned.
         """
         merger = self._create_merger()
         scores_builder = self._continue_past_scores()
@@ -242,12 +252,13 @@ class Publisher:
             merger.add_partition(checkpoint)
             event_time_ms = max(event_time_ms, checkpoint.fold.event_time.now_ms)
             new_pending = self._select_new_pending(checkpoint)
-            if scored_by and len(new_pending) and new_pending.shape[1] == scored_by.dimensions:
-                scores_builder.score(scored_by, new_pending)
+            if scoring_model and len(new_pending) and new_pending.shape[1] == scoring_model.dimensions:
+                scores_builder.collect_scores(scoring_model, new_pending)
         merged = merger.merge()
         if merged is None or merged.stats.learned < _MIN_MESSAGES:
             return None
-        p_values = scores_builder.p_values()  # by the past scores alone
+        # Compute the p-values before the new scores are added: new vectors are compared with past vectors only.
+        p_values = scores_builder.p_values()
         previous = self._newest_model
         learned_before = previous.version if previous else 0  # number of vectors
         scores_builder.add_new_scores(merged.stats.learned - learned_before, model_weight=merged.state.weight)
@@ -260,14 +271,18 @@ class Publisher:
         The number is approximate: a fold does not know the offsets of its pending vectors.
         """
         positions = self._newest_model.positions if self._newest_model else {}
-        position = max(positions.get(checkpoint.partition, 0), 0)
+        learned_position = max(positions.get(checkpoint.partition, 0), 0)
         fold = checkpoint.fold
-        count = min(fold.position - position, len(fold.pending))
+        new_offsets = max(fold.position - learned_position, 0)  # 0: the checkpoint is older than the model
+        count = min(new_offsets, len(fold.pending))
         first = len(fold.pending) - count
         return fold.pending[first:].astype(np.float64)
 
     def _continue_past_scores(self) -> PastScoresBuilder:
-        """Return a builder that adds to the past scores of the newest model; to none if they are not valid any more."""
+        """Return a builder that begins with the past scores of the newest model.
+
+        If these are not valid for the next model, the builder begins without scores.
+        """
         builder = PastScoresBuilder(self._fold_config.learning.components)
         model = self._find_model_with_valid_scores()
         if model and model.past_scores:

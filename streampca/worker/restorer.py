@@ -21,9 +21,9 @@ from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.parallel_requests import wait_for_end
-from streampca.worker.group_store import Examined, GroupStore, examine_store
+from streampca.worker.group_store import GroupStore, StoreComparison, compare_store
 from streampca.worker.learned_topic import LearnedTopic
-from streampca.worker.missing import find_missing
+from streampca.worker.missing import find_missing_checkpoints
 from streampca.worker.starts import find_backfills, find_start_offsets, read_backfills
 from streampca.worker.writer import CheckpointWriter
 
@@ -36,7 +36,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FoldGenerator: TypeAlias = Generator[Mapping[int, Fold], None, T]
-"""A generator that yields restored folds by partition, {} while it waits for the store, and at last returns T."""
+"""A generator that yields restored folds by partition, {} while it waits for the store, and at last returns T.
+
+After each yield, the worker's loop polls, and then continues the generator.
+"""
 
 
 class AssignedFolds:
@@ -91,47 +94,53 @@ class Restorer:
         Yields the folds by partition, as soon as they are restored. Raises `StoreError`, `TimeoutError` or
         `ForeignStoreError`.
         """
-        examined = yield from self._examine_store(partitions)
-        committed_ahead = examined.compared.committed_ahead
-        self._failures = {p: cause for p, cause in committed_ahead.items() if p in partitions}
+        comparison = yield from self._compare_store(partitions)
+        # Partitions whose committed offset is ahead of the newest checkpoint must not continue.
+        why_ahead_of_store = comparison.offset_differences.why_ahead_of_store
+        self._failures = {p: cause for p, cause in why_ahead_of_store.items() if p in partitions}
         self._store_errors = []
         to_restore = [partition for partition in partitions if partition not in self._failures]
         # Partitions that failed before come last: they must not keep the others waiting.
         to_restore.sort(key=lambda partition: (partition in self._assigned.why_unrestored, partition))
-        new = [partition for partition in to_restore if partition not in examined.offsets]
-        yield from self._load([partition for partition in to_restore if partition in examined.offsets], examined)
+        with_checkpoint = [partition for partition in to_restore if partition in comparison.newest_offsets]
+        new = [partition for partition in to_restore if partition not in comparison.newest_offsets]
+        yield from self._load_folds(with_checkpoint, comparison)
         is_none_restored = not self._assigned.saved
         if self._store_errors and is_none_restored and not new:
             self._assigned.why_unrestored = self._failures
             raise self._store_errors[0]
         if new:
-            yield from self._begin_new(new, examined)
+            yield from self._begin_new_partitions(new, comparison)
         self._assigned.why_unrestored = self._failures
 
-    def _examine_store(self, partitions: Collection[int]) -> FoldGenerator[Examined]:
-        """Compare the store with the offsets of the group. If nothing is restored yet, find out which topic it is."""
+    def _compare_store(self, partitions: Collection[int]) -> FoldGenerator[StoreComparison]:
+        """Compare the store with the offsets of the group, and return the comparison.
+
+        If nothing is restored yet, first read the id of the topic, and at last the names of the dimensions.
+        """
         has_restored_none = not self._assigned.saved
         if has_restored_none:
             # If the topic was replaced since the start, this worker reads the new one.
             self._topic.read_id()
         committed = self._group_store.read_committed()
-        examined = yield from self._ask(partial(examine_store, self._checkpoints, committed))
-        self._group_store.note_assignment(examined, partitions)
-        if has_restored_none and self._topic.names is None:
-            yield from self._read_names_of_backfill(examined.stored)
-        return examined
+        comparison = yield from self._run_in_thread(partial(compare_store, self._checkpoints, committed))
+        self._group_store.note_assignment(comparison, partitions)
+        if has_restored_none and self._topic.names is None:  # the settings do not name the dimensions
+            yield from self._read_names_of_backfill(comparison.stored)
+        return comparison
 
-    def _ask(self, function: Callable[[], T]) -> FoldGenerator[T]:
-        """Call a function in a thread. Yield {} until it has ended, then return its result."""
+    def _run_in_thread(self, function: Callable[[], T]) -> FoldGenerator[T]:
+        """Call a function in a thread, and return its result. Until it has ended, yield {}: no fold is restored yet."""
         future = self._checkpoints.threads.submit(_end_process_if_hanging(function))
         while not wait_for_end(future, _YIELD_AFTER_S):
             yield {}
         return future.result()
 
-    def _ask_for_each(self, sizes: Mapping[int, int], function: Callable[[int], T]) -> Iterator[dict[int, T]]:
+    def _run_for_each_partition(self, sizes: Mapping[int, int], function: Callable[[int], T]) -> Iterator[dict[int, T]]:
         """Call a function for each partition, in threads. Yield the new results, by partition; {} if there are none.
 
-        `sizes` are the bytes that each call reads or writes. Calls that raise `StoreError` are noted as failures.
+        `sizes` are the bytes that each call reads or writes; they limit how many calls run at once. If a call raises
+        `StoreError`, the partition has no result, but an entry in `self._failures`.
         """
         calls = self._checkpoints.for_each(sizes, _end_process_if_hanging(function))
         while not calls.have_ended:
@@ -144,10 +153,10 @@ class Restorer:
                     self._store_errors.append(error)
             yield results
 
-    def _load(self, partitions: Sequence[int], examined: Examined) -> FoldGenerator[None]:
-        """Load the newest checkpoints of partitions, and yield their folds."""
-        stored = examined.stored
-        offsets = {partition: examined.offsets[partition] for partition in partitions}
+    def _load_folds(self, partitions: Sequence[int], comparison: StoreComparison) -> FoldGenerator[None]:
+        """Load the newest checkpoints of partitions in threads, and yield their folds as soon as they are loaded."""
+        stored = comparison.stored
+        offsets = {partition: comparison.newest_offsets[partition] for partition in partitions}
 
         def load(partition: int) -> Checkpoint:
             checkpoint = stored.newest(partition)
@@ -155,102 +164,117 @@ class Restorer:
                 raise StoreError(f"the checkpoints of partition {partition} are gone since they were listed")
             return checkpoint
 
-        sizes = yield from self._ask(partial(stored.sizes, offsets))
-        for checkpoints in self._ask_for_each(sizes, load):
-            folds = {partition: self._topic.take_over(checkpoint) for partition, checkpoint in checkpoints.items()}
-            # Save again what was not committed: a power failure may lose the checkpoint.
-            committed = examined.committed
-            self._assigned.uncommitted |= {p for p in folds if not _was_save_committed(committed.get(p))}
+        size_of_each = yield from self._run_in_thread(partial(stored.sizes, offsets))
+        for loaded in self._run_for_each_partition(size_of_each, load):
+            folds = {partition: self._topic.adopt_checkpoint(checkpoint) for partition, checkpoint in loaded.items()}
+            # A checkpoint whose offset was not committed is saved again: perhaps its save did not end, so that a power
+            # failure may still lose the file.
+            for partition in folds:
+                if not _was_save_committed(comparison.committed.get(partition)):
+                    self._assigned.uncommitted.add(partition)
             self._assigned.note_restored(folds)
             yield folds
 
     def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
-        """Take over the names of the dimensions from the last backfill, if there is one."""
+        """Take the names of the dimensions from the last backfill, if there is one."""
 
-        def read_last() -> Checkpoint | None:
+        def read_last_backfill() -> Checkpoint | None:
             backfills = find_backfills(stored)
             return stored.newest(backfills[-1]) if backfills else None
 
         # A backfill that cannot be read is reported later, when models wait for it.
         with contextlib.suppress(StoreError):
-            checkpoint = yield from self._ask(read_last)
+            checkpoint = yield from self._run_in_thread(read_last_backfill)
             if checkpoint is not None:
-                self._topic.take_over(checkpoint)
+                # Gives its names to the topic. The fold of a backfill is not learned further, so it is not needed.
+                self._topic.adopt_checkpoint(checkpoint)
 
-    def _begin_new(self, new: Sequence[int], examined: Examined) -> FoldGenerator[None]:
-        """Begin partitions without a checkpoint as the setting `start` says, and yield their empty folds.
+    def _begin_new_partitions(self, new: Sequence[int], comparison: StoreComparison) -> FoldGenerator[None]:
+        """Begin partitions without a checkpoint where the setting `start` says, and yield their empty folds.
 
-        Begins 64 at a time, and stops if the start of one cannot be saved.
+        At most 64 begin at a time, since the loop does not poll meanwhile. If one of them cannot be saved, the later
+        partitions do not begin in this attempt.
         """
         try:
-            newest_model = yield from self._ask(self._models.newest)
-            self._failures |= self._why_not_begin(new, newest_model, examined.offsets)
+            newest_model = yield from self._run_in_thread(self._models.newest)
+            self._failures |= self._find_why_not_begin(new, newest_model, comparison.newest_offsets)
             may_begin = [partition for partition in new if partition not in self._failures]
             backfills: list[Checkpoint] = []
             if self._start == "backfill" and may_begin:
-                backfills = yield from self._ask(partial(read_backfills, examined.stored))
+                backfills = yield from self._run_in_thread(partial(read_backfills, comparison.stored))
         except StoreError as error:
             self._failures |= dict.fromkeys(new, str(error))
             return
         for first in range(0, len(may_begin), _MAX_NEW_AT_ONCE):
             partitions = may_begin[first : first + _MAX_NEW_AT_ONCE]
-            folds = yield from self._begin(partitions, backfills, examined)
+            folds = yield from self._make_empty_folds(partitions, backfills, comparison)
             self._assigned.note_restored(folds)
             yield folds
             is_any_unsaved = len(folds) < len(partitions)
             if is_any_unsaved:
                 return
 
-    def _why_not_begin(
+    def _find_why_not_begin(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return those of the partitions that must not begin without a checkpoint, each with the reason."""
-        # A partition in the model had a checkpoint. If it began without one, models would shrink.
-        message_by_missing = find_missing(newest_model, offsets, self._topic.id)
-        # With start=backfill, no partition can begin without the backfills.
-        missing_backfills = [partition for partition in message_by_missing if is_backfill(partition)]
-        if self._start == "backfill" and missing_backfills:
-            message = message_by_missing[missing_backfills[0]]
-            return dict.fromkeys(partitions, message)
-        return {partition: message for partition, message in message_by_missing.items() if partition in partitions}
+        """Return why partitions must not begin without a checkpoint, by partition; those that may begin are absent.
 
-    def _begin(
-        self, partitions: Sequence[int], backfills: Sequence[Checkpoint], examined: Examined
+        `offsets` are those of the newest checkpoints, also of backfills.
+        """
+        # A partition in the model had a checkpoint. If it began without one, models would shrink.
+        why_missing = find_missing_checkpoints(newest_model, offsets, self._topic.id)
+        missing_backfills = [number for number in why_missing if is_backfill(number)]
+        if self._start == "backfill" and missing_backfills:
+            # Each partition begins where the backfills end, so none can begin without them.
+            return dict.fromkeys(partitions, why_missing[missing_backfills[0]])
+        return {partition: why for partition, why in why_missing.items() if partition in partitions}
+
+    def _make_empty_folds(
+        self, partitions: Sequence[int], backfills: Sequence[Checkpoint], comparison: StoreComparison
     ) -> FoldGenerator[dict[int, Fold]]:
         """Return the empty folds of new partitions, without those whose start cannot be saved."""
         # An earlier owner may have committed where a partition begins.
-        committed_starts = examined.compared.committed_starts
+        committed_starts = comparison.offset_differences.committed_starts
         starts = {partition: committed_starts[partition] for partition in partitions if partition in committed_starts}
         undecided = [partition for partition in partitions if partition not in starts]
         starts |= find_start_offsets(self._start, undecided, self._source, backfills)
-        # The others need no saved start: without one, the next owner begins at the earliest record, too.
+        # A partition that is not in `starts` begins at the earliest record. That need not be saved: an owner that finds
+        # no saved start also begins at the earliest record.
         empty = Fold.empty(self._topic.config.learning)
         folds = {partition: empty for partition in partitions if partition not in starts}
         if starts:
-            folds |= yield from self._save_starts(starts, examined)
+            folds |= yield from self._save_starts(starts, comparison)
         return folds
 
-    def _save_starts(self, starts: Mapping[int, int], examined: Examined) -> FoldGenerator[dict[int, Fold]]:
-        """Save an empty fold at the start of each new partition, and return the saved folds."""
+    def _save_starts(self, starts: Mapping[int, int], comparison: StoreComparison) -> FoldGenerator[dict[int, Fold]]:
+        """Save an empty fold at the start of each new partition, and return the saved folds.
+
+        1. Commit the starts, with metadata that say that a new partition begins there. If this process dies before step
+           2, the next owner begins at the same offset.
+        2. Save the empty folds.
+        3. Commit the same offsets as those of saved checkpoints.
+        """
         self._topic.check_id()  # offsets of another topic would mean other records
-        # This commits them, marked as starts: if this process dies before it saves, the next owner begins there.
-        agreed_starts = self._group_store.agree_on_starts(starts)
-        not_agreed = starts.keys() - agreed_starts.keys()
-        self._failures |= dict.fromkeys(not_agreed, "the group did not take the offset where it begins")
+        # If another owner has committed a start in the meantime, this worker uses that offset.
+        starts_of_group = self._group_store.agree_on_starts(starts)
+        not_committed = starts.keys() - starts_of_group.keys()
+        self._failures |= dict.fromkeys(not_committed, "the group did not take the offset where it begins")
         empty = Fold.empty(self._topic.config.learning)
-        folds = {partition: empty.at(offset) for partition, offset in agreed_starts.items()}
-        saved_folds = yield from self._save(folds, examined.stored)
+        folds = {partition: empty.at(offset) for partition, offset in starts_of_group.items()}
+        saved_folds = yield from self._save_folds(folds, comparison.stored)
         for partition, fold in saved_folds.items():
-            was_committed_before = partition in examined.compared.committed_starts
+            was_committed_before = partition in comparison.offset_differences.committed_starts
             other_owner_was_first = fold.position != starts[partition]
             origin = "committed" if was_committed_before or other_owner_was_first else self._start
             log.info("partition begun", partition=partition, offset=fold.position, start=origin)
-        # Commit again without the mark of a start: the checkpoints are saved now.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds
 
-    def _save(self, folds: Mapping[int, Fold], stored: Checkpoints) -> FoldGenerator[dict[int, Fold]]:
-        """Save checkpoints of the folds, and return the saved folds."""
+    def _save_folds(self, folds: Mapping[int, Fold], stored: Checkpoints) -> FoldGenerator[dict[int, Fold]]:
+        """Save checkpoints of the folds in threads, and return the saved folds.
+
+        Until all saves have ended, yield {}, so that the loop polls.
+        """
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._topic.make_checkpoints(folds)}
 
         def save(partition: int) -> None:
@@ -258,8 +282,8 @@ class Restorer:
 
         saved_folds: dict[int, Fold] = {}
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}
-        for saved in self._ask_for_each(sizes, save):
-            saved_folds |= {partition: folds[partition] for partition in saved}
+        for just_saved in self._run_for_each_partition(sizes, save):
+            saved_folds |= {partition: folds[partition] for partition in just_saved}
             yield {}
         return saved_folds
 
@@ -272,11 +296,12 @@ def _was_save_committed(committed: Committed | None) -> bool:
 def _end_process_if_hanging(function: Callable[P, T]) -> Callable[P, T]:
     """Return a function that does the same, but lets the watchdog end the process if the store hangs."""
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        watchdog.tick(watchdog.STORE_S)
+    def call_watched(*args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function. If it takes longer than five minutes, the watchdog ends the process."""
+        watchdog.tick(within_s=watchdog.STORE_S)
         try:
             return function(*args, **kwargs)
         finally:
-            watchdog.forget()
+            watchdog.forget()  # this thread need not tick any more
 
-    return call
+    return call_watched

@@ -1,4 +1,4 @@
-"""Where new partitions begin: at the earliest record, at the latest, at a time, or behind the backfills."""
+"""Where new partitions begin: at the earliest record, at the latest, at a time, or after the backfills."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -54,8 +54,9 @@ def _find_ends_of_backfills(
 
 def _find_ends(backfill: Checkpoint, partitions: Collection[int], source: Source) -> Mapping[int, int]:
     """Return the offsets, by partition, at which reading goes on after one backfill."""
-    if backfill.end is None:  # the backfill ends before the topic's first record
+    end = backfill.backfill_end
+    if end is None:  # the files end before the topic's first record, so reading begins there
         return {}
-    if isinstance(backfill.end, int):  # milliseconds since 1970
-        return source.offsets_at(partitions, backfill.end)
-    return backfill.end
+    if isinstance(end, int):  # milliseconds since 1970
+        return source.offsets_at(partitions, end)
+    return end

@@ -25,8 +25,8 @@ class SaveResult:
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed] = field(default_factory=list)
     error: StreampcaError | None = None  # that ended the save, if a retry cannot help
-    # Why models wait for partitions, by partition; None: unknown, no model was merged.
-    models_wait_for: Mapping[int, str] | None = None
+    # By partition that the merged model lacked, why; None: no model was merged.
+    why_missing_in_merge: Mapping[int, str] | None = None
 
 
 class CheckpointWriter:
@@ -51,24 +51,24 @@ class CheckpointWriter:
         *,
         publish: bool,
         saved_before: Sequence[Checkpoint] = (),
-        rewrite: bool = False,
+        rewrite_lost: bool = False,
     ) -> Future[SaveResult]:
         """Start to write checkpoints, and with `publish`, a model after them.
 
-        Checkpoints `saved_before` are not read from the store. With `rewrite` or `publish`, they are written again if
-        they are gone.
+        The checkpoints `saved_before` are in the store already, and a model is made without reading them again. With
+        `rewrite_lost` or `publish`, those that the store has lost are written again.
         """
-        return self._executor.submit(self._write, checkpoints, publish, saved_before, rewrite)
+        return self._executor.submit(self._write, checkpoints, publish, saved_before, rewrite_lost)
 
     def _write(
-        self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite: bool
+        self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite_lost: bool
     ) -> SaveResult:
-        """Do a save in the thread of the writer. Raises no `StreampcaError`: the result tells what has failed."""
+        """Do a save in the writer's thread. A `StreampcaError` is not raised, but is noted in the result."""
         result = SaveResult()
         try:
             stored = self.checkpoints.snapshot()
-            if rewrite or publish:
-                checkpoints = [*checkpoints, *_find_gone(stored, saved_before)]
+            if rewrite_lost or publish:  # a model must not contain what the store has lost
+                checkpoints = [*checkpoints, *_find_lost(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
                 self._publish(stored, [*saved_before, *saved], result)
@@ -82,7 +82,7 @@ class CheckpointWriter:
         return result
 
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> list[Checkpoint]:
-        """Write checkpoints side by side, add the events to `result`, and return the written checkpoints.
+        """Write checkpoints in parallel, add the events to `result`, and return the written checkpoints.
 
         After all writes, raises the first error that a retry cannot mend.
         """
@@ -97,7 +97,7 @@ class CheckpointWriter:
         failures: list[StreampcaError] = []
         # The sizes limit how many are written at once.
         sizes = {partition: checkpoint.fold.nbytes for partition, checkpoint in by_partition.items()}
-        # If the store is busy, some checkpoints have no answer.
+        # If the store is busy, some writes do not begin. Their checkpoints wait for the next save.
         writes = stored.for_each(sizes, write)
         for partition, get_seconds in writes.take_in_order():
             checkpoint = by_partition[partition]
@@ -114,32 +114,32 @@ class CheckpointWriter:
             result.events.append(CheckpointPostponed(str(failure)))
         return saved
 
-    def _publish(self, stored: Checkpoints, in_memory: Sequence[Checkpoint], result: SaveResult) -> None:
+    def _publish(self, stored: Checkpoints, own_checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
         """Publish a model, and add what has happened to `result`."""
         started = self._clock()
         try:
-            published = self._publisher.publish(stored, in_memory)
+            published = self._publisher.publish(stored, own_checkpoints)
         except PartitionsMissingError as error:
-            result.models_wait_for = error.causes
+            result.why_missing_in_merge = error.causes
             return
         except (StoreError, DamagedFileError) as error:
             result.events.append(PublishFailed(str(error)))
             return
-        result.models_wait_for = {}
+        result.why_missing_in_merge = {}
         if published is not None:  # None: nothing new to publish
             seconds = self._clock() - started
             result.events.append(ModelPublished(published.model, seconds, published.p_values, published.event_time_ms))
 
 
-def _find_gone(stored: Checkpoints, saved_before: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the checkpoints that are gone from the store, if it is still the same store."""
-    gone = []
+def _find_lost(stored: Checkpoints, saved_before: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return the checkpoints that the store has lost; none if it is not the same store any more."""
+    lost = []
     for checkpoint in saved_before:
         newest_offset = max(stored.offsets(checkpoint.partition), default=-1)  # -1: none
-        # A later checkpoint of another worker replaces ours.
+        # A later checkpoint of another worker replaces this one.
         if checkpoint.fold.position > newest_offset:
-            gone.append(checkpoint)
-    if not gone or not stored.is_same_store():
+            lost.append(checkpoint)
+    if not lost or not stored.is_same_store():
         return []
-    log.warning("checkpoints gone, writing them again", partitions=[checkpoint.partition for checkpoint in gone])
-    return gone
+    log.warning("checkpoints gone, writing them again", partitions=[checkpoint.partition for checkpoint in lost])
+    return lost

@@ -99,7 +99,7 @@ def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, text in {
         "none": "there is no",
-        "empty": r"no rows in .*: files can be read: \.npy",
+        "empty": r"no rows in .*: these files can be read: \.npy",
         "x.parquet": r"x\.parquet cannot be read",
     }.items():  # fmt: skip
         assert re.search(text, refusal(InputError, chunks_of, [str(tmp_path / name)]))

@@ -14,7 +14,7 @@ import pytest
 
 from streampca.formats.record import Record
 from streampca.sources.clients import create_dead_letters
-from streampca.sources.record_times import OWN_TIME_HEADER
+from streampca.sources.record_times import ORIGINAL_TIMESTAMP_HEADER
 from tests.command_line import assert_one_line, printed, run
 from tests.forked import ForkedProcess
 from tests.kafka_broker import Broker
@@ -94,7 +94,7 @@ def test_rejected_records_are_sent_again_once_and_unchanged(broker: Broker, topi
     }  # fmt: skip
 
     headers = {
-        (r.partition, r.key, r.value, int(dict(r.headers).get(OWN_TIME_HEADER, r.timestamp))): r.headers
+        (r.partition, r.key, r.value, int(dict(r.headers).get(ORIGINAL_TIMESTAMP_HEADER, r.timestamp))): r.headers
         for r in broker.read_all(topic)
     }
     assert headers.keys() == {

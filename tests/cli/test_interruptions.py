@@ -72,7 +72,7 @@ class Cluster:
     def close(self) -> None:
         """Do nothing: other clients of the command use the same cluster."""
 
-    def require_topic(self, timeout_s: float = 0, missing_s: float = 0) -> TopicDescription:
+    def require_topic(self, timeout_s: float = 0, wait_for_topic_s: float = 0) -> TopicDescription:
         if self.topic not in self.topics:
             raise TopicError("there is none")
         return TopicDescription("id", dict.fromkeys(range(self.topics[self.topic]), 1))

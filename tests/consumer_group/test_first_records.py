@@ -54,7 +54,7 @@ def test_no_record_is_kept_and_each_is_looked_at_once(kind: str, d: int, good: i
     first = FirstRecords("readings", warm)
     first.begin([0])
     for event in first_events(warm, 0, good):  # what is made once in a process is not kept of a record
-        first.may_handle(event)
+        first.check(event)
     codec = codec_of(kind, d)
     first, handled = FirstRecords("readings", codec), 0
     tracemalloc.start()
@@ -62,7 +62,7 @@ def test_no_record_is_kept_and_each_is_looked_at_once(kind: str, d: int, good: i
         before, _ = tracemalloc.get_traced_memory()
         for partition in range(PARTITIONS):
             first.begin([partition])
-            handled += sum(first.may_handle(event) for event in first_events(codec, partition, good))
+            handled += sum(first.check(event) for event in first_events(codec, partition, good))
         gc.collect()  # what is only in a cycle is not kept
         kept = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -91,24 +91,24 @@ def test_records_that_are_read_again_are_handled_in_batches_of_any_size(size: in
     compared = 0
     for event in events_of(codec, V, size):
         compared = event.next
-        if first.may_handle(event):
+        if first.check(event):
             assert size >= FIRST_RECORDS
             return
         if due := first.take_due(0.0):
             assert (due, compared - size < FIRST_RECORDS <= compared) == ([0], True)
             break
-    assert all(first.may_handle(event) for event in events_of(codec, V, again))
+    assert all(first.check(event) for event in events_of(codec, V, again))
     assert codec.counts == [*range(FIRST_RECORDS)]  # type: ignore[attr-defined]
-    assert 0 not in first._starts
+    assert 0 not in first._checks
 
 
 def test_after_a_minute_records_are_handled_and_still_compared() -> None:
     codec, V = codec_of("float64", 5), np.random.default_rng(0).normal(size=(30, 5))
     first = FirstRecords("readings", codec)
     first.begin([0])
-    assert [first.may_handle(event) for event in events_of(codec, V[:15], 5)] == [False] * 3
+    assert [first.check(event) for event in events_of(codec, V[:15], 5)] == [False] * 3
     assert (first.take_due(0.0), first.take_due(59.0), first.take_due(60.0), first.take_due(61.0)) == ([], [], [0], [])
-    assert all(first.may_handle(event) for event in events_of(codec, V, 4))
+    assert all(first.check(event) for event in events_of(codec, V, 4))
     assert codec.counts == [*range(30)]  # type: ignore[attr-defined]
 
 

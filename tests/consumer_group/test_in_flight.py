@@ -222,18 +222,18 @@ def test_what_is_in_flight_is_limited_in_bytes_and_batches(source: CountingSourc
     executor = StepByStep()
     loop = Loop(executor, limit_bytes=limit_bytes)
     for _ in range(30):
-        for event in loop.tasks.next_events(source, 0.0):
+        for event in loop.tasks.poll(source, 0.0):
             assert isinstance(event, Records)
             loop.read(event)
         executor.run_all()
         assert source.returned - len(loop.installed.get(0, [])) <= most
     polls = source.polls
-    assert loop.tasks.next_events(source, 0.0) == []
+    assert loop.tasks.poll(source, 0.0) == []
     assert source.polls == polls
     for _ in range(5000):
         executor.run_all()
         loop.tasks.handle_ended()
-        for event in loop.tasks.next_events(source, 0.0):
+        for event in loop.tasks.poll(source, 0.0):
             loop.read(event)  # type: ignore[arg-type]
         if len(loop.installed.get(0, [])) == 5000:
             break
@@ -261,7 +261,7 @@ def test_the_error_of_a_thread_that_has_died_is_raised_before_the_next_poll(sour
 
     tasks = InFlight[None](StepByStep(), decoded, 1000, check)
     polls = source.polls
-    assert "has died" in refusal(SourceError, tasks.next_events, source, 0.0)
+    assert "has died" in refusal(SourceError, tasks.poll, source, 0.0)
     assert source.polls == polls
 
 

@@ -12,13 +12,14 @@ from streampca.consumer_group.events import (
     BatchTransformed,
     CheckpointPostponed,
     CheckpointSaved,
+    ElementsReordered,
     LoopTicked,
     MemberEnded,
     MemberEvent,
     MemberStopping,
     ModelFixed,
     ModelPublished,
-    NamesUnseen,
+    NamesWithoutNumbers,
     OffsetsSkipped,
     PartitionsAssigned,
     PartitionsMissing,
@@ -27,7 +28,6 @@ from streampca.consumer_group.events import (
     PublishFailed,
     RecordRejected,
     RecordsSkipped,
-    RecordsSuspicious,
     RestoreBegun,
     RestoreFailed,
     StartDelayed,
@@ -79,8 +79,8 @@ KINDS: dict[type, st.SearchStrategy[MemberEvent]] = {
     ),
     ModelFixed: st.just(ModelFixed(7, [])),
     RecordRejected: st.just(RecordRejected(0, 1, "undecodable", "?")),
-    RecordsSuspicious: st.just(RecordsSuspicious("elements change their places")),
-    NamesUnseen: st.just(NamesUnseen("none")),
+    ElementsReordered: st.just(ElementsReordered("elements change their places")),
+    NamesWithoutNumbers: st.just(NamesWithoutNumbers("none")),
     RecordsSkipped: st.just(RecordsSkipped(1, accepted_any=False)),
     PartitionStalled: st.builds(PartitionStalled, PARTITIONS, OFFSETS, CAUSES),
     OffsetsSkipped: st.builds(OffsetsSkipped, PARTITIONS, OFFSETS, OFFSETS),
@@ -99,7 +99,7 @@ TIMELINES = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 20.0, 400.0]), EVENTS)
 
 def after(timeline: list[tuple[float, MemberEvent]], state: MemberState | None = None) -> tuple[MemberState, Moment]:
     state = state or make_first_state(save_due_after_s=5.0)
-    now = state.last_turn_at
+    now = state.last_tick_at
     for seconds, event in timeline:
         now = Moment(now.monotonic_s + seconds, now.unix_s + seconds)
         state = state.after(event, now)

@@ -42,7 +42,11 @@ class Watched:
             (WorkerLog(), WorkerMetrics(TOPIC)) if role == "worker" else (TransformLog(), TransformMetrics(TOPIC))
         )
         self.member = make_member(
-            log, self._metrics, clock=self.clock, save_due_after_s=due_after_s, could_save=lambda needs: is_new_answered
+            log,
+            self._metrics,
+            clock=self.clock,
+            save_due_after_s=due_after_s,
+            could_new_client_save=lambda needs: is_new_answered,
         )
 
     @property
@@ -52,7 +56,7 @@ class Watched:
 
     @property
     def is_healthy(self) -> bool:
-        return why_unhealthy(self.member.state, self.member.state.last_turn_at.monotonic_s) is None
+        return why_unhealthy(self.member.state, self.member.state.last_tick_at.monotonic_s) is None
 
 
 class Hanging(Executor):

@@ -109,7 +109,7 @@ def test_a_checkpoint_is_read_as_the_release_before_reads_it(name: str) -> None:
 
 def test_the_files_are_of_every_kind() -> None:
     folds = {name: checkpoint(name).fold for name in CHECKPOINTS}
-    known = {name: fold.state.known_entries for name, fold in folds.items()}
+    known = {name: fold.state.known_shares for name, fold in folds.items()}
     for name in ("gaps-late-dying-never", "gaps-standardized", "gaps-wide", "gaps-wide-standardized", "gaps-half-life"):
         entries = known[name]
         assert entries is not None
@@ -191,10 +191,12 @@ def test_a_dimension_that_no_message_has_shown_is_found_in_a_model(name: str) ->
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("fitted")])
 def test_a_model_of_a_file_is_continued(name: str) -> None:
     published, V = model(name), following(name)
-    assert published.continuation is not None
+    assert published.covariance_or_axes is not None
     config = FoldConfig.from_dict(published.settings, published.names)
     known = [published.known] if hasattr(published, "known") else []
-    state = axes.restore_state(published.model, published.continuation, *known, published.version, config.learning)
+    state = axes.restore_state(
+        published.model, published.covariance_or_axes, *known, published.version, config.learning
+    )
     assert state.count == published.version
     fold = after(replace(Fold.empty(config.learning), state=state), V, config)
     merged = MergedFold.from_fold(fold, config)

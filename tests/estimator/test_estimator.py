@@ -456,7 +456,7 @@ def test_one_row_has_no_variance(whiten: bool) -> None:
 def test_parameters_that_shape_the_model_cannot_change_after_data(changed: dict[str, Any]) -> None:
     pca = StreamingPCA(2).fit(X)
     before, model = pca.get_params(), pca.model_
-    with pytest.raises(ValueError, match=f"^{', '.join(changed)} changed .*fit starts again"):
+    with pytest.raises(ValueError, match=f"^{', '.join(changed)} changed .*call fit to start again"):
         pca.set_params(**changed).partial_fit(X)
     assert pca.model_ is model
     assert pca.set_params(**before).partial_fit(X).n_samples_seen_ == 2 * len(X)

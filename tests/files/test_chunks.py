@@ -76,7 +76,7 @@ def test_temporary_hidden_and_empty_files_are_not_learned(tmp_path: Path) -> Non
 
 def test_tables_whose_files_hold_deleted_rows_are_refused(tmp_path: Path) -> None:
     """Those of Iceberg, and of Delta with deletion vectors: files hold rows that were deleted."""
-    assert "v1.metadata.json: of tables those of Delta can be read" in refusal(
+    assert "v1.metadata.json is an Iceberg table, and only Delta tables can be read" in refusal(
         InputError, chunks_of, ["lake/v1.metadata.json"]
     )
     lists = pa.table({"embedding": column_of(make_rows(10, d=5))})
@@ -115,9 +115,9 @@ def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, kind: str) -
     [chunk] = chunks_of([str(tmp_path)])
     before = pa.total_allocated_bytes()
     batches = read(chunk, BackfillPlan("readings", make_plan(128).fold_config, FileOptions("embedding")).options)
-    lengths = [len(next(batches).found.counts)]
+    lengths = [len(next(batches).row_vectors.counts)]
     assert "Arrow" in kind or pa.total_allocated_bytes() - before < Y.nbytes / 2
-    lengths += [len(batch.found.counts) for batch in batches]
+    lengths += [len(batch.row_vectors.counts) for batch in batches]
     assert sum(lengths) == len(Y)
     assert max(lengths) * 128 <= 2**21
 

@@ -106,14 +106,14 @@ def test_cells_hold_numbers_or_are_missing_and_others_are_refused(tmp_path: Path
             InputError, match=r"row 2: column 2 \(b\) is not a number: .* \(cells are separated by ';'\)"
         ):
             vectors_of(write_and_open(tmp_path, f"a;b\n1;2\n1;{cell}\n"))
-    with pytest.raises(InputError, match=r"separated by ';'\): column a holds no numbers: name by --field .* a, b"):
+    with pytest.raises(InputError, match=r"separated by ';'\): column a holds no numbers: say by --field .* a, b"):
         write_and_open(tmp_path, "a;b\n1,5;2,5\n3,5;4,5\n")
     for text, options, words in (
         ("a,b,a\n1,2,3\n", FileOptions("a"), "several columns a"),
-        ("id,a,b\n7,1,2\n", FileOptions(dimensions=2), "vectors of 3 numbers, not of 2: name by --field"),
-        ("m-1,1.5\nm-2,3\n", FileOptions(), "column m-1 holds no numbers: name by --field"),
+        ("id,a,b\n7,1,2\n", FileOptions(dimensions=2), "vectors of 3 numbers, not of 2: say by --field"),
+        ("m-1,1.5\nm-2,3\n", FileOptions(), "column m-1 holds no numbers: say by --field"),
         ("m-1,1.5\nm-2,3\n", FileOptions(), ", or say --no-header if the first line of CSV is a row"),
-        ("m-1,1.5\nm-2,3\n", FileOptions(header=False), "column 0 holds no numbers: name by --field"),
+        ("m-1,1.5\nm-2,3\n", FileOptions(header=False), "column 0 holds no numbers: say by --field"),
     ):
         assert words in refusal(InputError, write_and_open, tmp_path, text, options)
 

@@ -143,7 +143,7 @@ def test_missing_numbers_of_a_table_are_refused_or_imputed(tmp_path: Path, suffi
         ({"v": pa.array([], pa.list_(pa.float64()))}, "", "holds no vectors"),
         ({"v": [None, [1.0]]}, "", "row 1: the row is null"),
         ({"id": [1], "v": [[1.0]]}, "id,v", "4 numbers|several paths lead to arrays: say by --dimensions"),
-        ({"id": [1], "v": [[1.0]]}, "", "name by --field where the numbers are, of id, v"),
+        ({"id": [1], "v": [[1.0]]}, "", "say by --field which columns hold the numbers: id, v"),
     ],
 )
 def test_invalid_tables_are_refused(columns: dict[str, Any], field: str, needle: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from streampca.formats.errors import NO_VALUE
 from streampca.formats.judge import Judge
 from streampca.formats.record import Batch, Decoded, Record, Reject, batch_of_rows
 from streampca.pca.arrays import Array
-from streampca.pca.learning_config import LEARN_BLOCK
+from streampca.pca.learning_config import SHORT_BLOCK
 from tests.fold.streams import CONFIG, WARM_UP, D, bits, fold_config, learn, make_fold, vectors
 from tests.pca.streams import covariance, find_covariance, with_gaps
 
@@ -89,7 +89,7 @@ def cut(batch: Batch, start: int, end: int) -> Batch:
     return replace(first, decoded=decoded, timestamps=first.timestamps[m:], records=first.records[start:])
 
 
-LENGTHS = [1, WARM_UP - 1, WARM_UP, WARM_UP + LEARN_BLOCK - 1, WARM_UP + LEARN_BLOCK, 200, 310]
+LENGTHS = [1, WARM_UP - 1, WARM_UP, WARM_UP + SHORT_BLOCK - 1, WARM_UP + SHORT_BLOCK, 200, 310]
 COUNTS = st.sampled_from(LENGTHS).map(lambda n: [1] * n) | st.lists(
     st.sampled_from([1, 2, 3, 7, 64, 65, 100]), min_size=1, max_size=10
 )
@@ -222,11 +222,11 @@ def test_only_a_half_life_in_seconds_forgets_over_time_without_messages() -> Non
 
 
 def test_losses_are_averaged_over_all_messages_and_over_about_the_last_thousand() -> None:
-    config, n = fold_config(), WARM_UP + 3 * LEARN_BLOCK + 7
+    config, n = fold_config(), WARM_UP + 3 * SHORT_BLOCK + 7
     fold, losses = learn(Fold.empty(config.learning), vectors(n), [-1] * n, n, config)
     blocks = [(part.residual, part.norm) for part in losses if len(part.norm)]
-    stats, kept = fold.stats, (1 - 1 / 1000) ** LEARN_BLOCK
-    assert stats.with_loss == 3 * LEARN_BLOCK == sum(len(norm) for _, norm in blocks)
+    stats, kept = fold.stats, (1 - 1 / 1000) ** SHORT_BLOCK
+    assert stats.with_loss == 3 * SHORT_BLOCK == sum(len(norm) for _, norm in blocks)
     for one, (mean, ewma) in enumerate([(stats.loss, stats.loss_ewma), (stats.norm, stats.norm_ewma)]):
         first, second, third = (np.mean(block[one]) for block in blocks)
         assert mean == pytest.approx((first + second + third) / 3, rel=1e-9)

@@ -12,7 +12,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger, MergedFold
 from streampca.fold.model_file import PublishedModel, decode, encode
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning_config import LEARN_BLOCK
+from streampca.pca.learning_config import SHORT_BLOCK
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
 from tests.errors import refusal
@@ -57,7 +57,7 @@ def test_a_model_has_the_names_of_its_partitions_which_must_agree() -> None:
     for of_partitions, config in [(["", "abcde", ""], CONFIG), (["abcde", ""], named), ([""], named)]:
         assert merged(*of_partitions, config=config).names == list("abcde")
     for other in ("edcba", "abcdx"):
-        both = f"named a, b, c, d, e by others, but {', '.join(other)} by the checkpoint of partition 1"
+        both = f"e by the settings or another checkpoint, but {', '.join(other)} by the checkpoint of partition 1"
         assert both in refusal(SettingsError, merged, "abcde", other)
     alone = MergedFold.from_fold(make_fold(vectors(40), named), named)
     assert alone.make_published_model(named, PastScores.empty(), 0.0).names == named.names
@@ -120,7 +120,10 @@ def test_the_sampling_error_is_that_of_four_or_more_partitions_with_messages() -
     states = [fold.provisional(CONFIG.learning) for fold in folds]
     expected = jackknife(states, CONFIG.learning.components, CONFIG.learning.columns)
     error = merged_folds(folds, CONFIG).merge().sampling_error
-    assert (error.subspace, error.axes.tolist()) == (expected.subspace, expected.axes.tolist())
+    assert (error.subspace_square, error.axis_angles.tolist()) == (
+        expected.subspace_square,
+        expected.axis_angles.tolist(),
+    )
 
 
 def test_without_messages_nothing_is_merged() -> None:
@@ -165,7 +168,7 @@ def test_losses_average_all_scored_messages() -> None:
     folds = [make_fold(vectors(n, seed=n), CONFIG) for n in (600, 7, 300)]
     stats, model = [fold.stats for fold in folds], published(folds)
     scored = sum(s.with_loss for s in stats)
-    assert scored == 2 * LEARN_BLOCK + LEARN_BLOCK
+    assert scored == 2 * SHORT_BLOCK + SHORT_BLOCK
     loss, norm = (sum(s.with_loss * getattr(s, name) for s in stats) / scored for name in ("loss", "norm"))
     assert model.stats.loss == pytest.approx(loss)
     assert model.stats.loss_ratio == pytest.approx(loss / norm)

@@ -72,10 +72,10 @@ def test_the_order_of_positions_does_not_change_the_bytes() -> None:
 
 @pytest.mark.parametrize("scale", [None, np.arange(1, 7.0)])
 def test_optional_parts_of_a_model_survive_a_round_trip(scale: Any) -> None:
-    continuation = np.ones(21, np.float32)
+    covariance = np.ones(21, np.float32)
     model = a_published(
-        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(), continuation=continuation,
-        names=list("abcdef"),
+        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(),
+        covariance_or_axes=covariance, names=list("abcdef"),
     )  # fmt: skip
     seen, known = np.arange(6) > 1, np.minimum.outer(np.arange(6) / 5, np.arange(6) / 5)[np.tril_indices(6)]
     model = dataclasses.replace(model, model=dataclasses.replace(model.model, scale=scale, seen=seen), known=known)
@@ -84,8 +84,8 @@ def test_optional_parts_of_a_model_survive_a_round_trip(scale: Any) -> None:
 
 def test_the_documentation_names_the_fields_and_arrays_of_a_model_file() -> None:
     published = a_published(
-        past_scores=some_past_scores(), continuation=np.ones(21, np.float32), known=np.ones(21), names=list("abcdef"),
-        checkpoint=b"checkpoint", estimator={},
+        past_scores=some_past_scores(), covariance_or_axes=np.ones(21, np.float32), known=np.ones(21),
+        names=list("abcdef"), checkpoint=b"checkpoint", estimator={},
     )  # fmt: skip
     model = dataclasses.replace(published.model, scale=np.ones(6), seen=np.full(6, True))
     data = model_file.encode(dataclasses.replace(published, model=model))
@@ -128,9 +128,9 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "names.0 in its header is wrong": lambda header, arrays: header.update(names=list(range(6))),
     "one truth value": lambda header, arrays: arrays.update(seen=np.ones(6)),
     "one truth value for each": lambda header, arrays: arrays.update(seen=np.ones(5, bool)),
-    "what continuing needs": lambda header, arrays: arrays.update(known=np.ones(21)),
-    "what continuing needs does": lambda header, arrays: arrays.update(learned=np.ones(21, "f"), known=np.ones(6)),
-    "what continuing needs does not": lambda header, arrays: arrays.update(
+    "learning continues": lambda header, arrays: arrays.update(known=np.ones(21)),
+    "learning continues (`learned`": lambda header, arrays: arrays.update(learned=np.ones(21, "f"), known=np.ones(6)),
+    "learning continues (`learned`, `known`) do not": lambda header, arrays: arrays.update(
         learned=np.ones(21, "f"), known=np.full(21, 2.0)
     ),
     "the calibration of the scores is damaged": lambda header, arrays: arrays.update(calibration=np.ones((2, 3))),

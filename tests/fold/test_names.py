@@ -1,7 +1,7 @@
 """Names of dimensions, as messages list them."""
 
 from streampca.errors import list_names
-from streampca.fold.names import agree_on_names, describe_difference
+from streampca.fold.names import choose_common_names, describe_difference
 
 
 def test_short_lists_of_names_are_shown_whole_and_long_lists_from_the_first_difference_on() -> None:
@@ -18,6 +18,6 @@ def test_short_lists_of_names_are_shown_whole_and_long_lists_from_the_first_diff
 
 def test_vectors_without_names_take_the_names_of_the_rest() -> None:
     names = ["a", "b"]
-    assert agree_on_names(names, names, "one", "two") == agree_on_names(names, None, "one", "two") == names
-    assert agree_on_names(None, names, "one", "two") == names
-    assert agree_on_names(None, None, "one", "two") is None
+    assert choose_common_names(names, names, "one", "two") == choose_common_names(names, None, "one", "two") == names
+    assert choose_common_names(None, names, "one", "two") == names
+    assert choose_common_names(None, None, "one", "two") is None

@@ -59,7 +59,7 @@ def test_a_reader_reads_what_a_writer_has_written(kind: str, data: st.DataObject
     field = data.draw(st.sampled_from(PATHS.get(kind, ("",))))
     layout = Layout.of_vector(kind, field)
     [name] = layout.fields
-    values = writer_of(kind, layout.around, frame_of(1)).write({name: Y})
+    values = writer_of(kind, layout.enclosing_names, frame_of(1)).write({name: Y})
     reader = reader_of(kind, d, field, schemas(kind, layout))
     read = [np.frombuffer(numbers_alone(reader.read(value)), reader.dtype) for value in values]
     np.testing.assert_array_equal(np.stack(read), Y)
@@ -73,7 +73,7 @@ def test_a_reader_reads_vectors_whose_numbers_are_fields_each(kind: str, around:
     Y = np.random.default_rng(d).normal(size=(3, d))
     field = ",".join(f"{around}n{i}" for i in range(d))
     layout = Layout.of_vector(kind, field)
-    values = writer_of(kind, layout.around, frame_of(1)).write(dict(zip(layout.fields, Y.T, strict=True)))
+    values = writer_of(kind, layout.enclosing_names, frame_of(1)).write(dict(zip(layout.fields, Y.T, strict=True)))
     reader = reader_of(kind, d, field, schemas(kind, layout))
     np.testing.assert_array_equal([np.frombuffer(numbers_alone(reader.read(value))) for value in values], Y)
 
@@ -81,7 +81,7 @@ def test_a_reader_reads_vectors_whose_numbers_are_fields_each(kind: str, around:
 @pytest.mark.parametrize("kind", ["json", "avro", "protobuf", "arrow"])
 @pytest.mark.parametrize("name", ["coordinates", "reconstruction"])
 def test_a_reader_reads_one_of_several_fields(kind: str, name: str) -> None:
-    values = writer_of(kind, frame=frame_of(1)).write(FIELDS)
+    values = writer_of(kind, schema_prefix=frame_of(1)).write(FIELDS)
     reader = reader_of(kind, FIELDS[name].shape[1], name, schemas(kind, LAYOUT))
     np.testing.assert_array_equal([np.frombuffer(numbers_alone(reader.read(value))) for value in values], FIELDS[name])
 
@@ -107,7 +107,7 @@ def of_protobuf(value: bytes, schema: WriterSchema) -> dict[str, Any]:
 @pytest.mark.parametrize(("kind", "read"), [("avro", of_avro), ("protobuf", of_protobuf)])
 def test_libraries_read_values_with_a_schema(kind: str, read: Callable[[bytes, WriterSchema], dict[str, Any]]) -> None:
     schema = schema_of(kind, LAYOUT)
-    for i, value in enumerate(writer_of(kind, frame=frame_of(1)).write(FIELDS)):
+    for i, value in enumerate(writer_of(kind, schema_prefix=frame_of(1)).write(FIELDS)):
         assert read(value, schema) == {name: values[i].tolist() for name, values in FIELDS.items()}
 
 
@@ -118,7 +118,7 @@ def test_libraries_read_values_with_hundreds_of_fields(kind: str, read: Callable
     names = {f"{name}_{i}": name for i in range(100) for name in kinds}
     layout = Layout(names, record="Projection")  # type: ignore[arg-type]
     fields: Fields = {field: np.array(kinds[name], object if name == "text" else None) for field, name in names.items()}
-    [value] = writer_of(kind, frame=frame_of(1)).write(fields)
+    [value] = writer_of(kind, schema_prefix=frame_of(1)).write(fields)
     assert read(value, schema_of(kind, layout)) == {field: kinds[name][0] for field, name in names.items()}
 
 
@@ -140,7 +140,7 @@ def test_libraries_read_whole_numbers_texts_and_bytes(
     kinds = {"dimensions": "integers", "names": "texts", "contributions": "numbers", "label": "text", "record": "bytes"}
     layout = Layout({name: kinds.get(name, "number") for name in order}, record="Projection")  # type: ignore[misc]
     schema = schema_of(kind, layout)
-    for i, value in enumerate(writer_of(kind, frame=frame_of(1)).write({name: OTHERS[name] for name in order})):
+    for i, value in enumerate(writer_of(kind, schema_prefix=frame_of(1)).write({name: OTHERS[name] for name in order})):
         assert read(value, schema) == {name: OTHERS[name].tolist()[i] for name in order}
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streampca.pca import algorithm1, block_step
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
-from streampca.pca.blocked.block import SKETCH_SIZE, draw_sketch_sums
+from streampca.pca.blocked.block import RANDOM_SUM_COUNT, draw_sums_and_signs
 from streampca.pca.blocked.centring import LARGEST_SHARE, SMALLEST_REACH, UNCLIPPED_MESSAGES
 from streampca.pca.learning_config import LearningConfig
 from streampca.pca.state import Losses, State
@@ -201,9 +201,9 @@ def update_covariance(state: State, after: State, block: Block, learned: Learned
         after = replace(after, mean=move_mean(block, changed.moved, config), known=known)
     next_D = invert_deviations(covariance.diagonal()) if config.standardize else block.D
     standardised = covariance * np.outer(next_D, next_D)
-    sketch = combine_rows(rows)
-    sketch = sketch[:, ::2] + sketch[:, 1::2]
-    start = np.hstack([learned.C, state.C[:, config.components :], sketch]) * (next_D / block.D)[:, None]
+    random_sums = combine_rows(rows)
+    random_sums = random_sums[:, ::2] + random_sums[:, 1::2]
+    start = np.hstack([learned.C, state.C[:, config.components :], random_sums]) * (next_D / block.D)[:, None]
     return replace(
         after,
         C=axes_within(standardised, standardised @ normalise_columns(start))[:, : config.columns],
@@ -460,9 +460,9 @@ def compute_fits(V: F64, mean: F64, C: F64, total_variance: float, seen: int | N
 
 
 def combine_rows(rows: F64) -> F64:
-    """Sums of the rows (B, d) with fixed random signs, as columns (d, SKETCH_SIZE)."""
-    column, sign = draw_sketch_sums(len(rows)).T
-    return np.asarray(rows.T @ (np.eye(SKETCH_SIZE)[column] * sign[:, None]))
+    """Sums of the rows (B, d) with fixed random signs, as columns (d, RANDOM_SUM_COUNT)."""
+    column, sign = draw_sums_and_signs(len(rows)).T
+    return np.asarray(rows.T @ (np.eye(RANDOM_SUM_COUNT)[column] * sign[:, None]))
 
 
 def normalise_columns(A: F64) -> F64:

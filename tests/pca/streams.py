@@ -12,7 +12,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.jackknife import SamplingError, estimate_sampling_error
 from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.learning_config import SPARE_WITH_COVARIANCE
+from streampca.pca.learning_config import F_COLUMNS_WITH_COVARIANCE
 from streampca.pca.merge import StateMerger
 from streampca.pca.model import Model
 from streampca.pca.state import Losses, State
@@ -128,7 +128,7 @@ def jackknife(
 ) -> SamplingError | None:
     """The error of the `components` leading axes of `merge(states, columns, decay)`."""
     merger = make_merger(states, columns, decay)
-    merged = merger.state(components + SPARE_WITH_COVARIANCE, np.float64) if merger.weight else states[0]
+    merged = merger.state(components + F_COLUMNS_WITH_COVARIANCE, np.float64) if merger.weight else states[0]
     return estimate_sampling_error(merger.groups(), merged, components)
 
 

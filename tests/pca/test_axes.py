@@ -85,7 +85,7 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
     X[:, 7], X[:, 8] = 5.0, np.sign(X[:, 9] - X[:, 9].mean())
     state, whole = one_pass(X[:3000], config)[0], one_pass(X, config)[0]
     model = axes.make_model(axes.decompose(state, 4), 4)
-    left = axes.compute_continuation(state, model.total_variance)
+    left = axes.compute_covariance_or_axes(state, model.total_variance)
     again = axes.restore_state(model, left if fitted else None, None, 3000, config)
     assert (again.count, again.weight) == (3000, 3000)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
@@ -116,7 +116,9 @@ def test_a_continued_stream_with_gaps_is_learned_as_without_a_stop(kind: str, st
     config = LearningConfig(12, 4, impute=True, standardize=standardize)
     state = axes.decompose(one_pass(X[:3000], config)[0], config.columns)
     model = axes.make_model(state, 4)
-    again = axes.restore_state(model, axes.compute_continuation(state, model.total_variance), state.known, 3000, config)
+    again = axes.restore_state(
+        model, axes.compute_covariance_or_axes(state, model.total_variance), state.known, 3000, config
+    )
     (whole, _), (later, _) = (learn(before, X[3000:], np.ones(3000), config) for before in (state, again))
     assert later.mean == pytest.approx(whole.mean, rel=1e-6)
     assert close(find_covariance(later), find_covariance(whole), 1e-5)
@@ -132,7 +134,7 @@ def test_gaps_before_a_stop_are_allowed_for_in_the_noise_of_a_model_of_complete_
     X[:500, 0] = X[500:1000, 1] = np.nan  # never known together before the stop
     config = LearningConfig(12, 4, impute=True)
     state = axes.decompose(one_pass(X[:1000], config)[0], config.columns)
-    left = axes.compute_continuation(state, axes.make_model(state, 4).total_variance)
+    left = axes.compute_covariance_or_axes(state, axes.make_model(state, 4).total_variance)
     again = axes.restore_state(axes.make_model(state, 4), left, state.known, 1000, config)
     states = [learn(before, X[1000:], np.ones(300), config)[0] for before in (state, again)]
     assert np.linalg.eigvalsh(find_covariance(states[1]))[0] < -1e-4
@@ -156,7 +158,7 @@ def test_a_stream_that_was_constant_before_a_stop_is_learned_as_without_a_stop(
         X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
     state = axes.decompose(one_pass(X[:600], config)[0], config.columns)
     model = axes.make_model(state, 3)
-    left = (axes.compute_continuation(state, model.total_variance), state.known) if fitted else (None, None)
+    left = (axes.compute_covariance_or_axes(state, model.total_variance), state.known) if fitted else (None, None)
     again = axes.restore_state(model, *left, 600, config)
     assert again.total_variance == state.total_variance == 0
     assert not again.entry_variances.any()
@@ -186,9 +188,11 @@ def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_sh
     X[:3000, 3] = np.nan
     state = one_pass(X[:3000], config)[0]
     model = axes.make_model(axes.decompose(state, 4), 4)
-    learned_before = (axes.compute_continuation(state, model.total_variance), state.known) if fitted else (None, None)
+    learned_before = (
+        (axes.compute_covariance_or_axes(state, model.total_variance), state.known) if fitted else (None, None)
+    )
     again = axes.restore_state(model, *learned_before, 3000, config)
     assert again.entry_variances[3] == pytest.approx(0, abs=1e-12)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
     assert later.mean[3] == pytest.approx(X[3000:, 3].mean(), abs=0.02)
-    assert later.known_entries[3] == pytest.approx(0.5, abs=0.01)
+    assert later.known_shares[3] == pytest.approx(0.5, abs=0.01)

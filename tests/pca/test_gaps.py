@@ -83,8 +83,8 @@ def test_no_pattern_of_gaps_breaks_a_state(
     d = len(kinds)
     config = LearningConfig(d, min(k, d), 1, warm_up=40, impute=True, standardize=standardize, factor=of_factor)
     for state in states(stream(kinds, seed), config, retention):
-        assert all(np.isfinite(array).all() for array in (state.C, state.mean, state.known_entries))
-        assert ((state.known_entries >= 0) & (state.known_entries <= 1 + 1e-9)).all()
+        assert all(np.isfinite(array).all() for array in (state.C, state.mean, state.known_shares))
+        assert ((state.known_shares >= 0) & (state.known_shares <= 1 + 1e-9)).all()
         if state.covariance is not None:
             assert min(noise_shares(state, config.components, config)) >= 0
             root = np.sqrt(state.entry_variances)
@@ -112,7 +112,7 @@ def test_a_constant_stream_with_gaps_learns_no_variance_and_what_follows_is_not_
     after_quiet = states(quiet, config, retention)
     for state in after_quiet:
         assert (state.total_variance, state.rank, state.clipped) == (0.0, 0, 0)
-        was_shown = state.known_entries > 0
+        was_shown = state.known_shares > 0
         np.testing.assert_array_equal(state.mean[was_shown], constant[was_shown])
     lively = constant * random.uniform(0, 2, (N, d)).astype(dtype)
     state, _ = learn(after_quiet[-1] if after_quiet else State.empty(d), lively, np.full(N, retention), config)
@@ -148,10 +148,10 @@ def test_the_variance_of_a_late_entry_does_not_collapse(
     V[:quiet_messages, -late:] = np.nan
     V = V.astype(dtype)
     config = LearningConfig(d, k, impute=True, standardize=standardize, dtype=dtype)
-    since_late = [state for state in states(V, config) if state.known_entries[-1] > 0]
+    since_late = [state for state in states(V, config) if state.known_shares[-1] > 0]
     first, last = since_late[0], since_late[-1]
     first_variance = np.nanvar(V[: first.count, -late:].astype(np.float64), axis=0)
-    share_of_first = first.weight * first.known_entries[-1] / (last.weight * last.known_entries[-1])
+    share_of_first = first.weight * first.known_shares[-1] / (last.weight * last.known_shares[-1])
     assert (last.entry_variances[-late:] >= (1 - 1e-5) * share_of_first * first_variance).all()
     assert last.clipped == 0
 

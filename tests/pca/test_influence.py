@@ -21,7 +21,7 @@ def added_at_most(state: State, rho: float, V: F64, center: bool) -> float:
     """
     before = rho * state.weight
     eta, known = 1 / (before + 1), 1 - state.concentration if center else 1.0
-    known_share = float(state.known_entries[~np.isnan(V).all(axis=0)].min(initial=1.0))
+    known_share = float(state.known_shares[~np.isnan(V).all(axis=0)].min(initial=1.0))
     seen = (1 - eta) * known_share + eta
     reach = max(centring.LARGEST_SHARE * before * known_share, centring.SMALLEST_REACH)
     return reach * eta / seen * state.total_variance / known

@@ -43,8 +43,8 @@ def principal(matrix: F64, k: int) -> F64:
 
 
 def same(one: SamplingError, other: SamplingError, tolerance: float) -> None:
-    assert one.subspace == pytest.approx(other.subspace, rel=tolerance, abs=1e-12)
-    assert one.axes == pytest.approx(other.axes, rel=tolerance, abs=1e-6)
+    assert one.subspace_square == pytest.approx(other.subspace_square, rel=tolerance, abs=1e-12)
+    assert one.axis_angles == pytest.approx(other.axis_angles, rel=tolerance, abs=1e-6)
 
 
 @given(
@@ -117,7 +117,7 @@ def squared_errors(
     total, squares = squared_sines(merged, principal(true * np.outer(D, D), k))
     error = jackknife(states, k, config.columns)
     assert error
-    return np.array([[total, *np.arcsin(np.sqrt(squares)) ** 2], [error.subspace, *error.axes**2]])
+    return np.array([[total, *np.arcsin(np.sqrt(squares)) ** 2], [error.subspace_square, *error.axis_angles**2]])
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_without_variance_or_with_fewer_than_four_streams_there_is_no_error_esti
 def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> None:
     line = one_pass(np.outer(np.arange(60.0), [3.0, 4.0, 0.0]), LearningConfig(3, 2))[0]
     error = jackknife([line] * 5, 2, 3)
-    assert error.subspace == pytest.approx(0, abs=1e-12)
-    assert error.axes == pytest.approx([0, np.pi / 2], abs=1e-6)
+    assert error.subspace_square == pytest.approx(0, abs=1e-12)
+    assert error.axis_angles == pytest.approx([0, np.pi / 2], abs=1e-6)
 
 
 @pytest.mark.parametrize("exponent", [-480, 480])

@@ -15,12 +15,12 @@ from streampca.pca.arrays import F64
 from streampca.pca.blocked import block
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.learning_config import (
-    LEARN_BLOCK,
+    F_COLUMNS_WITH_COVARIANCE,
     LONG_BLOCK,
     LONGEST_BLOCK,
-    OLD,
-    SPARE_WITH_COVARIANCE,
-    YOUNG,
+    OLD_WEIGHT,
+    SHORT_BLOCK,
+    YOUNG_WEIGHT,
 )
 from streampca.pca.state import Losses, State
 from tests.pca import plain
@@ -165,9 +165,9 @@ def test_the_covariance_is_kept_up_to_768_dimensions() -> None:
 
 
 def test_blocks_of_a_young_stream_are_short() -> None:
-    counts = (0, 1, 200, 200 + YOUNG - 1, 200 + YOUNG)
+    counts = (0, 1, 200, 200 + YOUNG_WEIGHT - 1, 200 + YOUNG_WEIGHT)
     for config in (LearningConfig(8, 2), LearningConfig(5000, 20)):
-        assert [config.next_block_size(n) for n in counts] == [200, LEARN_BLOCK, LEARN_BLOCK, LEARN_BLOCK, LONG_BLOCK]
+        assert [config.next_block_size(n) for n in counts] == [200, SHORT_BLOCK, SHORT_BLOCK, SHORT_BLOCK, LONG_BLOCK]
     assert LearningConfig(5000, 200).first_block_size == 400
     assert LearningConfig(768, 20).next_block_size(9000) == LONG_BLOCK
 
@@ -179,7 +179,7 @@ def test_blocks_of_a_young_stream_are_short() -> None:
 )  # fmt: skip
 def test_blocks_of_an_old_stream_are_longest_where_memory_allows(d: int, k: int, dtype: str, longest: int) -> None:
     config = LearningConfig(d, k, dtype=dtype)
-    assert (config.next_block_size(OLD - 1), config.next_block_size(OLD)) == (LONG_BLOCK, longest)
+    assert (config.next_block_size(OLD_WEIGHT - 1), config.next_block_size(OLD_WEIGHT)) == (LONG_BLOCK, longest)
 
 
 @pytest.mark.parametrize(("d", "k"), [(64, 8), (128, 8), (768, 20), (784, 20), (3072, 20)])
@@ -255,7 +255,7 @@ def test_the_rank_never_falls_below_the_rank_of_the_data(
     k: int, kind: str, oversampling: int | None, factor: bool
 ) -> None:
     """And a loss is that of the C which the message met: none where C spans all dimensions."""
-    d, n = 20, 1000  # more than the sketches' columns, which would make up for those that are lost
+    d, n = 20, 1000  # more than there are random sums of rows, which would make up for those that are lost
     X = gaussian(1, n, 1 / np.arange(1, d + 1.0), offset=1.0)
     if kind == "constant":
         X[:, 2] = 3.0
@@ -406,8 +406,8 @@ def test_bits_are_the_same_for_any_number_of_blocks_at_once(
     case: str, factor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all lengths, with a partial last one."""
-    monkeypatch.setattr(learning_config, "OLD", 7000)
-    n, ends = 200 + 40 * LEARN_BLOCK + 17, [200]
+    monkeypatch.setattr(learning_config, "OLD_WEIGHT", 7000)
+    n, ends = 200 + 40 * SHORT_BLOCK + 17, [200]
     X = gaussian(8, n, 1 / np.arange(1, 61.0) * (np.arange(60) < 7 if case == "of low rank" else 1), offset=1.0)
     retention, config = np.ones(n), LearningConfig(60, 4, 4, factor=factor)
     if case == "outliers":
@@ -429,10 +429,10 @@ def test_bits_are_the_same_for_any_number_of_blocks_at_once(
 def test_learning_does_not_modify_its_arguments(factor: bool) -> None:
     config = LearningConfig(77, 5, factor=factor)
     state, _ = one_pass(STREAM, config)
-    before, V = values_in(state), STREAM[:LEARN_BLOCK].copy()
-    learn(state, V, np.ones(LEARN_BLOCK), config)
+    before, V = values_in(state), STREAM[:SHORT_BLOCK].copy()
+    learn(state, V, np.ones(SHORT_BLOCK), config)
     assert values_in(state) == before
-    assert np.array_equal(V, STREAM[:LEARN_BLOCK])
+    assert np.array_equal(V, STREAM[:SHORT_BLOCK])
 
 
 def test_the_mean_loss_is_the_remaining_variance(factor: bool) -> None:
@@ -445,6 +445,6 @@ def test_the_mean_loss_is_the_remaining_variance(factor: bool) -> None:
 def test_the_default_oversampling_grows_with_the_components(k: int, columns: int) -> None:
     """Where no covariance is kept."""
     assert LearningConfig(900, k).columns == columns
-    assert LearningConfig(300, k).columns == k + SPARE_WITH_COVARIANCE
+    assert LearningConfig(300, k).columns == k + F_COLUMNS_WITH_COVARIANCE
     for d in (900, 300):
         assert [LearningConfig(d, k, n).columns for n in (0, 7, d)] == [k, k + 7, d]

@@ -132,7 +132,7 @@ def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
     spectra = [1 / np.arange(1, d + 1.0) if alike else np.roll(1 / np.arange(1, d + 1.0), m % 20) for m in range(60)]
     streams = [gaussian(m, 300, spectrum, offset=m % 7 / 10, turned=False) for m, spectrum in enumerate(spectra)]
     states, exact = folds(streams, config), covariance(np.vstack(streams))
-    uncut = pooling.PooledCovariance(config.columns, uncut_rows=10_000)
+    uncut = pooling.PooledCovariance(config.columns, most_rows=10_000)
     for state in states:
         uncut.add(state)
     best = excess(axes.find_principal_axes(uncut.state(d), k)[0], exact)
@@ -169,7 +169,7 @@ def test_an_entry_that_a_stream_never_shows_has_the_mean_of_the_others(factor: b
     state = merge([states[i] for i in order], 5)
     assert state.mean[3] == pytest.approx(streams[1][:, 3].mean(), rel=1e-9)
     assert state.mean[:3] == pytest.approx(np.vstack(streams)[:, :3].mean(axis=0), rel=1e-9)
-    assert state.known_entries[3] == pytest.approx(0.2)
+    assert state.known_shares[3] == pytest.approx(0.2)
     if not factor:
         assert state.entry_variances[3] == pytest.approx(streams[1][:, 3].var(), rel=1e-9)
 

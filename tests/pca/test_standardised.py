@@ -120,7 +120,7 @@ def test_the_error_of_merged_partitions_does_not_depend_on_units(factor: bool) -
 
     def error(parts: Sequence[F64]) -> F64:
         found = jackknife([one_pass(part, config)[0] for part in parts], 3, config.columns)
-        return np.array([found.subspace, *found.axes])
+        return np.array([found.subspace_square, *found.axis_angles])
 
     parts = np.array_split(X, 5)
     assert error([part * units for part in parts]) == pytest.approx(error(parts), rel=1e-6)

@@ -213,7 +213,7 @@ def test_the_query_must_not_say_that_json_holds_other_rows(of: str, field: str) 
         if (field == "coordinates") == (of == "coordinates"):
             assert answer.json() == client.post("/v1/reconstruct", json={field: ROWS_OF_JSON[field]}).json()
         else:
-            sentence = f"the query says of={of}, but the body holds {field}: leave of out, or send {of}"
+            sentence = f"the query says of={of}, but the body holds {field}: omit `of`, or send {of}"
             assert read_error(answer, 422) == sentence
 
 

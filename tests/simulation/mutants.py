@@ -22,7 +22,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import is_backfill
 from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
-from streampca.formats.schemas import FRAME_BYTES, SchemaCache
+from streampca.formats.schemas import SCHEMA_PREFIX_BYTES, SchemaCache
 from streampca.pca.compilation import compile_learning_functions
 from streampca.sources.events import Lost, Vectors
 from streampca.stores import directory, numbered
@@ -32,7 +32,7 @@ from streampca.worker import checkpointer, group_store, learned_topic, publisher
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.learned_topic import LearnedTopic
 from streampca.worker.loop import Learned, Worker
-from streampca.worker.missing import find_missing
+from streampca.worker.missing import find_missing_checkpoints
 from streampca.worker.restorer import Restorer
 from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.in_memory.topic import Log
@@ -41,7 +41,7 @@ from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, do_nothing, make_patch
 
 _handle = Worker._handle
-_start_save, _take_over = Checkpointer.start_save, LearnedTopic.take_over
+_start_save, _adopt_checkpoint = Checkpointer.start_save, LearnedTopic.adopt_checkpoint
 _write_numbered = numbered.write
 _learn, _install, _take, _schema_of = Worker._learn, Worker._install, Fold.take, SchemaCache.get
 _release = Assignment.release
@@ -108,18 +108,18 @@ def _does_not_flush_the_file(path: Any, data: bytes) -> None:
 
 
 def _forgets_pending(self: LearnedTopic, checkpoint: Checkpoint) -> Fold:
-    fold = _take_over(self, checkpoint)
+    fold = _adopt_checkpoint(self, checkpoint)
     return replace(fold, pending=fold.pending[:0], pending_retention=fold.pending_retention[:0])
 
 
-def _begins_unsaved(self: Restorer, offsets: Mapping[int, int], examined: Any) -> Iterator[Any]:
+def _begins_unsaved(self: Restorer, offsets: Mapping[int, int], comparison: Any) -> Iterator[Any]:
     empty = Fold.empty(self._topic.config.learning)
     yield {}
     return {partition: empty.at(offset) for partition, offset in offsets.items()}
 
 
-def _finds_no_difference(*arguments: Any) -> group_store.ComparedOffsets:
-    return group_store.ComparedOffsets(set_by_other_tools={}, committed_ahead={}, committed_starts={})
+def _finds_no_difference(*arguments: Any) -> group_store.OffsetDifferences:
+    return group_store.OffsetDifferences(set_by_other_tools={}, why_ahead_of_store={}, committed_starts={})
 
 
 def _takes_failed_for_saved(
@@ -160,18 +160,18 @@ def _refuses_far(self: Fold, batch: Batch, *others: Any) -> Any:
 
 
 def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
-    unknown, frame = self.__dict__.setdefault("unknown", set()), value[:FRAME_BYTES]
-    if frame not in self._cache and len(unknown) >= 10:
+    unknown, prefix = self.__dict__.setdefault("unknown", set()), value[:SCHEMA_PREFIX_BYTES]
+    if prefix not in self._cache and len(unknown) >= 10:
         raise VectorError("unknown_schema", "too many unknown ids")
     try:
         return _schema_of(self, value)
     except VectorError as error:
-        unknown |= {frame} if error.reason == "unknown_schema" else set()
+        unknown |= {prefix} if error.reason == "unknown_schema" else set()
         raise
 
 
 def _misses_nothing_of_another_topic(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> Any:
-    missing = find_missing(model, offsets, topic_id)
+    missing = find_missing_checkpoints(model, offsets, topic_id)
     is_other_topic = model is not None and model.topic_id != topic_id
     return {partition: cause for partition, cause in missing.items() if is_backfill(partition) or not is_other_topic}
 
@@ -199,7 +199,7 @@ MUTANTS: Mutants = {
     "a save is not finished when partitions are lost": (3, make_patch(Worker, _handle=_drops_before_it_has_saved)),
     "where a partition begins is not saved": (10, make_patch(Restorer, _save_starts=_begins_unsaved)),
     "the offsets of a backfill are ignored": (11, make_patch(restorer, find_start_offsets=lambda *arguments: {})),
-    "pending vectors are forgotten": (3, make_patch(LearnedTopic, take_over=_forgets_pending)),
+    "pending vectors are forgotten": (3, make_patch(LearnedTopic, adopt_checkpoint=_forgets_pending)),
     "another store than the group's is accepted":
         (120, make_patch(group_store, refuse_other_store=do_nothing),
          make_patch(checkpointer, refuse_other_store=do_nothing),
@@ -210,7 +210,7 @@ MUTANTS: Mutants = {
     "the reader goes back when its model's file is damaged": (9, LOADS_OLDER_MODELS),
     "partitions that were revoked are restored all the same":
         (1060, make_patch(Assignment, _end_restore_attempt=do_nothing)),
-    "a restore that failed is not retried": (33, make_patch(Assignment, _retry_restore=do_nothing)),
+    "a restore that failed is not retried": (33, make_patch(Assignment, _continue_restore=do_nothing)),
     "a stale listing counts as no checkpoint":
         (48, make_patch(Checkpoints, newest=_ignores_stale_listing)),
     "a log that was cut is not noticed": (7, make_patch(Log, end_of=lambda self, epoch: sys.maxsize)),
@@ -230,7 +230,7 @@ MUTANTS: Mutants = {
 GONE_MUTANTS: Mutants = {
     "a topic that was created again begins beside models of the old one": (
         900701,
-        make_patch(restorer, find_missing=_misses_nothing_of_another_topic),
+        make_patch(restorer, find_missing_checkpoints=_misses_nothing_of_another_topic),
     ),
     "models shrink": (4, make_patch(publisher, _raise_if_missing=do_nothing)),
 }

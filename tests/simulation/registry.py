@@ -8,7 +8,7 @@ import numpy as np
 from streampca.formats import reader_of
 from streampca.formats.codec import Codec
 from streampca.formats.numbers import VectorBytes
-from streampca.formats.schemas import FRAME_BYTES, SchemaCache, WriterSchema
+from streampca.formats.schemas import SCHEMA_PREFIX_BYTES, SchemaCache, WriterSchema
 from tests.formats.structured import framed
 from tests.in_memory.schemas import MemorySchemas
 from tests.simulation.scheduler import Process
@@ -72,4 +72,4 @@ class _FramedReader:
 
     def read(self, value: bytes) -> VectorBytes:
         self._cache.get(value)
-        return self._raw.read(value[FRAME_BYTES:])
+        return self._raw.read(value[SCHEMA_PREFIX_BYTES:])

@@ -48,10 +48,10 @@ def test_each_new_cause_of_an_outage_and_its_end_are_logged_once() -> None:
     with capture_logs() as logged:
         for cause in ("", "refused (after 3ms)", "refused (after 12ms)", "certificate expired", "certificate expired"):
             connection.last_failure = cause
-            connection.watch()
+            connection.log_outages()
         connection.connected = True
-        connection.watch()
-        connection.watch()
+        connection.log_outages()
+        connection.log_outages()
     assert [line.get("cause") for line in logged] == ["refused (after 3ms)", "certificate expired", None]
     assert logged[-1]["event"] == "broker is back"
     assert connection.last_failure == ""
@@ -72,21 +72,21 @@ def test_a_renewed_file_that_only_a_new_process_reads_is_an_error_during_an_outa
     connection = type("", (ConnectionWithoutClient,), {"reads_certificates_again": reads_again})(
         write_and_read_settings(tmp_path), "a"
     )
-    connection.watch()
-    connection.watch()
+    connection.log_outages()
+    connection.log_outages()
     path = tmp_path / renewed
     content = path.read_bytes()
     path.unlink()
-    connection.watch()  # it is being replaced
+    connection.log_outages()  # it is being replaced
     path.write_bytes(content)
     connection.connected = True
-    connection.watch()
+    connection.log_outages()
     connection.connected = False
-    connection.watch()
+    connection.log_outages()
     if reads_again and renewed != "streampca.toml":
-        return connection.watch()
+        return connection.log_outages()
     with pytest.raises(SourceError, match=f"{renewed} was changed since the start"):
-        connection.watch()
+        connection.log_outages()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent import connection, transactions
 from streampca.sources.confluent.admin import ConfluentAdmin
 from streampca.sources.confluent.batch import ConfluentBatch
-from streampca.sources.confluent.client_errors import is_final, protocol_code
+from streampca.sources.confluent.client_errors import is_permanent, protocol_code
 from streampca.sources.confluent.connection import format_topic_id
 from tests.errors import refusal
 from tests.waiting import Clock
@@ -51,7 +51,7 @@ SETTINGS = WorkerSettings(topic="t", dimensions=3, components=1, kafka_client="c
 )
 def test_final_errors_are_explained_and_only_these_are_final(code: int, sentence: str | None) -> None:
     error = KafkaError(code)
-    assert is_final(error) is (sentence is not None)
+    assert is_permanent(error) is (sentence is not None)
     if sentence is not None:
         assert sentence in str(BrokerErrors(SETTINGS, "t").explain(protocol_code(error), error.str()))
 
@@ -59,7 +59,7 @@ def test_final_errors_are_explained_and_only_these_are_final(code: int, sentence
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE])
 def test_a_login_that_the_broker_does_not_answer_is_not_final(code: int) -> None:
     text = f"SASL PLAIN mechanism handshake failed: {KafkaError(code).str()}: (n/a)"
-    assert not is_final(KafkaError(KafkaError._AUTHENTICATION, text))
+    assert not is_permanent(KafkaError(KafkaError._AUTHENTICATION, text))
 
 
 @pytest.mark.parametrize("high", [0, 1, -1, -4, 2**63 - 1, -(2**60) - 5])

@@ -363,8 +363,8 @@ def test_clients_of_librdkafka_that_have_lost_all_brokers_are_replaced(
     broker: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They never ask the bootstrap servers again; here they know only an address at which nobody listens."""
-    monkeypatch.setattr(confluent_connection, "SILENT_S", 1.0)  # of the admin client
-    monkeypatch.setattr(confluent_transactions, "SILENT_S", 1.0)  # of the producer
+    monkeypatch.setattr(confluent_connection, "REPLACE_CLIENT_AFTER_S", 1.0)  # of the admin client
+    monkeypatch.setattr(confluent_transactions, "REPLACE_CLIENT_AFTER_S", 1.0)  # of the producer
     lost = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
     dead = broker.create_topic(f"{new_topic}-dead")
     settings = settings_for(broker, new_topic, dead_letter_topic=dead)

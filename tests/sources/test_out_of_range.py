@@ -149,7 +149,7 @@ class Connection:
         """Return the consumer, as kafka-python's connection does; without arguments, the connection."""
         return self._consumer if client else self
 
-    def watch(self) -> None: ...
+    def log_outages(self) -> None: ...
 
     def partitions(self) -> frozenset[int]:
         return frozenset({0})

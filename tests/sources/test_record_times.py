@@ -11,7 +11,7 @@ from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.sources.base import Outgoing, RecordRefusedError
 from streampca.sources.dead_letters import dead_letter_headers
-from streampca.sources.record_times import OWN_TIME_HEADER, TimestampReplacer
+from streampca.sources.record_times import ORIGINAL_TIMESTAMP_HEADER, TimestampReplacer
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000
@@ -58,7 +58,10 @@ def test_times_are_replaced_where_the_broker_would_not_keep_them(
     for _ in range(tries):
         times.begin_next_try(RecordRefusedError("invalid timestamp", 32))
     timestamps = [*(NOW - age for age in ages), *odd]
-    records = [Outgoing("t", 0, b"v", b"k", [("a", None), (OWN_TIME_HEADER, b"earlier")], time) for time in timestamps]
+    records = [
+        Outgoing("t", 0, b"v", b"k", [("a", None), (ORIGINAL_TIMESTAMP_HEADER, b"earlier")], time)
+        for time in timestamps
+    ]
     kept = [
         time < 0 or tries == 3 or (broker_keeps(configs, NOW - time) and (True, 0 <= NOW - time <= HOUR, False)[tries])
         for time in timestamps
@@ -66,7 +69,9 @@ def test_times_are_replaced_where_the_broker_would_not_keep_them(
     sent, replaced = times.replace(records, np.array(timestamps, np.int64))
     assert replaced == kept.count(False)
     assert list(sent) == [
-        record if keep else ("t", 0, b"v", b"k", [("a", None), (OWN_TIME_HEADER, b"%d" % record.timestamp)], -1)
+        record
+        if keep
+        else ("t", 0, b"v", b"k", [("a", None), (ORIGINAL_TIMESTAMP_HEADER, b"%d" % record.timestamp)], -1)
         for record, keep in zip(records, kept, strict=True)
     ]
     with pytest.raises(SourceError, match="refused"):  # as it is no time's, or all were replaced

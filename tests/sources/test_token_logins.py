@@ -128,19 +128,19 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
     tokens.failure = status
     if status is None:
         tokens.stop()
-    login._request_at = 0  # as after 50 s
+    login._next_request_at = 0  # as after 50 s
     assert login.current() == first
     assert login.may_be_expired
     for left_s, waits in ((30, True), (-1, status not in (401, 404))):
         login._expiry = time.time() + left_s
-        login._request_at = 0
+        login._next_request_at = 0
         with pytest.raises(SourceError) as caught:
             login.current()
         assert (isinstance(caught.value, NoBrokerError), login.may_be_expired) == (waits, waits)
     tokens.failure = None
     if status is None:
         tokens.start()
-    login._request_at = 0
+    login._next_request_at = 0
     assert login.current() != first
 
 

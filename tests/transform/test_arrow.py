@@ -111,7 +111,7 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
     for row in rows:
         row["timestamp"] = row["timestamp"] and round(row["timestamp"].timestamp() * 1000)
     assert rows == rows_of_json(outgoing(alone), several)
-    assert packed.written == alone.written == len(alone.outputs)
+    assert packed.output_record_count == alone.output_record_count == len(alone.outputs)
     for message in outgoing(packed):
         assert_message(message, most)
 
@@ -186,4 +186,4 @@ def test_another_member_reads_what_one_has_written() -> None:
 
 def test_nothing_is_written_where_no_record_is_left() -> None:
     nothing = written(ArrowPacker(), event([Record(0, b"")] * 3, [1] * 3), p=1e-9)
-    assert (nothing.outputs, nothing.written) == ([], 0)
+    assert (nothing.outputs, nothing.output_record_count) == ([], 0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from streampca.consumer_group.events import (
-    NamesUnseen,
+    NamesWithoutNumbers,
     OffsetsSkipped,
     PartitionsAssigned,
     RecordRejected,
@@ -23,7 +23,7 @@ from streampca.errors import (
     TopicReplacedError,
 )
 from streampca.pca.past_scores import PastScores
-from streampca.sources.record_times import OWN_TIME_HEADER
+from streampca.sources.record_times import ORIGINAL_TIMESTAMP_HEADER
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.record_packer import ORIGIN
 from tests.errors import refusal
@@ -61,7 +61,7 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
     member.run()
     world.assert_each_once()
     for output in world.outputs() if packer is None else []:
-        origin, own = read_output_origin(output.headers), dict(output.headers).get(OWN_TIME_HEADER)
+        origin, own = read_output_origin(output.headers), dict(output.headers).get(ORIGINAL_TIMESTAMP_HEADER)
         time_ = world.topic.logs[origin.partition].records[origin.offset].timestamp
         assert (output.timestamp, own) in ((time_, None), (-1, b"%d" % time_))
         assert own or time_ < 0 or time_ in member.transactions.takes
@@ -305,7 +305,7 @@ def test_a_log_that_was_cut_between_two_members_ends_the_next_or_is_skipped() ->
     Member(world).run()
     world.topic.truncate(0, 4)
     world.append(0, 6, seed=1)
-    assert "it was cut at offset 4 or before and has grown again" in refusal(OffsetGapError, Member(world).run)
+    assert "the log was cut at offset 4 or before and has grown again" in refusal(OffsetGapError, Member(world).run)
     assert world.origins() == {0: [*range(6)]}
     member = Member(world, on_offset_gap="earliest").run()
     assert world.origins() == {0: [*range(6), 7, 8, 9]}
@@ -370,5 +370,5 @@ def test_a_name_that_none_of_the_first_records_has_is_reported_once(names: str, 
     world = World()
     world.topic.append(0, *[orjson.dumps(dict.fromkeys("abcde", 1.5))] * 2100)
     member = Member(world, kind="json", field=",".join(names), batch=500).run()
-    reported = [event.message for event in member.events.of_type(NamesUnseen)]
+    reported = [event.message for event in member.events.of_type(NamesWithoutNumbers)]
     assert reported == ["none of the first records has a number at x: correct field if a name is misspelt"] * count

@@ -15,7 +15,7 @@ from streampca.sources.base import Committed
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
-from streampca.worker.group_store import examine_store
+from streampca.worker.group_store import compare_store
 from tests.errors import refusal
 from tests.fold.streams import vectors
 from tests.in_memory import MemorySource
@@ -103,7 +103,7 @@ def test_an_identity_that_is_deleted_while_the_store_is_examined_is_not_replaced
         return take_snapshot()
 
     with mock.patch.object(checkpoints, "snapshot", delete_first):
-        assert examine_store(checkpoints, committed).identity == ours
+        assert compare_store(checkpoints, committed).identity == ours
     assert identity.find(env.store) is None
 
 

@@ -203,7 +203,7 @@ class TimedLog(Member):
 def test_elements_that_change_their_places_are_logged_once(logs: Logs) -> None:
     log = TimedLog()
     for _ in range(2):
-        log.notify(events.RecordsSuspicious("name them"))
+        log.notify(events.ElementsReordered("name them"))
     [line] = [line for line in logs if line["event"] == "elements change their places"]
     assert line["message"] == "name them"
 

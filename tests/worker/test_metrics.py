@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from streampca.consumer_group import events
 from streampca.consumer_group.member import Member
 from streampca.fold.fold import Fold
-from streampca.pca.learning_config import LEARN_BLOCK
+from streampca.pca.learning_config import SHORT_BLOCK
 from streampca.pca.state import Losses
 from streampca.sources.events import SourceStatus
 from streampca.worker.log import WorkerLog
@@ -76,12 +76,12 @@ def test_a_run_is_counted_in_the_metrics(metrics: MeasuredMember) -> None:
             "streampca_publish_duration_seconds_count": 2,
             "streampca_explained_variance_ratio": pytest.approx(newest.explained_variance_ratio.sum()),
             'streampca_loss_ewma{partition="0"}': pytest.approx(stats.loss_ewma / stats.norm_ewma),
-            "streampca_prequential_loss_ratio_count": 2 * LEARN_BLOCK,
+            "streampca_prequential_loss_ratio_count": 2 * SHORT_BLOCK,
             'streampca_pinv_error{partition="0"}': pytest.approx(0, abs=1e-9),
             'streampca_clipped_messages{partition="0"}': 0,
         },
     )
-    assert (len(env.calls("save")), len(env.models.versions()), stats.with_loss) == (3, 2, 2 * LEARN_BLOCK)
+    assert (len(env.calls("save")), len(env.models.versions()), stats.with_loss) == (3, 2, 2 * SHORT_BLOCK)
     assert 'streampca_event_time_lag_seconds{partition="1"}' not in now
     assert now["streampca_learn_seconds_total"] > 0
 

@@ -34,7 +34,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore
-from streampca.worker.missing import find_missing, refuse_missing
+from streampca.worker.missing import find_missing_checkpoints, refuse_missing
 from streampca.worker.publisher import Publisher
 from streampca.worker.writer import CheckpointWriter
 from tests.errors import refusal
@@ -152,12 +152,12 @@ def test_folders_and_buckets_get_back_what_is_gone_while_they_are_the_same_store
     assert missing.value.causes.keys() == {0, 1}
     content = store.read(identity.NAME)
     store.delete(identity.NAME)
-    assert writer.start([], publish=False, saved_before=held, rewrite=True).result().events == []
+    assert writer.start([], publish=False, saved_before=held, rewrite_lost=True).result().events == []
     store.write(identity.NAME, content)
-    rewritten = writer.start([], publish=False, saved_before=held, rewrite=True).result()
+    rewritten = writer.start([], publish=False, saved_before=held, rewrite_lost=True).result()
     assert [event.partition for event in rewritten.events] == [0, 1]  # type: ignore[union-attr]
     assert other.publish(Checkpoints(store, TOPIC)) is None
-    assert writer.start([], publish=False, saved_before=held, rewrite=True).result().events == []
+    assert writer.start([], publish=False, saved_before=held, rewrite_lost=True).result().events == []
 
 
 def test_where_a_later_checkpoint_is_listed_nothing_is_written_again(env: Environment) -> None:
@@ -353,12 +353,14 @@ def test_a_model_misses_what_it_contains_and_checkpoints_do_not(
 ) -> None:
     """Of another topic, the offsets say nothing about its partitions, but each must have a checkpoint."""
     model = replace(numbered(7), positions=positions, topic_id="id-1")
-    missing = find_missing(model, offsets, topic_id)
+    missing = find_missing_checkpoints(model, offsets, topic_id)
     compared = {p for p in positions if p >= BACKFILL or topic_id != "id-2"}
     needed = {p: at if p in compared else 0 for p, at in positions.items()}
     assert missing.keys() == {p for p, at in needed.items() if offsets.get(p, -1) < at}
     assert all(partition_name(p) in text for p, text in missing.items())
-    assert find_missing(model, positions, topic_id) == find_missing(None, offsets, topic_id) == {}
+    assert (
+        find_missing_checkpoints(model, positions, topic_id) == find_missing_checkpoints(None, offsets, topic_id) == {}
+    )
 
 
 @pytest.mark.parametrize("partition", [0, BACKFILL])

@@ -29,7 +29,7 @@ from streampca.fold.model_file import PublishedModel, encode
 from streampca.formats.arrow import column_of
 from streampca.pca.arrays import F64, Array
 from streampca.pca.axes import make_model
-from streampca.pca.learning_config import LEARN_BLOCK
+from streampca.pca.learning_config import SHORT_BLOCK
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.stores import parallel_requests
@@ -432,7 +432,7 @@ def test_a_checkpoint_with_other_settings_is_not_merged(fixture: PublisherFixtur
 
 
 MESSAGES = vectors(3000)
-LEARNED = WARM_UP + LEARN_BLOCK  # messages of which none is pending
+LEARNED = WARM_UP + SHORT_BLOCK  # messages of which none is pending
 
 
 class Stream(PublisherFixture):

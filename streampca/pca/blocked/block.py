@@ -17,7 +17,7 @@ from streampca.pca.blocked.centring import Weights, centre_rows
 from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
 from streampca.pca.blocked.recurrence import PLAIN, TRANSPOSED, learn_padded, product
 
-SKETCH_SIZE = 16  # number of random sums of a block's rows, in which new directions are searched
+RANDOM_SUM_COUNT = 16  # number of random sums of a block's rows, in which new directions are searched
 
 
 class BlockResult(NamedTuple):
@@ -25,10 +25,10 @@ class BlockResult(NamedTuple):
 
     Y: Array  # (n, d): the rows √c·y; YᵀY is the block's share of the covariance
     C: Array  # (d, K), after Algorithm 1
-    sketch: Array  # (d, SKETCH_SIZE): each row √c·y is added to one of the columns, with a fixed random sign
-    explained: F64  # (n,): ‖y‖² − ‖r‖² of each message, with the C before the message
-    norm: F64  # (n,): ‖v − m‖² of each message
-    kept: F64  # (n,): the share of v − m that clipping has left
+    random_sums: Array  # (d, RANDOM_SUM_COUNT): each row √c·y is added to one column, with a fixed random sign
+    explained_square: F64  # (n,): ‖y‖² − ‖r‖² of each message, with the C before the message
+    squared_distance: F64  # (n,): ‖v − m‖² of each message, after clipping
+    kept_share: F64  # (n,): the share of v − m that clipping has left
     mean: F64  # (d,), after the block
     total_variance: float  # tr Σ after the block
     pinv_error: float  # the largest entry of |S CᵀC − I|, columns scaled to length one: how far S is from (CᵀC)⁻¹
@@ -37,27 +37,28 @@ class BlockResult(NamedTuple):
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
-    """Learn the messages V (n, d) one by one: each moves the mean and C (d, K).
+    """Learn the messages V (n, d) one by one: each moves the mean (d,), tr Σ and C.
 
-    Y (n, d) gets the centred messages y, times the roots of their weights c.
+    C (d, K) has orthogonal columns, and `total_variance` is tr Σ. Y (n, d) is filled in: each row is a centred message
+    y, times the root of its weight c. If tr Σ is not above `smallest_variance`, the stream has no variance yet.
     """
     n, d = V.shape
-    # With d columns, C explains every message.
     has_all_directions = C.shape[1] == d
-    K = 0 if has_all_directions else C.shape[1]
+    K = 0 if has_all_directions else C.shape[1]  # such a C need not learn, because it explains every message
     kept_by_median = np.ones(n)
-    if total_variance <= smallest_variance:  # the stream has no variance yet
+    if total_variance <= smallest_variance:  # there is no variance to which distances from the mean can be compared
         if n >= centring.UNCLIPPED_MESSAGES:
             V, kept_by_median = centring.move_near_median(V)
         weights = weights._replace(reach=np.full(n, np.inf))  # clips nothing
-    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ above a part
+    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and space for the rows of a part of the block
     C_and_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
-    sketch = np.zeros((SKETCH_SIZE, d), V.dtype)
-    explained = np.zeros(n)
-    norm = np.zeros(n)
-    kept = np.zeros(n)
+    # `_learn` fills in these arrays and Y, and updates C and the mean.
+    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)
+    explained_square = np.zeros(n)
+    squared_distance = np.zeros(n)
+    kept_share = np.zeros(n)
     S, next_total_variance = _learn(
         V=as_kernel_input(V),
         C_and_rows=C_and_rows,
@@ -66,24 +67,24 @@ def learn(
         weights=weights,
         total_variance=float(total_variance),
         smallest_variance=float(smallest_variance),
-        sums_of_rows=draw_sketch_sums(n),
+        sum_and_sign_of_rows=draw_sums_and_signs(n),
         Y=Y,
-        sketch=sketch,
-        explained=explained,
-        norm=norm,
-        kept=kept,
+        random_sums=random_sums,
+        explained_square=explained_square,
+        squared_distance=squared_distance,
+        kept_share=kept_share,
     )
-    if has_all_directions:  # ‖y‖² is (1−a)‖v − m‖²
-        explained = norm * (1 - weights.a)
+    if has_all_directions:  # all of ‖y‖² is explained, which is (1−a)‖v − m‖²
+        explained_square = squared_distance * (1 - weights.a)
     if K:
         C = C_and_rows[:K].T
     return BlockResult(
         Y=Y,
         C=C,
-        sketch=sketch.T,
-        explained=explained,
-        norm=norm,
-        kept=kept_by_median * kept,
+        random_sums=random_sums.T,
+        explained_square=explained_square,
+        squared_distance=squared_distance,
+        kept_share=kept_by_median * kept_share,
         mean=mean,
         total_variance=next_total_variance,
         pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),
@@ -97,10 +98,10 @@ def part_size(columns: int) -> int:
 
 
 @cache
-def draw_sketch_sums(n: int) -> NDArray[np.int64]:
-    """Draw for each of n rows the index of its sum in the sketch, and its sign: (n, 2)."""
+def draw_sums_and_signs(n: int) -> NDArray[np.int64]:
+    """Draw for each of n rows the index of the random sum to which it is added, and its sign: (n, 2)."""
     random = np.random.default_rng(0)
-    indices = random.integers(SKETCH_SIZE, size=n)
+    indices = random.integers(RANDOM_SUM_COUNT, size=n)
     signs = random.choice([-1, 1], n)
     return np.column_stack([indices, signs])
 
@@ -118,11 +119,17 @@ def _measure_inverse_error(S: F64, C: Array) -> float:
 @compiled_without_lock
 def _learn(
     V: Array, C_and_rows: Array, S: F64, mean: F64, weights: Weights, total_variance: float, smallest_variance: float,
-    sums_of_rows: Any, Y: Array, sketch: Array, explained: F64, norm: F64, kept: F64,
+    sum_and_sign_of_rows: Any, Y: Array, random_sums: Array, explained_square: F64, squared_distance: F64,
+    kept_share: F64,
 ) -> tuple[F64, float]:  # fmt: skip
-    """Learn the messages V (n, d) part by part; return S = (CᵀC)⁻¹ and tr Σ after them.
+    """Learn the messages V (n, d) part by part; return S and tr Σ after them.
 
-    Updates C and the mean, and fills in Y and the arguments after it.
+    C_and_rows (K + b, d): Cᵀ, which is updated, above space for a part of b centred messages. One product of the part
+        with all of these rows gives both P = rows · C and G = rows · rowsᵀ.
+    S (K, K): (CᵀC)⁻¹ before the block.
+    mean (d,): is updated.
+    sum_and_sign_of_rows (n, 2): see `_write_rows`.
+    The arguments from Y on are results, which are filled in (`BlockResult`).
     """
     n = len(V)
     K = len(S)
@@ -132,54 +139,55 @@ def _learn(
         C_and_part = C_and_rows[: K + end - first]
         rows = C_and_part[K:]
         total_variance = centre_rows(
-            V[first:end], mean, weights, first, total_variance, smallest_variance, rows, norm[first:end],
-            kept[first:end],
+            V[first:end], mean, weights, first, total_variance, smallest_variance, rows, squared_distance[first:end],
+            kept_share[first:end],
         )  # fmt: skip
         if K:
             PG = product(rows, C_and_part, TRANSPOSED)  # P = rows · C and G = rows · rowsᵀ
-            # X are the coordinates of the messages, and p is Cᵀy before each.
+            # Of each message: coordinates X, Z (with which C takes all steps at once), and p = Cᵀy before it.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):
-                    explained[first + s] += X[s, j] * p[s, j]
+                    explained_square[first + s] += X[s, j] * p[s, j]
             _update_C(C_and_part, X, Z)
-        _add_to_sketch(rows, weights.c[first:end], sums_of_rows[first:end], Y[first:end], sketch)
+        _write_rows(rows, weights.c[first:end], sum_and_sign_of_rows[first:end], Y[first:end], random_sums)
     return S, total_variance
 
 
 @compiled_within
 def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C after the messages Y: C ← C + (Y − XCᵀ)ᵀZ. `C_and_rows` is Cᵀ above Y."""
+    """Update C after b messages Y: C ← C + (Y − XCᵀ)ᵀZ. `C_and_rows` (K + b, d) is Cᵀ above Y."""
     K = len(C_and_rows) - len(X)
     d = C_and_rows.shape[1]
     Y = C_and_rows[K:]
-    x = np.empty((len(X), K), C_and_rows.dtype)
-    z = np.empty((K, len(X)), C_and_rows.dtype)
+    # The rows of X and Z are padded with zeros. These are copies without padding, in the type of C.
+    unpadded_X = np.empty((len(X), K), C_and_rows.dtype)
+    unpadded_Z_transposed = np.empty((K, len(X)), C_and_rows.dtype)
     for s in range(len(X)):
         for j in range(K):
-            x[s, j] = X[s, j]
-            z[j, s] = Z[s, j]
-    residual = product(x, C_and_rows[:K], PLAIN)  # XCᵀ
+            unpadded_X[s, j] = X[s, j]
+            unpadded_Z_transposed[j, s] = Z[s, j]
+    residual = product(unpadded_X, C_and_rows[:K], PLAIN)  # XCᵀ
     for s in range(len(X)):
         for j in range(d):
             residual[s, j] = Y[s, j] - residual[s, j]  # Y − XCᵀ
-    change = product(z, residual, PLAIN)  # transposed change of C
+    change = product(unpadded_Z_transposed, residual, PLAIN)  # transposed change of C
     for i in range(K):
         for j in range(d):
             C_and_rows[i, j] += change[i, j]
 
 
 @compiled_within
-def _add_to_sketch(rows: Array, c: F64, sums_of_rows: Any, Y: Array, sketch: Array) -> None:
-    """Write the rows, times √c, to Y (b, d), and add each to a sum in the sketch.
+def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array) -> None:
+    """Write the rows (b, d), times the roots of their weights c (b,), to Y (b, d), and add each to a random sum.
 
-    `sums_of_rows` (b, 2): index of the sum, and sign.
+    `sum_and_sign_of_rows` (b, 2): the index of the row in `random_sums` to which a row is added, and its sign, ±1.
     """
     for s in range(len(rows)):
         factor = math.sqrt(c[s])
-        sum_index = sums_of_rows[s, 0]
-        sign = np.float64(sums_of_rows[s, 1])
+        sum_index = sum_and_sign_of_rows[s, 0]
+        sign = np.float64(sum_and_sign_of_rows[s, 1])
         for j in range(rows.shape[1]):
             Y[s, j] = factor * rows[s, j]
         for j in range(rows.shape[1]):
-            sketch[sum_index, j] += sign * Y[s, j]
+            random_sums[sum_index, j] += sign * Y[s, j]

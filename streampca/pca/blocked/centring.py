@@ -26,22 +26,23 @@ _MEDIANS = 10.0  # largest distance from the median of a first block, in median 
 
 
 class Weights(NamedTuple):
-    """Weights of the n messages of a block, and of the past before it."""
+    """Weights of the n messages of a block, and of the past: all messages before the block."""
 
     eta: F64  # (n,): the step size of each message, 1/w
     a: F64  # (n,): the weight of each message in the running mean when it arrives; zero without centring
     c: F64  # (n,): the share of each message in the moments at the end of the block
-    past: float  # the share of everything before the block, at the end of the block
-    total: float  # w at the end of the block
+    past: float  # the share of the past in the moments at the end of the block
+    total: float  # w, the weight of all messages at the end of the block
     reach: F64  # (n,): the largest squared distance from the mean, in units of tr Σ: a message farther away is clipped
-    concentration: float  # κ at the end of the block
+    concentration: float  # κ, the sum of the squared shares of all messages, at the end of the block
 
 
 def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
-    """Compute the weights of the messages of the block that follows a state; see `Weights` for the letters.
+    """Compute the weights of the messages of the block that follows a state.
 
-    The limit for clipping grows with `known_share`: the smallest share of the state's weight for which an entry of the
-    block has been known.
+    `retention` (n,) is the share of the weight of earlier messages that each message keeps. Each entry of the block was
+    known for some share of the state's weight; `known_share` is the smallest. The smaller it is, the less a message may
+    differ from the mean before it is clipped.
     """
     return _compute_weights(
         weight=state.weight,
@@ -63,8 +64,7 @@ def move_near_median(V: Array) -> tuple[Array, F64]:
     largest = np.abs(differences).max(axis=1)
     divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]  # squares must not overflow
     distances = largest * np.linalg.norm(differences / divisors, axis=1)
-    # Otherwise the median distance could be 0.
-    positive = distances[distances > 0]
+    positive = distances[distances > 0]  # with the zeros of equal messages, the median distance could be 0
     limit = _MEDIANS * np.median(positive) if len(positive) else np.inf
     is_far = distances > limit
     kept = np.ones(len(V))
@@ -99,7 +99,12 @@ def _compute_medians(V: Array) -> F64:
 def _compute_weights(
     weight: float, concentration: float, count: int, retention: F64, largest_share: float, center: bool
 ) -> Weights:
-    """Compute the weights of n messages; ρ (n,) is `retention`, w is `weight` and κ is `concentration` before them."""
+    """Compute the weights of n messages, in two passes: forward for η and the limit of clipping, backward for c.
+
+        w ← ρw + 1        η = 1/w        κ ← (1−η)²κ + η²        c_s = η_s (1−η_s₊₁) … (1−η_n)
+
+    Before the messages, w is `weight`, κ is `concentration`, and `count` messages were learned. ρ (n,) is `retention`.
+    """
     n = len(retention)
     eta = np.empty(n)
     c = np.empty(n)
@@ -108,11 +113,11 @@ def _compute_weights(
         past_weight = retention[s] * weight  # ρw
         weight = past_weight + 1.0
         eta[s] = 1.0 / weight
-        bias = 1.0 - concentration if center else 1.0  # tr Σ/bias is unbiased
+        bias = 1.0 - concentration if center else 1.0  # expected tr Σ about the learned mean / true total variance
         has_limit = count + s >= UNCLIPPED_MESSAGES
         reach[s] = max(largest_share * past_weight, SMALLEST_REACH) / bias if has_limit else np.inf
         concentration = (1.0 - eta[s]) * (1.0 - eta[s]) * concentration + eta[s] * eta[s]
-    share_left = 1.0  # by the messages after message s
+    share_left = 1.0  # the share of earlier weights that the messages after s leave
     for s in range(n - 1, -1, -1):
         c[s] = eta[s] * share_left
         share_left *= 1.0 - eta[s]
@@ -130,31 +135,39 @@ def _compute_weights(
 @compiled_within
 def centre_rows(
     V: Array, mean: F64, weights: Weights, first: int, total_variance: float, smallest_variance: float, Y: Array,
-    norm: F64, kept: F64,
+    squared_distance: F64, kept_share: F64,
 ) -> float:  # fmt: skip
-    """Centre and clip the messages V (b, d) of a block; return tr Σ after them.
+    """Centre and clip the messages V (b, d), which follow the `first` messages of a block; return tr Σ after them.
 
-    Updates the mean m, and fills in Y, √(1 − a)(v − m), `norm` and `kept`.
+    For each message v, with its step size η and its weight a in the mean (a = η, or 0 without centring):
+
+    1. If ‖v − m‖² exceeds reach · tr Σ, clip v: keep only a share of v − m, so that ‖v − m‖² is this limit.
+    2. y = √(1−a) (v − m)
+    3. m ← m + a (v − m)
+    4. tr Σ ← (1−η) tr Σ + η ‖y‖²
+
+    Updates the mean m (d,), and fills in the rows y of Y, ‖v − m‖² after clipping, and the shares that were kept.
     """
     for s in range(len(V)):
         eta = weights.eta[first + s]
         a = weights.a[first + s]
         square = 0.0  # ‖v − m‖²
-        kept_share = 1.0
+        share = 1.0  # of v − m that is kept
         for j in range(V.shape[1]):
             difference = V[s, j] - mean[j]
             square += difference * difference
         limit = weights.reach[first + s] * total_variance
-        if square > limit and total_variance > smallest_variance:
-            kept_share = math.sqrt(limit / square)
+        has_variance = total_variance > smallest_variance  # a stream that was constant so far clips nothing
+        if square > limit and has_variance:
+            share = math.sqrt(limit / square)
             square = limit
         root = math.sqrt(1.0 - a)
-        step = kept_share * a
+        step = share * a
         for j in range(V.shape[1]):
             difference = V[s, j] - mean[j]
-            Y[s, j] = kept_share * root * difference
+            Y[s, j] = share * root * difference
             mean[j] += step * difference
-        norm[s] = square
-        kept[s] = kept_share
+        squared_distance[s] = square
+        kept_share[s] = share
         total_variance = (1.0 - eta) * total_variance + eta * (1.0 - a) * square
     return total_variance

@@ -22,58 +22,70 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @compiled_without_lock
 def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F64]:
-    """Fill the missing entries of messages V (B, d) with m + Cx. Observed entries become m + Cx + r/√q.
+    """Fill the missing entries of messages V (B, d); return the filled messages, and the coordinates x (B, k).
 
-    With r = v − m − Cx, and q the share of messages that show the entry, rows keep their length on average. Also
-    returns x (B, k).
+        missing entries (NaN):   m + Cx
+        observed entries:        m + Cx + r/√q  =  v + (1/√q − 1) r        r = v − m − Cx
+
+    m (d,) is the mean, C (d, k) are axes times their standard deviations, and x is found by ridge regression on C. q_j
+    is the share of the messages in which entry j is observed. A filled entry has no residual r, so the residuals of
+    observed entries are multiplied by 1/√q. Then messages keep their squared length on average.
     """
     B, d = V.shape
     CC = C.T @ C
     filled = np.empty(V.shape, V.dtype)
     X = np.zeros((B, C.shape[1]))
-    added_residuals = np.empty(d)  # v + (1/√q − 1) r is m + Cx + r/√q
+    extra_residual_factor = np.empty(d)  # 1/√q − 1
     for j in range(d):
-        added_residuals[j] = 1.0 / root_q[j] - 1.0
+        extra_residual_factor[j] = 1.0 / root_q[j] - 1.0
     for first in range(0, B, _ROWS):
         end = min(first + _ROWS, B)
-        X[first:end] = _fill_rows(V[first:end], mean, C, CC, ridge, added_residuals, filled[first:end])
+        X[first:end] = _fill_rows(V[first:end], mean, C, CC, ridge, extra_residual_factor, filled[first:end])
     return filled, X
 
 
 @compiled_within
-def _fill_rows(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, added_residuals: F64, filled: Array) -> F64:
-    """Write V (B, d) to `filled`: m + Cx where missing (NaN), v + `added_residuals` · r elsewhere; return x (B, k).
+def _fill_rows(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, extra_residual_factor: F64, filled: Array) -> F64:
+    """Fill the missing entries of V (B, d) as `fill` does, and write the messages to `filled`; return x (B, k).
 
-    r is v − m − Cx, and CC is CᵀC.
+        missing entries (NaN):   m + Cx
+        observed entries:        v + extra_residual_factor · r        r = v − m − Cx
+
+    m (d,) is the mean, and x are the coordinates of a message on C (d, k). CC is CᵀC.
     """
     B, d = V.shape
     missing_count = np.zeros(B, np.int64)
     Y = np.empty((B, d))
     for s in range(B):
         count = 0
-        for j in range(d):  # without branches, so that it vectorises
+        for j in range(d):  # without branches, so that the compiler vectorises the loop
             y = V[s, j] - mean[j]
             Y[s, j] = y if y == y else 0.0  # NaN differs from itself
             count += 0 if y == y else 1
         missing_count[s] = count
-    X = _coordinates(V, missing_count, Y @ C, C, CC, ridge)
+    X = _compute_coordinates(V, missing_count, Y @ C, C, CC, ridge)
     fits = X @ C.T
     for s in range(B):
         for j in range(d):
             v = V[s, j]
             r = Y[s, j] - fits[s, j]
-            filled[s, j] = v + r * added_residuals[j] if v == v else mean[j] + fits[s, j]
+            filled[s, j] = v + r * extra_residual_factor[j] if v == v else mean[j] + fits[s, j]
     return X
 
 
 @compiled_within
-def _coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
-    """Compute x (B, k) of each message with observed entries O: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O."""
+def _compute_coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
+    """Compute the coordinates x (B, k) of each message from its observed entries O, by ridge regression on C (d, k).
+
+        x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O
+
+    C_O are the rows of C for observed entries. CY (B, k) is C_Oᵀy_O of each message, and CC is CᵀC.
+    """
     B, d = V.shape
     k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        # C_OᵀC_O is a sum over observed rows, or CᵀC less a sum over missing rows.
+        # C_OᵀC_O is a sum over the observed rows of C, or CᵀC less the sum over the missing rows: the fewer are used.
         uses_missing_rows = missing_count[s] <= d - missing_count[s]
         used_count = min(missing_count[s], d - missing_count[s])
         used_rows = np.zeros((max(1, used_count), k))  # BLAS must not get an empty matrix

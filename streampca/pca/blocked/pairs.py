@@ -1,9 +1,9 @@
 """Compiled functions that apply a block with missing entries to Σ, one pair of entries after the other.
 
-gaps.py has the formulas: Δ, E, N, δ, η and n_ij. A packed array is the lower triangle of a symmetric matrix, row after
-row. η (`eta`) is the block's share of the weight after the block, and c₀ = 1 − η (`past`) is the share of the past.
-`covariance` and `known` are Σ and N before the block, packed. Σ is in the units of the data, and a block is in these
-units times D (d,).
+gaps.py has the formulas: Δ, E, N, δ, η and n_ij. A message shows an entry if the entry is not NaN. A packed array is
+the lower triangle of a symmetric matrix, row after row. η (`eta`) is the block's share of the weight after the block,
+and c₀ = 1 − η (`past`) is the share of the past. `covariance` and `known` are Σ and N before the block, packed. Σ is in
+the units of the data, and a block is in these units times D (d,).
 """
 
 from typing import NamedTuple
@@ -47,13 +47,23 @@ class PairChanges(NamedTuple):
 
 @compiled_without_lock
 def compute_changes(
-    product: F64, change_of_row_mean: F64, fits: Fits, entries: Entries, shown: F64, past: float, covariance: F64,
-    D: F64, known: F64,
+    product: F64, change_of_row_mean: F64, fits: Fits, entries: Entries, shown_together: F64, past: float,
+    covariance: F64, D: F64, known: F64,
 ) -> PairChanges:  # fmt: skip
-    """Compute how a block with missing entries changes each covariance (gaps.py, steps 1–3 and 6).
+    """Compute how a block with missing entries changes each covariance Σ_ij (gaps.py, steps 1–3 and 6).
 
-    A row y is a fit f plus a residual r/√q. `product` (d, d) is the lower triangle of Σc yyᵀ, and `shown` of the
-    weights of pairs.
+    A message has the share c of the weight, the block η, and the past 1 − η. The message's row is y = f + r/√q. The fit
+    f is predicted, and r is the residual of an entry that the message shows. q is the share of messages that show it.
+
+        product (d, d)          lower triangle of Σc yyᵀ about the row mean, which moves within the block
+        change_of_row_mean      (d,): by which it moves
+        shown_together (d, d)   n_ij: weight of the messages of the block that show both entries, lower triangle
+        covariance              Σ before the block in the units of the data, packed; y is in these units times D (d,)
+        known                   N before the block, packed: share of the weight for which each pair was known
+
+        B_ij = Σc f_i f_j / η + Σc f_i r_j / n_jj + Σc r_i f_j / n_ii + Σc r_i r_j / n_ij       the block's moment
+        g = min(η, 10 n_ij)        N′ = (1 − η) N + g        E = g/N′        Δ = E (B − Σ)       its effect
+        If no message shows both entries, B_ij and E are estimates, and N′ = (1 − η) N + η if N > 0.
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -64,7 +74,7 @@ def compute_changes(
         end = min(first + _TILE, d)
         FF = multiply(fits.fits_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc f_i f_j
         FR = multiply(fits.C[first:end], fits.residuals_with_x[:end], TRANSPOSED)  # Σc f_i r_j/√q_j
-        RF = multiply(fits.residuals_with_x[first:end], fits.C[:end], TRANSPOSED)
+        RF = multiply(fits.residuals_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc f_j r_i/√q_i
         for i in range(first, end):
             row = i * (i + 1) // 2
             for j in range(i + 1):
@@ -72,16 +82,18 @@ def compute_changes(
                 fr = FR[i - first, j]
                 rf = RF[i - first, j]
                 known_before = past * known[row + j]
-                if shown[i, j] > 0:
-                    # Each of the four products of f + r is averaged over the messages that have it.
+                if shown_together[i, j] > 0:
+                    # Of Σc y_i y_j about the mean before the block, the rest without fits is Σc r_i r_j/√(q_i q_j).
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
-                    moment = ff / eta + fr * entries.mean_factor[j] + rf * entries.mean_factor[i] + rr / shown[i, j]
-                    counted = min(eta, shown[i, j] / RARELY_SHOWN)
+                    moment = (
+                        ff / eta + fr * entries.mean_factor[j] + rf * entries.mean_factor[i] + rr / shown_together[i, j]
+                    )
+                    counted = min(eta, shown_together[i, j] / RARELY_SHOWN)
                     next_known[row + j] = known_before + counted
                     replaced_share[row + j] = counted / next_known[row + j]
                 else:
-                    moment = _average_pair_never_together(entries, i, j, ff, fr, rf, eta)
+                    moment = _estimate_moment_if_never_together(entries, i, j, ff, fr, rf, eta)
                     replaced_share[row + j] = _compute_replaced_share_if_never_together(entries, i, j, eta)
                     next_known[row + j] = known_before + eta if known_before > 0 else 0.0
                 covariance_before = covariance[row + j] * (D[i] * D[j])
@@ -91,17 +103,24 @@ def compute_changes(
 
 @compiled_within
 def _begins(entries: Entries, j: int) -> bool:
-    """Return whether entry j was never known before this block."""
+    """Return whether no message before this block has shown entry j."""
     return bool(entries.known_before[j] <= 0)
 
 
 @compiled_within
-def _average_pair_never_together(
+def _estimate_moment_if_never_together(
     entries: Entries, i: int, j: int, ff: float, fr: float, rf: float, eta: float
 ) -> float:
-    """Compute B_ij (gaps.py, step 1 or 6) from the parts ff, fr and rf, if no message shows both entries.
+    """Estimate the mean product of entries i and j in a block, if no message of the block shows both.
 
-    If an entry begins in the block, each part is averaged over the messages that have it, otherwise over all messages.
+    Each message has the weight c, and the block η. An entry is a predicted fit f, plus a residual r if the message
+    shows the entry. As no message has both residuals, their product counts as 0. The others are given as sums, in which
+    residuals are divided by √q (`Entries`):
+
+        ff = Σc f_i f_j        fr = Σc f_i r_j/√q_j        rf = Σc f_j r_i/√q_i
+
+    If an entry begins in the block, fr and rf are divided by the weight of the messages that show the residual. If none
+    begins, they are divided by η, as if a missing residual were 0. ff is always divided by η.
     """
     moment: float
     if _begins(entries, i) or _begins(entries, j):
@@ -113,7 +132,12 @@ def _average_pair_never_together(
 
 @compiled_within
 def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
-    """Return the share of Σ_ij that the block replaces if no message shows both entries (gaps.py, step 6)."""
+    """Return the share of Σ_ij that the block replaces by an estimate, if no message of the block shows both entries.
+
+    This is the share of an entry that was known for the smaller of the two entries' weights. If the block does not show
+    each of the entries, the block says nothing about their covariance, so the share is 0. But if an entry begins in the
+    block, it needs a first covariance, so the share is not 0.
+    """
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
     each_is_shown = i_is_shown and j_is_shown
@@ -130,9 +154,15 @@ def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, 
 def compute_changes_of_complete_block(
     product: F64, change_of_row_mean: F64, past: float, covariance: F64, D: F64, known: F64
 ) -> PairChanges:
-    """Compute how a block of complete messages changes the covariance of each pair (gaps.py, steps 1–3).
+    """Compute how a block of complete messages changes the covariance Σ_ij of each pair (gaps.py, steps 1–3).
 
-    `product` (d, d) is Σc yyᵀ with y = D(v − m).
+    The past has the share `past` of the weight, the block η, and a message of the block c. N (`known`, packed) is the
+    share of the weight for which the pair was known before the block.
+
+    1. B, the block's mean product about the mean before the block: (Σc yyᵀ + δδᵀ)/η, for messages y in units of D (d,).
+       Σc yyᵀ is `product` (d, d), about the mean of the rows. δ is `change_of_row_mean` (d,).
+    2. N′ = past · N + η        E = η/N′, the share of Σ_ij that the block replaces
+    3. Δ = E (B − Σ), where Σ (`covariance`, packed) is converted from the units of the data to those of y
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -142,7 +172,7 @@ def compute_changes_of_complete_block(
     next_known = np.empty(len(known))
     for i in range(d):
         for j in range(i + 1):
-            moment = (product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]) / eta
+            moment = (product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]) / eta  # B_ij
             next_known[row + j] = past * known[row + j] + eta
             replaced_share[row + j] = eta / next_known[row + j]
             change[i, j] = replaced_share[row + j] * (moment - covariance[row + j] * (D[i] * D[j]))
@@ -168,9 +198,13 @@ def add_changes(
     covariance_before: F64, shown_changes: PairChanges, predicted_changes: PredictedChanges, mean_change: F64,
     variance: F64, eta: float, D: F64, next_D: F64, square: Array,
 ) -> F64:  # fmt: skip
-    """Compute Σ after a block, packed, from the shown and the predicted changes (gaps.py, steps 4 and 5).
+    """Compute Σ after a block, packed, from the changes of covariances that its messages show, and from predicted ones.
 
-    Fills in `square` (d, d), which is Σ times `next_D` on both sides.
+        Σ′ = Σ + shown change − δδᵀ + predicted_share · predicted change        (gaps.py, steps 4 and 5)
+
+    Changes are predicted for entries that the block lacks, or that began late. δ (d,) is `mean_change`, η (`eta`) the
+    block's share of the weight, and `variance` (d,) the diagonal of Σ′. Changes, δ and variances are in the units of
+    the data times D (d,). Fills in `square` (d, d): Σ′ times `next_D` on both sides.
     """
     d = len(variance)
     after = np.empty(len(covariance_before))
@@ -183,7 +217,9 @@ def add_changes(
             value = covariance_before[row + j] * (D[i] * D[j])
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
-                predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta  # negative for a late entry
+                # A covariance that the messages do not show changes as predicted. One that they replace by more than η,
+                # as of an entry that began late, has followed the block too far. Then the share is negative.
+                predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta
                 value += predicted_share * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]  # so that no correlation exceeds 1
             value = min(max(value, -largest), largest)
@@ -200,8 +236,8 @@ def add_changes(
 def _predict_pair(changes: PredictedChanges, i: int, j: int) -> float:
     """Return the predicted change of the covariance of entries i and j, of which one must be predicted.
 
-    A predicted entry is its row of C times the coordinates x. So the covariance changes by this row, times the changes
-    of the other entry's covariances with x.
+    An entry i that is predicted is C_i·x, with row i of C and the coordinates x of a message. So cov(i, j) changes by
+    C_i · (change of cov(j, x)).
     """
     predicted_entry = i
     other_entry = j

@@ -39,24 +39,25 @@ _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 
 @compiled_within
 def product(A: Array, B: Array, form: Any) -> Array:
-    """Return AB, or ABᵀ if `form` is `TRANSPOSED`, for matrices of one type with contiguous rows.
+    """Return AB if `form` is `PLAIN`, or ABᵀ if it is `TRANSPOSED`, for matrices of one type with contiguous rows.
 
-    `@` would take seconds to compile. BLAS reads by columns, so the factors are swapped.
+    `@` would take seconds to compile. BLAS reads matrices by columns, that is, transposed. So it gets B first, and
+    computes the transposed product.
     """
     m, k = A.shape
     n = B.shape[0] if form == TRANSPOSED else B.shape[1]
     out = np.empty((m, n), A.dtype)
     is_single = A.itemsize == 4
     _gemm(
-        _SINGLE if is_single else _DOUBLE,
+        _SINGLE if is_single else _DOUBLE,  # the letter of the precision
         form,  # of B
         PLAIN,  # of A
         n,
         m,
         k,
-        _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,  # α
+        _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,  # α is 1
         B.ctypes.data,
-        B.strides[0] // B.itemsize,
+        B.strides[0] // B.itemsize,  # numbers from one row to the next
         A.ctypes.data,
         A.strides[0] // A.itemsize,
         _ZERO.ctypes.data,  # β is 0
@@ -68,13 +69,21 @@ def product(A: Array, B: Array, form: Any) -> Array:
 
 @compiled_within
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
-    """Learn B messages, given P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the steps η (B,).
+    """Learn B messages, the rows of Y (B, d), by Algorithm 1, from products with C (d, K) and with each other.
 
-    Returns the coordinates X, Z, p = Cᵀy before each message, and the next S. Rows are padded with zeros.
+    Given P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,), each message s takes these steps:
+
+        x = S p_s        h = η_s / (1 + η_s‖x‖²)        S ← Sherman–Morrison update of S
+        p_t ← p_t + h (G_ts − p_t·x) x        for each later message t: p_t is Cᵀy_t, and C has changed
+
+    Returns X, the coordinates x of each message; Z, with which C takes all steps at once, C ← C + (Y − XCᵀ)ᵀZ; p of
+    each message before it is learned; and the next S. Rows of K numbers are padded with zeros to w numbers.
     """
     b = len(P)
-    w = (P.shape[1] + _LANES - 1) // _LANES * _LANES  # the padded length of a row
-    p_or_z = resize(P, b, w)  # p of a message before it is learned, z after
+    w = (P.shape[1] + _LANES - 1) // _LANES * _LANES
+    # The row of a message is p until its group is learned, and then its row of Z:
+    #     rows before `first`: z        rows of the group: p        rows from `end` on: p
+    p_or_z = resize(P, b, w)
     X = np.zeros((b, w))
     h = np.zeros(b)
     p = np.zeros((b, w))
@@ -83,7 +92,8 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # The group changes p of later messages by (pXᵀ − G)Z, and z of earlier messages by zXᵀZ.
+        # The group changes C at once, C ← C + (Y − XCᵀ)ᵀZ, so with the rows of the group in X, Z and G:
+        #     p ← p − (pXᵀ − G)Z for later messages        z ← z − (zXᵀ)Z for earlier messages
         group_Z = _solve(X[first:end], h[first:end])
         factors = product(p_or_z, X[first:end], TRANSPOSED)
         for s in range(end, b):
@@ -120,12 +130,17 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p = Cᵀy and S.
 
-    After each message S loses f u uᵀ, u = Sx, in the pass over S that computes the next Sx.
+    For each message s, with G = YYᵀ and S = (CᵀC)⁻¹:
+
+        x = S p_s        u = Sx        h = η / (1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
+        g = h²‖r‖²       f = g / (1 + g x·u)                      S ← S − f u uᵀ
+
+    A message's update of S is due until the next message, so that S is read once for both the update and Sx.
     """
     w = len(S)
     Sp = product(p[first:end], S, PLAIN)
     u = np.zeros(w)
-    f_due = 0.0
+    f_due = 0.0  # f and u of the update that is due
     u_due = np.zeros(w)
     for s in range(first, end):
         x = X[s]
@@ -135,7 +150,7 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         for j in range(w):
             xx += x[j] * x[j]
             xp += x[j] * p[s, j]
-        _shrink_and_multiply(S, shrink=f_due, v=u_due, x=x, out=u)
+        _shrink_and_multiply(S, shrink=f_due, v=u_due, x=x, out=u)  # the update that is due, then u = Sx
         for j in range(w):
             u_due[j] = u[j]
         for j in range(w):
@@ -144,19 +159,23 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         g = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make ‖r‖² negative
         f_due = g / (1.0 + g * xu)
         _move_later_messages(p[s + 1 : end], Sp[s + 1 - first :], G[s, s + 1 : end], h[s], f_due, x, u, xu)
-    _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)
+    _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)  # the last update; u is not used any more
 
 
 @compiled_within
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
-    """Change p and Sp of each later message t after a message with coordinates x was learned.
+    """Update p and Sp of each later message t, after a message y has changed C and S = (CᵀC)⁻¹.
 
-    p_t moves by e x, with e = h (G_t − p_t·x), and S by −f u uᵀ. u·p_t is computed as x·Sp_t, whose rounding error
-    stays small.
+        p_t ← p_t + e x        e = h (G_t − p_t·x), because p_t is Cᵀy_t
+        S ← S − f u uᵀ         u = Sx before the update, and xu = x·u
+        Sp_t ← Sp_t + (e − f (u·p_t + e xu)) u
+
+    x are the coordinates of y, h is its step, f the factor of the update of S, and G_t is y_t·y. u·p_t is computed as
+    x·Sp_t, which has a smaller rounding error.
     """
     w = len(x)
     for t in range(len(p)):
-        px = Spx = 0.0
+        px = Spx = 0.0  # p_t·x and Sp_t·x
         for j in range(w):
             px += p[t, j] * x[j]
             Spx += Sp[t, j] * x[j]
@@ -169,14 +188,14 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
 
 @compiled_within
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
-    """Subtract shrink v vᵀ from a symmetric S, and write the product of the new S with x to `out`.
+    """Subtract shrink · v vᵀ from a symmetric S (w, w), and write the product of the new S with x to `out`.
 
-    Taking four rows at a time saves writes.
+    Taking four rows at a time saves writes. w is a multiple of 4.
     """
     for i in range(len(x)):
         out[i] = 0.0
     for j in range(0, len(S), 4):
-        v0 = shrink * v[j]  # first, because v[j] v[i] may underflow
+        v0 = shrink * v[j]  # and then times v[i], because v[j] v[i] alone may underflow
         v1 = shrink * v[j + 1]
         v2 = shrink * v[j + 2]
         v3 = shrink * v[j + 3]
@@ -198,7 +217,13 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Compute Z (b, w), with which C takes the steps h of b messages Y at once: C becomes C + (Y − XCᵀ)ᵀZ."""
+    """Compute Z (b, w), with which C takes the steps of b messages at once: C ← C + (Y − XCᵀ)ᵀZ.
+
+    One by one, the steps are C ← C + h_s (y_s − C x_s) x_sᵀ, where x_s is row s of X (b, w). The sum of all steps is
+    this, if Z solves a triangular system, from the last row to the first:
+
+        z_s = h_s (x_s − Σ (x_s·x_t) z_t)        sum over later messages t
+    """
     XX = product(X, X, TRANSPOSED)
     b, w = X.shape
     Z = resize(X, b, w)  # a copy

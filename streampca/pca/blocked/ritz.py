@@ -45,30 +45,41 @@ def decompose_covariance(covariance: Array, limits: Limits) -> F64:
 
 
 def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
-    """Return the next [C | F] from Σ (d, d) by one step of subspace iteration from `start` (d, m)."""
-    if start.shape[1] >= len(covariance):
+    """Return the next [C | F] from Σ (d, d): its leading axes within the span of Σ · `start`.
+
+    `start` (d, m) are columns near the leading axes. This is one step of subspace iteration, and then Rayleigh–Ritz.
+    """
+    start_spans_everything = start.shape[1] >= len(covariance)
+    if start_spans_everything:
         return decompose_covariance(covariance, limits)
     W = orthonormalise(covariance @ _normalise_columns(start))
+    # For an eigenvector u of WᵀΣW, Wu is an axis.
     variance, U = _leading_eigenvectors((W.T @ (covariance @ W)).astype(np.float64, copy=False), limits.columns)
     return np.ascontiguousarray(W @ _scale_axes(U, variance, limits).astype(W.dtype, copy=False))
 
 
-def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
-    """Return the next [C | F] from rows B = A diag(units) by Nyström's method.
+def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array | float = 1.0) -> Array:
+    """Return the next [C | F]: the leading axes of the rows A (n, d), approximately, by Nyström's method.
 
-    With a basis X of the span of `start`, and S = BᵀBX, BᵀB is approximated by S(XᵀS)⁻¹Sᵀ.
+    `start` (d, m) are columns near these axes. `to_next_units` (d,) are factors D of the columns of A and of the rows
+    of `start`. With B = AD, the covariance is BᵀB. Each step computes:
+
+    1. X (d, m), an orthonormal basis of the span of D · `start`
+    2. S = BᵀBX (d, m)
+    3. J with JJᵀ = S(XᵀS)⁻¹Sᵀ, which approximates BᵀB
+    4. the leading axes of JJᵀ, times their standard deviations
     """
-    D = np.reshape(units, (-1, 1)).astype(A.dtype)
+    D = np.reshape(to_next_units, (-1, 1)).astype(A.dtype)
     X = orthonormalise(D * start, passes=1)  # half of the digits are enough
     BX = A @ (D * X)
-    S = D * (BX.T @ A).T  # quickest in this order
+    S = D * (BX.T @ A).T  # (BᵀBX); BLAS is quickest with this order of the factors
     XS = (X.T @ S).astype(np.float64)
     symmetric_XS = (XS + XS.T) / 2
     variance, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
     largest_variance = variance[-1]  # they are ascending
-    kept = variance > rounding * largest_variance  # the inverse of a smaller one would magnify rounding
-    J = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)  # JJᵀ = S(XᵀS)⁻¹Sᵀ
+    is_kept = variance > rounding * largest_variance  # the inverse of a smaller one would magnify rounding
+    J = S @ (U[:, is_kept] / np.sqrt(variance[is_kept])).astype(S.dtype)
     # For an eigenvector u of JᵀJ, Ju is an axis of JJᵀ times its standard deviation.
     axis_variance, combinations = _leading_eigenvectors((J.T @ J).astype(np.float64, copy=False), limits.columns)
     selected = limits.select(axis_variance)
@@ -76,13 +87,13 @@ def update_on_rows(A: Array, start: Array, limits: Limits, units: Array | float 
 
 
 def decompose_rows(A: Array, limits: Limits) -> Array:
-    """Return [C | F] from rows A (n, d) exactly."""
+    """Return [C | F] from rows A (n, d) exactly: the leading axes of AᵀA, times their standard deviations."""
     n, d = A.shape
     if n >= d:
         return decompose_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)
     variance, U = _leading_eigenvectors((A @ A.T).astype(np.float64, copy=False), limits.columns)
     selected = limits.select(variance)
-    # For an eigenvector u of AAᵀ, Aᵀu is a scaled axis of AᵀA.
+    # For an eigenvector u of AAᵀ, Aᵀu is an axis of AᵀA, times its standard deviation.
     return np.ascontiguousarray(A.T @ U[:, selected].astype(A.dtype, copy=False))
 
 

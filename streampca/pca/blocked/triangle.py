@@ -18,9 +18,12 @@ def gram(Y: Array) -> Array:
 
 @compiled_without_lock
 def add_block(triangle: F64, past: float, A: Array, to_units_of_triangle: F64, to_next_units: F64) -> tuple[F64, Array]:
-    """Add a block to a packed triangle; return the sum packed, and as a square times nnᵀ.
+    """Add the lower triangle of A (d, d) to a packed triangle: both are covariances of d entries.
 
-    The sum is past · triangle + A∘bbᵀ; b is `to_units_of_triangle` (d,), and n is `to_next_units` (d,).
+        sum_ij = past · triangle_ij + A_ij t_i t_j        square_ij = sum_ij n_i n_j
+
+    t (`to_units_of_triangle`, (d,)) converts entries from the units of A to those of the triangle, and n
+    (`to_next_units`, (d,)) from these to the units of the square. Returns the sum, packed, and the square (d, d).
     """
     d = len(A)
     total = np.empty(len(triangle))

@@ -85,7 +85,7 @@ class InferenceEndpoints(Endpoints):
     async def model_metadata(self, model_name: ModelName) -> Response:
         """Inputs, outputs and versions of the newest model."""
         self._check_name(model_name)
-        published = await self._engine.find(None)
+        published = await self._engine.find(None)  # the newest
         versions = await self._engine.versions()
         # The files of a model in use may have been removed.
         return _describe(published, model_name, versions or [published.version])
@@ -155,7 +155,7 @@ class Inference(ProjectRequest):
 
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
-    """Parse a body: JSON, which the bytes of the vectors may follow. Raises `RequestError`."""
+    """Parse a body: JSON, and after it maybe the bytes of the vectors. Raises `RequestError`."""
     if raw.media_type != OCTET_STREAM:  # clients send JSON with bytes behind it as this type
         raw.require_json(also_supported=[OCTET_STREAM])
     refuse_query(list(raw.query), instead="write a version into the path, and everything else into the body")
@@ -209,13 +209,12 @@ def _parse_tensor_data(tensor: schemas.Tensor, data: list[Any]) -> Array:
     Raises `RequestError`.
     """
     n, d = tensor.shape
-    # `pack_rows` refuses data that is not a list.
     is_flat = isinstance(data, list) and (len(data) == 0 or not isinstance(data[0], list))
     if is_flat:
         rows = pack_rows([data], "vectors")
         has_shape = rows.size == n * d
     else:
-        rows = pack_rows(data, "vectors")
+        rows = pack_rows(data, "vectors")  # raises if the data is not a list
         has_shape = rows.shape == (n, d)
     if not has_shape:
         raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
@@ -231,7 +230,7 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> co
     answer = compute.project(published, inference, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
-    projected = answer.projected
+    projected = answer.projected  # never None: `compute.project` sets it
     if "reconstruction" in inference.outputs and projected is not None:
         answer.fields["reconstruction"] = compute.reconstruct_projected(projected)
     return answer

@@ -14,7 +14,7 @@ def _error_text(code: int) -> str:
 
 
 SECOND_LOGIN_TOO_SOON = _error_text(KafkaError.ILLEGAL_SASL_STATE)  # two logins within a second
-_FENCED = _error_text(KafkaError.FENCED_INSTANCE_ID)  # a part of the text of an error whose code is _FATAL
+_FENCED = _error_text(KafkaError.FENCED_INSTANCE_ID)
 # In the text of a failed login that was not refused: its connection ended meanwhile, or the broker did not answer.
 _LOGIN_INTERRUPTED = [_error_text(KafkaError._TRANSPORT), _error_text(KafkaError._TIMED_OUT)]
 _PROTOCOL_CODES = {  # librdkafka's own code → the protocol's code of the same error
@@ -22,7 +22,7 @@ _PROTOCOL_CODES = {  # librdkafka's own code → the protocol's code of the same
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._UNSUPPORTED_FEATURE: KafkaError.UNSUPPORTED_VERSION,
 }
-_FINAL = {  # librdkafka's own codes for errors that waiting cannot fix
+_PERMANENT_CODES = {  # librdkafka's own codes for errors that waiting cannot fix
     KafkaError._AUTHENTICATION,
     KafkaError._BAD_MSG,  # the client would skip it, and lose the records in it
     KafkaError._BAD_COMPRESSION,
@@ -30,7 +30,7 @@ _FINAL = {  # librdkafka's own codes for errors that waiting cannot fix
     KafkaError._FATAL,
 }
 # Brokers' codes for errors that waiting can fix.
-_TEMPORARY = RETRIABLE_CODES | {
+_TEMPORARY_CODES = RETRIABLE_CODES | {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.REBALANCE_IN_PROGRESS,
@@ -42,19 +42,20 @@ def is_from_broker(error: KafkaError) -> bool:
     return bool(error.code() > 0)
 
 
-def is_final(error: KafkaError) -> bool:
+def is_permanent(error: KafkaError) -> bool:
     """Return whether waiting cannot fix an error."""
     code = error.code()
     if is_from_broker(error):
-        return code not in _TEMPORARY
-    # An interrupted login has the code of a refused login.
+        return code not in _TEMPORARY_CODES
+    # An interrupted login has the code of a refused login, but a later login may succeed.
     is_interrupted_login = any(text in error.str() for text in _LOGIN_INTERRUPTED)
-    return code in _FINAL and not is_interrupted_login
+    return code in _PERMANENT_CODES and not is_interrupted_login
 
 
 def protocol_code(error: KafkaError) -> int:
     """Return the error's code in Kafka's protocol; if it has none, librdkafka's own code, which is negative."""
-    if _FENCED in error.str():  # its code is only _FATAL
+    # librdkafka gives a fenced member an error with the code _FATAL, and names the cause only in the text.
+    if _FENCED in error.str():
         return KafkaError.FENCED_INSTANCE_ID
     code = error.code()
     return _PROTOCOL_CODES.get(code, code)

@@ -25,11 +25,11 @@ from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
 from streampca.sources.broker_errors import UNKNOWN_TOPIC_CODES, one_line
 from streampca.sources.client_connection import ClientConnection
-from streampca.sources.confluent.client_errors import SECOND_LOGIN_TOO_SOON, is_final, is_from_broker, protocol_code
+from streampca.sources.confluent.client_errors import SECOND_LOGIN_TOO_SOON, is_from_broker, is_permanent, protocol_code
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.oauth_tokens import create_tokens
 
-SILENT_S = 15.0  # longer than a request may take; a client without an answer for this long is replaced
+REPLACE_CLIENT_AFTER_S = 15.0  # without an answer for this long, a client is replaced; no request may take as long
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
 _REQUESTS_IN_TIMEOUT = 3  # for a topic, one after the other: so many fit into the timeout that the caller gives
 _SHORTEST_REQUEST_S = 2.0  # a busy broker may take so long to answer
@@ -74,36 +74,36 @@ class ConfluentConnection(ClientConnection):
         self._answered_at = time.monotonic()
         self._background_request: Future[Any] | None = None
 
-    def should_replace(self, answered_at: float, silent_s: float) -> bool:
-        """Return whether to replace a client that got its last answer more than `silent_s` ago.
+    def should_replace(self, waiting_since: float, replace_after_s: float) -> bool:
+        """Return whether to replace a client that has waited for an answer for more than `replace_after_s`.
 
-        Raises `SourceError` if the token server refuses the login.
+        Raises `SourceError` if the token endpoint refuses the login.
         """
-        if time.monotonic() - answered_at <= silent_s:
+        if time.monotonic() - waiting_since <= replace_after_s:
             return False
         try:
-            create_tokens(self._settings)  # without a token, a new client is of no use
-        except NoBrokerError:
+            create_tokens(self._settings)  # asks for a token, without which a new client could not log in
+        except NoBrokerError:  # the token endpoint does not answer now: keep the client
             return False
         return True
 
-    def _replace_if_silent(self) -> None:
+    def _replace_admin_client_if_unanswered(self) -> None:
         """Replace the admin client if brokers have not answered it for long."""
         if self.connected:
             self._answered_at = time.monotonic()
-        elif self.should_replace(self._answered_at, SILENT_S):
+        elif self.should_replace(self._answered_at, REPLACE_CLIENT_AFTER_S):
             log.debug("admin client replaced", topic=self._topic)
             self._open()
 
-    def watch(self) -> None:
-        """Ask the cluster for the topic once a second, without waiting, and log outages."""
-        self._replace_if_silent()
+    def log_outages(self) -> None:
+        """Log outages. To notice them, ask the cluster for the topic once a second, without waiting for the answer."""
+        self._replace_admin_client_if_unanswered()
         self._handle_errors()
         self._take_background_answer()
         if self._background_request is None and time.monotonic() >= self._next_request_at:
             self._next_request_at = time.monotonic() + _BACKGROUND_INTERVAL_S
             self._background_request = self._request_topic(_BACKGROUND_TIMEOUT_S)
-        super().watch()
+        super().log_outages()
 
     def _take_background_answer(self) -> None:
         """If the request in the background has ended, note the topic as the broker has described it."""
@@ -116,7 +116,7 @@ class ConfluentConnection(ClientConnection):
 
     def topic_configs(self) -> dict[str, str]:
         """Ask for the topic's options, also those with default values; {} if a broker does not tell them."""
-        self._replace_if_silent()
+        self._replace_admin_client_if_unanswered()
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         try:
             request = self._admin.describe_configs([resource], request_timeout=_START_S)[resource]
@@ -142,17 +142,20 @@ class ConfluentConnection(ClientConnection):
             next_login_may_succeed = self._tokens.may_be_expired or SECOND_LOGIN_TOO_SOON in error.str()
             if next_login_may_succeed:
                 return False
-        return is_final(error)
+        return is_permanent(error)
 
-    def source_error(self, error: KafkaError, *, has_key: bool = True) -> SourceError:
-        """Return our error for an error of the client. `has_key` says whether the refused record has a key."""
+    def source_error(self, error: KafkaError, *, lacks_key: bool = False) -> SourceError:
+        """Return our error for an error of the client.
+
+        `lacks_key` says whether the error is of a refused record without a key, which a compacted topic needs.
+        """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
+            # If there is no token, the login has failed for this reason, which librdkafka does not name.
             try:
                 self._tokens.current()
             except SourceError as token_error:
                 return token_error
-        code = protocol_code(error)
-        return self.broker_errors.explain(code, one_line(error.str()), all_have_keys=has_key)
+        return self.broker_errors.explain(protocol_code(error), one_line(error.str()), lacks_key=lacks_key)
 
     @contextlib.contextmanager
     def translate_errors(self, asked_for: str) -> Iterator[None]:
@@ -178,26 +181,28 @@ class ConfluentConnection(ClientConnection):
         return requests[self._topic]
 
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
-        """Ask a broker for the topic; if the client meanwhile reports a final error, raise it.
+        """Ask a broker for the topic.
 
-        Raises `TimeoutError` after a part of `timeout_s`, so that the caller can ask again.
+        Raises `TimeoutError` after a part of `timeout_s`, so that the caller can ask again. Raises `SourceError` if the
+        topic does not exist, or if the client reports an error that waiting cannot fix.
         """
-        self._replace_if_silent()
+        self._replace_admin_client_if_unanswered()
         request = self._request_topic(max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S))
         has_ended = False
         while not has_ended:
             has_ended = bool(wait([request], _CHECK_S).done)
-            final_error = self._handle_errors()
-            if final_error is not None:
-                raise self.source_error(final_error)
+            permanent_error = self._handle_errors()
+            if permanent_error is not None:
+                raise self.source_error(permanent_error)
         try:
             return self._read_description(request)
         except KafkaException as exception:
-            self._raise_if_final(exception.args[0])
+            self._raise_if_permanent(exception.args[0])
+            # `_explain_timeout` says whether all brokers are away, or only the one that was asked.
             self._other_broker_answers = self._does_any_broker_answer()
             raise TimeoutError from None
 
-    def _raise_if_final(self, error: KafkaError) -> None:
+    def _raise_if_permanent(self, error: KafkaError) -> None:
         """Raise `SourceError` for a failed request if the topic does not exist, or if waiting cannot fix the error."""
         is_topic_missing = protocol_code(error) in UNKNOWN_TOPIC_CODES
         if is_topic_missing or self.must_raise(error):
@@ -235,7 +240,7 @@ class ConfluentConnection(ClientConnection):
             return self._wait_for_answer(request)
         except KafkaException as exception:
             error = exception.args[0]
-            self._raise_if_final(error)
+            self._raise_if_permanent(error)
             raise self.broker_errors.unreachable_error(one_line(error.str())) from None
 
     def _read_description(self, request: "Future[Any]") -> TopicDescription:
@@ -252,7 +257,7 @@ class ConfluentConnection(ClientConnection):
     def _handle_errors(self) -> KafkaError | None:
         """Note the errors that the admin client has reported. Return the last one that waiting cannot fix."""
         self._admin.poll(0)  # adds new errors to `_errors`
-        final_error = None
+        permanent_error = None
         while self._errors:
             error = self._errors.popleft()
             if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -260,8 +265,8 @@ class ConfluentConnection(ClientConnection):
             else:
                 self.last_failure = one_line(error.str())
             if self.must_raise(error):
-                final_error = error
-        return final_error
+                permanent_error = error
+        return permanent_error
 
 
 def format_topic_id(topic_id: Uuid) -> str:

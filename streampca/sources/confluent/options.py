@@ -69,7 +69,8 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "partition.assignment.strategy": "range",  # as with kafka-python, which may be in the same group
         "max.partition.fetch.bytes": FETCH_BYTES,
         "fetch.max.bytes": FETCH_BYTES_OF_ALL,
-        "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,  # see `in_flight_limit_bytes`
+        # Half of the records in flight wait in librdkafka's queue. The other half is with the member's threads.
+        "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,
         "fetch.queue.backoff.ms": 10,  # how long fetching pauses when the queue is full
     }
 

@@ -46,7 +46,7 @@ class ConfluentSource(ClientSource):
 
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings.topic)
-        self._max_records = base.MAX_POLL_RECORDS  # that one poll returns
+        self._max_records = base.MAX_POLL_RECORDS  # limit of what one poll returns
         self._connection = ConfluentConnection(settings, settings.topic).start()
         # The group's metadata at each assignment that `poll` has not returned yet.
         self._queued_memberships: deque[Any] = deque()
@@ -55,12 +55,12 @@ class ConfluentSource(ClientSource):
         self._has_subscribed = False
         if not self._group:
             self._assigned = self._connection.partitions()
-        self._is_revoking = False  # until the worker has handled a revocation
+        self._is_revoking = False  # True from a revocation until the next poll, before which the worker handles it
         self._member_id = ""  # at the last assignment
         self._next_member_check_at = 0.0  # by time.monotonic
         self._next_group_check_at = 0.0
-        self._errors: list[KafkaError] = []  # not handled yet
-        self._ends_reached: dict[int, int] = {}  # of partitions that the last fetch has read to their end
+        self._errors: list[KafkaError] = []  # of the client, not handled yet
+        self._ends_reached: dict[int, int] = {}  # partition that the last fetch has read to its end → this end
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
         self._consumer = create(Consumer, consumer_options(settings) | callbacks)
 
@@ -70,11 +70,12 @@ class ConfluentSource(ClientSource):
         messages = self._consume(timeout_s)
         if self._rebalances:  # the messages are dropped: after a rebalance, the caller seeks
             return {}
-        self._ends_reached = {}
+        self._ends_reached = {}  # `_handle_error_message` adds the ends that this fetch has reached
+        # The client also returns a message with an error where a partition ends, or where it cannot be fetched.
         error_messages = [message for message in messages if message.error()]
         for message in error_messages:
             self._handle_error_message(message)
-        self._raise_final_errors()
+        self._raise_permanent_errors()
         if error_messages:
             messages = [message for message in messages if not message.error()]
         return _group_by_partition(messages)
@@ -151,7 +152,7 @@ class ConfluentSource(ClientSource):
                 committed[tp.partition] = Committed(tp.offset, _read_metadata(tp))
         return committed
 
-    def _find_ends(self, partitions: Collection[int]) -> dict[int, int]:
+    def _find_committed_ends(self, partitions: Collection[int]) -> dict[int, int]:
         ends = {}
         with self._connection.translate_errors("the offsets"):
             for partition in partitions:
@@ -161,7 +162,7 @@ class ConfluentSource(ClientSource):
         return ends
 
     def _find_first_at(self, partitions: Collection[int], time_ms: int) -> dict[int, int]:
-        # `offsets_for_times` takes the timestamp in the field for the offset.
+        # `offsets_for_times` expects the timestamp in the field `offset` of each `TopicPartition`.
         questions = [TopicPartition(self._topic, partition, time_ms) for partition in partitions]
         with self._connection.translate_errors("the offsets"):
             answer = self._consumer.offsets_for_times(questions, timeout=_OFFSETS_TIMEOUT_S)
@@ -194,12 +195,15 @@ class ConfluentSource(ClientSource):
         return messages
 
     def _start_fetching(self, partitions: Collection[int]) -> None:
-        """Let the client fetch all partitions that are being read, each from its position, and no others."""
-        if self._rebalances:  # the positions are of the assignment before
+        """Let the client fetch all partitions that are being read, each from its position, and no others.
+
+        `partitions` are not needed: the client takes only the whole list of what it fetches.
+        """
+        if self._rebalances:  # a rebalance has begun: the positions still belong to the assignment before it
             return
         tps = []
         for partition in self._positions.by_partition:
-            tps.append(TopicPartition(self._topic, partition, self._positions.fetch_offset(partition)))
+            tps.append(TopicPartition(self._topic, partition, self._positions.offset_to_fetch_from(partition)))
         self._consumer.assign(tps)
 
     _stop_fetching = _start_fetching  # both assign what is to be read now
@@ -212,15 +216,15 @@ class ConfluentSource(ClientSource):
             case KafkaError._PARTITION_EOF:
                 self._ends_reached[partition] = message.offset()
             case KafkaError._AUTO_OFFSET_RESET if _TRUNCATION in error.str():  # only the text names the cause
-                self._positions.mark_cut(partition)
+                self._positions.stop_as_truncated(partition)
             case KafkaError._AUTO_OFFSET_RESET:
-                self._positions.mark_out_of_range(partition)
+                self._positions.stop_as_out_of_range(partition)
             case KafkaError.GROUP_AUTHORIZATION_FAILED if not self._group:
                 pass  # without a group, `group.id` is only a placeholder
             case _:
                 self._errors.append(error)
 
-    def _raise_final_errors(self) -> None:
+    def _raise_permanent_errors(self) -> None:
         """Raise `SourceError` if the client has reported an error that waiting cannot fix; log all others."""
         errors = list(self._errors)
         self._errors.clear()  # the client appends to this list
@@ -231,7 +235,7 @@ class ConfluentSource(ClientSource):
             if self._connection.must_raise(error):
                 raise self._connection.source_error(error)
 
-    def _log_offsets(self, partition: int) -> tuple[int, int] | None:
+    def _find_offset_range(self, partition: int) -> tuple[int, int] | None:
         try:
             tp = TopicPartition(self._topic, partition)
             earliest, end = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_TIMEOUT_S)
@@ -246,15 +250,16 @@ class ConfluentSource(ClientSource):
         self._has_joined = True
         self._member_id = self._consumer.memberid()
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
-        if assigned:  # otherwise `poll` returns no event
+        if assigned:  # an empty assignment adds no event
             self._queued_memberships.append(consumer.consumer_group_metadata())
-        self._add_rebalance(Assigned, assigned)
+            self._add_rebalance(Assigned, assigned)
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
         """Let the next `poll` return `Revoked`. The client calls this when the group revokes partitions."""
         self._has_joined = False
         if not self._closed:
-            # The revocation lasts until `_fetch` calls `unassign`.
+            # Fetching stops now, but the partitions are not given up. The group waits until our next poll calls
+            # `unassign`, before which the worker saves them.
             consumer.assign([])
             self._is_revoking = True
             self._add_rebalance(Revoked, revoked)
@@ -262,15 +267,17 @@ class ConfluentSource(ClientSource):
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
         """Let the next `poll` return `Lost`. The client calls this when the group has removed this member."""
         self._has_joined = False
-        if not self._is_revoking:  # otherwise an event `Revoked` was added
+        # If the group removes this member during a revocation, an event `Revoked` gives the partitions up already.
+        if not self._is_revoking:
             self._add_rebalance(Lost, lost)
         self._is_revoking = False
 
 
 def _read_metadata(partition: TopicPartition) -> str:
-    """Return the metadata of a committed offset; "" if the metadata is not text.
+    """Return the metadata of a committed offset; "" if the client cannot read them as text.
 
-    Without a zero byte at its end, confluent-kafka also reads the bytes behind it.
+    Fault of confluent-kafka: if metadata do not end with a zero byte, it reads beyond their end. The bytes there need
+    not be text.
     """
     try:
         return partition.metadata or ""

@@ -21,7 +21,7 @@ from streampca.sources.client_transactions import (
 )
 from streampca.sources.confluent.admin import ConfluentAdmin
 from streampca.sources.confluent.client_errors import protocol_code
-from streampca.sources.confluent.connection import SILENT_S, ConfluentConnection
+from streampca.sources.confluent.connection import REPLACE_CLIENT_AFTER_S, ConfluentConnection
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
 
@@ -30,15 +30,15 @@ _QUEUE_KIB = 32 * 1024  # of dead letters; the queue grows for a record that is 
 _QUEUE_LIMIT = "queue.buffering.max.kbytes"
 _BATCH_BYTES = 100_000  # of dead letters
 _BY_KEY = -1  # partition: the key decides
-_TIME_OF_SENDING = 0  # in place of a timestamp: librdkafka sets the time when it sends the record
+_TIME_OF_SENDING = 0  # instead of a timestamp: librdkafka sets the time when it sends the record
 
 log = structlog.get_logger()
 
 
 def _to_client_time(timestamp_ms: int) -> int:
-    """Return a timestamp as librdkafka takes it. A negative one becomes the time of sending, and 0 becomes 1.
+    """Return a timestamp for librdkafka, to which 0 means the time of sending.
 
-    librdkafka would take the timestamp 0 for the time of sending.
+    A negative timestamp, which means the time of sending, becomes 0. The timestamp 0 becomes 1, the next one.
     """
     return _TIME_OF_SENDING if timestamp_ms < 0 else max(timestamp_ms, 1)
 
@@ -53,12 +53,13 @@ class ConfluentTransactions(ClientTransactions):
     def _start_producer(self) -> None:
         """Create a producer, and let it end what earlier producers with its transactional id have left open."""
         limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))
-        self.batch_bytes = min(self._next_batch_bytes, limit_of_topic)
+        self.batch_bytes = min(self._batch_bytes_of_next_producer, limit_of_topic)
         options = {
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
-            "batch.size": max(self.batch_bytes, 1),  # librdkafka refuses 0
+            # librdkafka refuses 0 (`EACH_RECORD_ALONE`). With 1, too, each record is alone in its batch.
+            "batch.size": max(self.batch_bytes, 1),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients
             "on_delivery": self._on_delivery,
@@ -77,22 +78,23 @@ class ConfluentTransactions(ClientTransactions):
             # An optimisation: most records need no call.
             time_ms = timestamp if timestamp > 0 else _to_client_time(timestamp)
             on_delivery = None  # then the producer calls its option `on_delivery`
-            if self._has_smaller_batches:  # measuring each record takes time
+            if self._must_measure_records:  # most transactions need no sizes, and measuring takes time
                 on_delivery = partial(self._on_delivery, size=record_size(value, key, headers))
             try:
                 # Positional arguments are an optimisation, too: the call takes a third less time.
                 produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except BufferError:
-                self._wait_for_room_in_queue(producer)
+                self._empty_queue(producer)
                 produce(topic, value, key, partition_number, on_delivery, None, time_ms, headers)
             except KafkaException as error:
                 self._give_up_and_raise(Failure(error, topic, record_size(value, key, headers)))
 
-    def _wait_for_room_in_queue(self, producer: Producer) -> None:
-        """Wait until the producer's queue is empty. Raises `TransactionFailedError` after 5 seconds."""
+    def _empty_queue(self, producer: Producer) -> None:
+        """Wait until the producer has sent all of its full queue. Raises `TransactionFailedError` after 5 seconds."""
         left_in_queue = producer.flush(_FULL_QUEUE_TIMEOUT_S)
         if left_in_queue:
             self._drop_producer()
+            # The `BufferError` of the full queue, which the caller handles, explains nothing more.
             raise TransactionFailedError("the brokers take no records") from None
 
     def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
@@ -118,8 +120,8 @@ class ConfluentTransactions(ClientTransactions):
     def _on_delivery(self, error: KafkaError | None, message: Any, size: int = 0) -> None:
         """Note a record that was not delivered. The client calls this; `size` is 0 if it is unknown."""
         if error is not None:
-            has_key = message.key() is not None
-            self._failures.append(Failure(KafkaException(error), message.topic(), size=size, has_key=has_key))
+            lacks_key = message.key() is None
+            self._failures.append(Failure(KafkaException(error), message.topic(), size=size, lacks_key=lacks_key))
 
 
 class ConfluentProducer(ClientProducer):
@@ -135,14 +137,15 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, ProducedRecord] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        self._to_resend: list[ProducedRecord] = []  # dead letters that were refused, with another timestamp now
-        self._silent_s = SILENT_S  # a producer without an acknowledgement for this long is replaced
+        # Dead letters that were refused for the time of sending. They are sent again with another timestamp.
+        self._to_resend: list[ProducedRecord] = []
+        self._replace_after_s = REPLACE_CLIENT_AFTER_S  # longest wait for an acknowledgement from one producer
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
         self._options = connection_options(self._settings) | {
             "message.timeout.ms": 0,  # no limit
             "message.max.bytes": REQUEST_BYTES,
-            "batch.size": min(max(limit_of_topic, 1), _BATCH_BYTES),  # librdkafka refuses 0
+            "batch.size": min(max(limit_of_topic, 1), _BATCH_BYTES),  # librdkafka refuses 0, which a topic may allow
             _QUEUE_LIMIT: _QUEUE_KIB,
             "enable.idempotence": self._is_idempotent,
             "max.in.flight.requests.per.connection": 1,  # keeps the order
@@ -154,13 +157,13 @@ class ConfluentProducer(ClientProducer):
     def _open(self) -> None:
         """Create the producer in place of an earlier one, and give it all records that are not acknowledged."""
         self._producer: Any = create(Producer, self._options)
-        self._silent_since = time.monotonic()
+        self._waiting_since = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
             self._enqueue(number, record)
 
     def _produce(self, record: ProducedRecord) -> None:
         if not self._unacknowledged:
-            self._silent_since = time.monotonic()  # the wait for an answer begins now
+            self._waiting_since = time.monotonic()  # the wait for an answer begins now
         self._sent += 1
         self._unacknowledged[self._sent] = record
         self._enqueue(self._sent, record)
@@ -186,9 +189,12 @@ class ConfluentProducer(ClientProducer):
             self._producer = create(Producer, self._options)
 
     def _explain_full_queue(self) -> SourceError:
-        """Return the error of a queue that stays full. Raises `SourceError` if the topic does not exist."""
+        """Return the error of a queue that stays full: no broker answers, or brokers do not acknowledge records.
+
+        Raises `SourceError` if the topic does not exist.
+        """
         try:
-            self._connection.describe()
+            self._connection.describe()  # raises `SourceError` for a missing topic
         except TimeoutError:
             return self._connection.broker_errors.no_broker_error(self._connection.last_failure)
         return self._connection.broker_errors.not_acknowledged_error(self._full_queue_timeout_s)
@@ -210,20 +216,23 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error.args[0]) from None
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
-        """Wait for acknowledgements, and return how many are missing."""
+        """Wait for acknowledgements, and return how many are missing.
+
+        Meanwhile, send refused dead letters again, and replace a producer that gets no acknowledgement.
+        """
         self._producer.poll(timeout_s if self._unacknowledged else 0)
         while self._to_resend:
             self._produce(self._to_resend.pop())
-        self._replace_if_silent()
+        self._replace_producer_if_unanswered()
         return len(self._unacknowledged)
 
-    def _replace_if_silent(self) -> None:
-        """Replace the producer if brokers have not acknowledged its records for long. An outage does not count."""
+    def _replace_producer_if_unanswered(self) -> None:
+        """Replace the producer if brokers answer, but have not acknowledged its records for long."""
         if not self._connection.connected:
-            self._silent_since = time.monotonic()
-        if self._unacknowledged and self._connection.should_replace(self._silent_since, self._silent_s):
+            self._waiting_since = time.monotonic()  # an outage does not count
+        if self._unacknowledged and self._connection.should_replace(self._waiting_since, self._replace_after_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
-            self._silent_s *= 2  # a large record may need longer
+            self._replace_after_s *= 2  # a large record may need longer
             self._producer.purge()
             self._open()  # enqueues the records again
 
@@ -232,18 +241,21 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error)
 
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
-        """Handle the answer to a record. The client calls this in `poll` and `flush`, which pass a `SourceError` on."""
+        """Handle the answer to a record. The client calls this in `poll` and `flush`, which pass a `SourceError` on.
+
+        A dead letter that was refused for the time of sending is sent again later, with another timestamp.
+        """
         record = self._unacknowledged[number]
         if error is None:
             del self._unacknowledged[number]
-            self._silent_since = time.monotonic()
-            self._silent_s = SILENT_S
+            self._waiting_since = time.monotonic()
+            self._replace_after_s = REPLACE_CLIENT_AFTER_S  # the usual limit again: this producer gets answers
             return
-        letter = self._with_own_time(record, error.code())
-        if letter is None:
-            raise self._connection.source_error(error, has_key=record.key is not None)
+        letter_to_resend = self._replace_refused_time(record, error.code())
+        if letter_to_resend is None:
+            raise self._connection.source_error(error, lacks_key=record.key is None)
         del self._unacknowledged[number]
-        self._to_resend.append(letter)
+        self._to_resend.append(letter_to_resend)
 
     def close(self) -> None:
         self._producer.purge()

@@ -114,7 +114,7 @@ class KafkaPythonConnection(ClientConnection):
         self._manager = PatchedConnectionManager(net, self, **configs)
         client = PatchedNetClient(net=net, manager=self._manager, **configs)
         try:
-            # Otherwise, a consumer with the option `api_version` would connect by itself, without a deadline.
+            # Connect now, with a deadline: a consumer with the option `api_version` would connect later, without one.
             self._manager.bootstrap(_FIRST_CONNECTION_S * 1000)
         except BaseException:
             client.close()
@@ -124,7 +124,8 @@ class KafkaPythonConnection(ClientConnection):
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
         """Ask a broker for the topic, from any thread."""
         has_ended = threading.Event()
-        # Not `run`: the event loop of a producer would run in two threads.
+        # The thread that runs the client's event loop sends the request. If the client is a producer, `_manager.run`
+        # would run this loop in our thread, too.
         request = self._manager.call_soon(self._request_topic, timeout_s)
         request.add_both(lambda _: has_ended.set())
         is_in_time = has_ended.wait(timeout_s + 1)
@@ -198,10 +199,10 @@ class KafkaPythonConnection(ClientConnection):
             return self.last_failure
         return "no answer in time" if is_late else one_line(error)
 
-    def source_error(self, error: BaseException, *, has_key: bool = True) -> SourceError:
+    def source_error(self, error: BaseException, *, lacks_key: bool = False) -> SourceError:
         """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
 
-        `has_key` says whether the refused record has a key.
+        `lacks_key` says whether the error is of a refused record without a key, which a compacted topic needs.
         """
         text = one_line(error)
         code = getattr(error, "errno", None)  # Kafka's code
@@ -215,9 +216,9 @@ class KafkaPythonConnection(ClientConnection):
                     f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
                     "pip install 'kafka-python[lz4,snappy,zstd]'"
                 )
-            case errors.RetriableError() if code not in UNKNOWN_TOPIC_CODES:
+            case errors.RetriableError() if code not in UNKNOWN_TOPIC_CODES:  # a missing topic is a user's mistake
                 return self.broker_errors.unreachable_error(text)
-        return self.broker_errors.explain(code, text, all_have_keys=has_key)
+        return self.broker_errors.explain(code, text, lacks_key=lacks_key)
 
 
 def format_topic_id(topic_id: uuid.UUID | None) -> str:

@@ -61,11 +61,14 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
     """The connections of one client."""
 
     def __init__(self, net: NetworkSelector, owner: ClientConnection, **configs: Any) -> None:
-        """Fault of kafka-python: it does not pass `allow_auto_create_topics` on, and creates a deleted topic again."""
+        """Fault of kafka-python: it ignores the option `allow_auto_create_topics`, so a deleted topic is created again.
+
+        `owner` is told why a connection fails.
+        """
         super().__init__(net, **configs)
         self._owner = owner
-        # When a broker of the cluster's metadata was last seen connected.
-        self._known_connected_at = time.monotonic()
+        # When a broker listed in the cluster's metadata was last seen connected. Bootstrap servers are not listed.
+        self._listed_broker_connected_at = time.monotonic()
         self.cluster.config["allow_auto_create_topics"] = False
 
     async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
@@ -107,8 +110,9 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         self._owner.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
         if isinstance(error, _LOGIN_REFUSALS):
             self._auth_failures[node.node_id] = error
+        # After a failed connection, the client pauses already. After a failed login, it does not.
         is_pausing = self.connection_delay(node.node_id) > 0
-        if not is_pausing:  # the connection succeeded, only the login failed
+        if not is_pausing:
             self.update_backoff(node.node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,12 +130,13 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
 
         Fault of kafka-python: it never asks the bootstrap servers again (KIP-899).
         """
-        # The group's coordinator has another id, so its connection does not count.
-        known_ids = [broker.node_id for broker in self.cluster.brokers()]
-        if self._is_any_connected(known_ids):
-            self._known_connected_at = time.monotonic()
+        # The connection to the group's coordinator has an id that is not listed, so it does not count.
+        listed_ids = [broker.node_id for broker in self.cluster.brokers()]
+        if self._is_any_connected(listed_ids):
+            self._listed_broker_connected_at = time.monotonic()
         candidates = [super().least_loaded_node()]
-        if time.monotonic() - self._known_connected_at > _LOST_AFTER_S:
+        are_listed_brokers_lost = time.monotonic() - self._listed_broker_connected_at > _LOST_AFTER_S
+        if are_listed_brokers_lost:
             candidates += [server.node_id for server in self.cluster.bootstrap_brokers()]
         due = [node_id for node_id in candidates if node_id is not None and self.connection_delay(node_id) == 0]
         return random.choice(due) if due else None  # noqa: S311 - spreads requests, and hides nothing
@@ -168,11 +173,11 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         return 1000 * float(super().connection_delay(node_id))
 
     def maybe_connect(self, node_id: Any, **options_of_producer: Any) -> None:
-        """Connect to a broker, unless it is too early. In a consumer, raise the refusal of the last login.
+        """Connect to a broker, unless it is too early. If it has refused the last login, a consumer gets this error.
 
-        Fault of kafka-python: after this error, a producer's thread tries again without a pause.
+        A producer does not. Fault of kafka-python: after this error, a producer's thread tries again without a pause.
         """
-        is_producer = bool(options_of_producer)
+        is_producer = bool(options_of_producer)  # only the thread of a producer passes an option
         suppressed_errors = _LOGIN_REFUSALS if is_producer else ()
         with contextlib.suppress(*suppressed_errors):
             super().maybe_connect(node_id)

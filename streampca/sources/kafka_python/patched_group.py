@@ -26,10 +26,14 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     _kept_generation: Any = None  # the group's generation of this assignment
 
     async def _do_join_and_sync_async(self) -> Any:
-        """Return the kept assignment of this generation; if there is none, join the group to get an assignment."""
+        """Join the group, and return the assignment of the group's new generation.
+
+        If an assignment has arrived between two polls, the client calls this again. Joining again would begin another
+        rebalance, so the assignment that was kept is returned.
+        """
         is_kept = self._kept_assignment is not None and self._kept_generation is self._generation
         if not is_kept:
-            self._assigned_nothing = False
+            self._assigned_nothing = False  # until `_perform_assignment` finds it in this rebalance
             self._kept_assignment = await super()._do_join_and_sync_async()
             self._kept_generation = self._generation
         return self._kept_assignment

@@ -57,7 +57,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._revoked: set[TopicPartition] = set()  # by the current rebalance
         self._is_static_member = settings.group_instance_id is not None
         self._partitions_before: frozenset[int] = frozenset()  # the topic's, at the last poll
-        logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspension)
+        # The client would log each `_SuspendError` of our listener as a failure.
+        logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspend_error)
         if settings.group:
             self._consumer.subscribe([settings.topic], listener=self)
             self._connection.wait_for_partitions()
@@ -74,26 +75,28 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             fetched = self._consumer.poll(int(timeout_s * 1000))
             client_internals.raise_if_fenced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
-            self._mark_out_of_range(error)
+            self._stop_out_of_range(error)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
-            self._fetch_lost_records_again()
+            self._refetch_lost_records()
         except KafkaError as error:
-            is_from_our_listener = bool(self._rebalances)  # the client replaces our `_SuspendError`
-            if not is_from_our_listener:
+            # When a rebalance begins, our listener adds its event and raises `_SuspendError` to end the poll. The
+            # client raises a `KafkaError` instead. Then nothing has failed.
+            has_rebalance_begun = bool(self._rebalances)
+            if not has_rebalance_begun:
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
 
-    def _mark_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
-        """Stop reading the partitions whose positions, as this error says, the log does not hold."""
+    def _stop_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
+        """Stop reading the partitions in an error of the client, since their logs do not hold the positions to read."""
         is_truncated = isinstance(error, LogTruncationError)
         offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
         self._consumer.pause(*offsets_by_tp)
         for tp in offsets_by_tp:
             if is_truncated:
-                self._positions.mark_cut(tp.partition)
+                self._positions.stop_as_truncated(tp.partition)
             else:
-                self._positions.mark_out_of_range(tp.partition)
+                self._positions.stop_as_out_of_range(tp.partition)
 
     def _fetched_to(self, partition: int) -> Reached:
         tp = TopicPartition(self._topic, partition)
@@ -107,14 +110,15 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         return client_internals.is_member(self._consumer)
 
     def _start_fetching(self, partitions: Collection[int]) -> None:
+        """Let the client fetch these partitions, each from its position."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
-            offset = self._positions.fetch_offset(partition)
+            offset = self._positions.offset_to_fetch_from(partition)
             if offset == EARLIEST:
                 self._consumer.seek_to_beginning(tp)
             else:
                 self._consumer.seek(tp, offset)
-            client_internals.drop_paused_records(self._consumer, tp)
+            client_internals.drop_paused_records(self._consumer, tp)  # they were fetched from an earlier position
             self._consumer.resume(tp)
 
     def _stop_fetching(self, partitions: Collection[int]) -> None:
@@ -126,7 +130,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def convert_offsets(self, offsets: Mapping[int, Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return offsets in the form in which the client commits them.
 
-        librdkafka reads metadata up to a zero byte.
+        Metadata get a zero byte at their end, because members on confluent-kafka read them up to a zero byte.
         """
         return {
             TopicPartition(self._topic, partition): OffsetAndMetadata(offset, f"{metadata}\0", leader_epoch=-1)
@@ -138,7 +142,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         with self._connection.translate_errors("the committed offsets"):
             return client_internals.read_committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
-    def _find_ends(self, partitions: Collection[int]) -> dict[int, int]:
+    def _find_committed_ends(self, partitions: Collection[int]) -> dict[int, int]:
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
         with self._connection.translate_errors("the offsets"):
             ends = self._consumer.end_offsets(tps, _OFFSETS_TIMEOUT_MS)
@@ -169,24 +173,26 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._partitions_before = partitions
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
-        """Pause new partitions until `seek`, and return the group's metadata; None if the group was not joined."""
+        """Pause new partitions until the caller seeks. Return the group's metadata; None if no group was joined."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             self._consumer.pause(tp)
-            self._consumer.seek(tp, 0)  # without a position, the client would look for the committed offset
+            # Nothing is read at 0, since the partition is paused. Without a position, the client would ask for the
+            # committed offset.
+            self._consumer.seek(tp, 0)
         metadata = self._consumer.group_metadata()
         has_joined = metadata.generation_id >= 0
         return metadata if has_joined else None
 
-    def _fetch_lost_records_again(self) -> None:
-        """Let the client go back to our positions, since a failed poll loses the records that it has collected."""
+    def _refetch_lost_records(self) -> None:
+        """Let the client go back to our positions after a failed poll, since the poll's records are lost."""
         for partition in list(self._positions.by_partition):
             client_offset = client_internals.next_fetch_offset(self._consumer, TopicPartition(self._topic, partition))
-            our_offset = self._positions.fetch_offset(partition)
+            our_offset = self._positions.offset_to_fetch_from(partition)
             if client_offset is not None and client_offset > our_offset:
                 self._start_fetching([partition])
 
-    def _log_offsets(self, partition: int) -> tuple[int, int] | None:
+    def _find_offset_range(self, partition: int) -> tuple[int, int] | None:
         """Ask brokers for the earliest offset and the end of a partition; None if no broker answers."""
         tp = TopicPartition(self._topic, partition)
         with suppress(TimeoutError), self._connection.translate_errors("the offsets"):
@@ -200,30 +206,32 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         """Let our poll return `Revoked`, and suspend the rebalance until the worker has handled the event.
 
-        When the client calls this again, the rebalance proceeds.
+        When the client calls this again, no partition is newly revoked. Then the rebalance proceeds.
         """
         client_internals.rejoin_group(self._consumer)  # otherwise the client may forget the rebalance
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked
-        self._suspend(Revoked, newly_revoked)
+        self._suspend_rebalance(Revoked, newly_revoked)  # raises `_SuspendError` if there are any
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = set()
-        self._suspend(Assigned, assigned)
+        self._suspend_rebalance(Assigned, assigned)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         not_revoked = set(lost) - self._revoked  # revoked partitions have an event already
         self._revoked = set()
-        self._suspend(Lost, not_revoked)
+        self._suspend_rebalance(Lost, not_revoked)
 
-    def _suspend(self, event: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
+    def _suspend_rebalance(
+        self, event_type: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]
+    ) -> None:
         """Add an event for our poll, and raise `_SuspendError`. Without partitions, let the rebalance proceed."""
         if partitions and not self._closed:
-            self._add_rebalance(event, partitions)
+            self._add_rebalance(event_type, partitions)
             raise _SuspendError
 
 
-def _is_not_suspension(record: logging.LogRecord) -> bool:
+def _is_not_suspend_error(record: logging.LogRecord) -> bool:
     """Return False for a record of the client's log that reports our `_SuspendError`."""
     return not record.exc_info or not isinstance(record.exc_info[1], _SuspendError)
 
@@ -244,6 +252,7 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "max_poll_interval_ms": intervals.longest_poll_ms,
         "session_timeout_ms": intervals.session_ms,
         "heartbeat_interval_ms": intervals.heartbeat_ms,
-        # Not cooperative: a member would keep partitions through a rebalance that it missed.
+        # The range assignor is eager: with a cooperative one, a member would keep partitions through a rebalance that
+        # it missed. The patch gives partitions to every member, also if only some have a `group_instance_id`.
         "partition_assignment_strategy": (PatchedRangeAssignor,),
     }

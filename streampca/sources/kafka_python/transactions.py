@@ -34,8 +34,8 @@ _CLOSE_TIMEOUT_S = 0.5
 class _TupleToValue(Serializer):  # type: ignore[misc]  # kafka-python has no types
     """Takes the value of a record out of a tuple.
 
-    The producer refuses a record with neither key nor value before it calls its serializer. A tuple is not None, so we
-    hand over each value in a tuple.
+    The producer refuses a record with neither key nor value, before it calls its serializer. We write such records, so
+    we hand over each value in a tuple, which is not None.
     """
 
     def serialize(self, topic: str, headers: Any, data: tuple[bytes | None]) -> bytes | None:
@@ -65,7 +65,7 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_TupleToValue(),
+            value_serializer=_TupleToValue(),  # `_produce` passes each value in a tuple
             acks="all",
             enable_idempotence=self._is_idempotent,
             max_in_flight_requests_per_connection=1,  # keeps the order
@@ -75,7 +75,8 @@ class KafkaPythonProducer(ClientProducer):
         )
         try:
             with self._connection.translate_errors():
-                self._producer.partitions_for(self._topic)  # so that `produce` never waits for them
+                # The client keeps the partitions, so that `produce` never waits for them.
+                self._producer.partitions_for(self._topic)
         except SourceError:
             self.close()
             raise
@@ -84,7 +85,8 @@ class KafkaPythonProducer(ClientProducer):
         with self._connection.translate_errors():
             future = self._producer.send(
                 self._topic,
-                (record.value,),  # see `_TupleToValue`
+                # The client refuses a record without key and value. `_TupleToValue` unpacks the tuple.
+                (record.value,),
                 record.key,
                 headers=_replace_null_by_empty(record.headers),
                 partition=record.partition,
@@ -95,29 +97,31 @@ class KafkaPythonProducer(ClientProducer):
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         """Wait at most `timeout_s` for each record, and return how many are not acknowledged yet.
 
-        Raises `SourceError`.
+        A dead letter that was refused for the time of sending is sent again. Any other refusal raises `SourceError`.
         """
         while self._unacknowledged:
             oldest = self._unacknowledged[0]
             try:
                 oldest.answer.get(timeout_s)
             except KafkaError as error:
+                # `get` raises the error that the brokers have answered, or an error of its own after `timeout_s`.
                 is_brokers_answer = oldest.answer.exception is error
                 if not is_brokers_answer:  # no answer has come in time
                     break
-                self._send_with_own_time(oldest.record, error)
+                self._resend_or_raise(oldest.record, error)
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
-    def _send_with_own_time(self, refused: ProducedRecord, error: KafkaError) -> None:
-        """Send a refused dead letter again, with the timestamp of its rejected record.
+    def _resend_or_raise(self, refused: ProducedRecord, error: KafkaError) -> None:
+        """Send a dead letter again, with another timestamp, if brokers have refused it for the time of sending.
 
-        Raises `SourceError` unless the letter was refused for the time of sending.
+        Raises `SourceError` if brokers have refused a record for another reason.
         """
-        letter = self._with_own_time(refused, getattr(error, "errno", None))
-        if letter is None:
-            raise self._connection.source_error(error, has_key=refused.key is not None) from None
-        self._produce(letter)
+        code = getattr(error, "errno", None)  # Kafka's code
+        letter_to_resend = self._replace_refused_time(refused, code)
+        if letter_to_resend is None:
+            raise self._connection.source_error(error, lacks_key=refused.key is None) from None
+        self._produce(letter_to_resend)
 
     def close(self) -> None:
         close_producer(self._producer, _CLOSE_TIMEOUT_S)
@@ -136,10 +140,10 @@ class KafkaPythonTransactions(ClientTransactions):
             KafkaProducer,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            value_serializer=_TupleToValue(),
+            value_serializer=_TupleToValue(),  # `_send` passes each value in a tuple
             acks="all",
             linger_ms=5,
-            # The client would commit the transaction without an expired record.
+            # So long that no record expires: the client would commit the transaction without an expired record.
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=int(self.begin_s * 1000),
             max_request_size=REQUEST_BYTES,
@@ -148,13 +152,15 @@ class KafkaPythonTransactions(ClientTransactions):
 
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
         """Hand the records to the producer. It calls `_add_failure` for each record that it cannot deliver."""
-        failures = self._failures  # of this transaction, even if an error comes late
+        # The next transaction has a list of its own. If an error comes late, it belongs to this transaction's list.
+        failures = self._failures
         for topic, partition, value, key, headers, timestamp in records:
             time_ms = timestamp if timestamp >= 0 else None  # None: the time of sending
             try:
                 future = producer.send(
                     topic,
-                    (value,),  # see `_TupleToValue`
+                    # The client refuses a record without key and value. `_TupleToValue` unpacks the tuple.
+                    (value,),
                     key,
                     headers=_replace_null_by_empty(headers),
                     partition=partition,
@@ -199,4 +205,4 @@ def _add_failure(
     error: Exception,
 ) -> None:
     """Note a record that was not delivered. The client calls this with the error as the last argument."""
-    failures.append(Failure(error, topic, size=record_size(value, key, headers), has_key=key is not None))
+    failures.append(Failure(error, topic, size=record_size(value, key, headers), lacks_key=key is None))

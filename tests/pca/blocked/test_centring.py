@@ -77,8 +77,8 @@ def test_each_message_is_centred_and_clipped_before_the_next(
         if y @ y > limit > 0:
             kept = np.sqrt(limit / (y @ y))
         y = kept * y
-        assert got.norm[s] == pytest.approx(y @ y, rel=1e-9, abs=1e-11)
-        assert got.kept[s] == pytest.approx(kept, rel=1e-9)
+        assert got.squared_distance[s] == pytest.approx(y @ y, rel=1e-9, abs=1e-11)
+        assert got.kept_share[s] == pytest.approx(kept, rel=1e-9)
         assert got.Y[s] == pytest.approx(np.sqrt(weights.c[s] * (1 - a)) * y, rel=1e-9, abs=1e-10)
         m, total, kappa = m + a * y, (1 - a) * (total + a * (y @ y)), (1 - a) ** 2 * kappa + a**2
     assert got.mean == pytest.approx(m, rel=1e-9, abs=1e-10)
@@ -93,9 +93,9 @@ def test_in_a_first_block_only_outliers_are_clipped(size: float) -> None:
     V = np.random.default_rng(0).standard_normal((200, 4)) + 3
     V[[7, 100]] *= size
     got = centred(V, np.zeros(4), 0.0, centring.compute_weights(State.empty(4), np.ones(200)))
-    assert np.flatnonzero(got.kept < 1).tolist() == [7, 100]
+    assert np.flatnonzero(got.kept_share < 1).tolist() == [7, 100]
     assert np.isfinite(got.Y).all()
-    assert np.isfinite(got.norm).all()
+    assert np.isfinite(got.squared_distance).all()
     assert got.total_variance < 20
 
 
@@ -103,4 +103,4 @@ def test_if_most_messages_are_equal_none_is_clipped() -> None:
     """As of an idle sensor: their median distance is 0."""
     V = np.zeros((200, 4))
     V[::3] = np.random.default_rng(1).standard_normal((67, 4))
-    assert (centred(V, np.zeros(4), 0.0, centring.compute_weights(State.empty(4), np.ones(200))).kept == 1).all()
+    assert (centred(V, np.zeros(4), 0.0, centring.compute_weights(State.empty(4), np.ones(200))).kept_share == 1).all()

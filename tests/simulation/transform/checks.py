@@ -18,7 +18,7 @@ from streampca.errors import (
     TopicReplacedError,
 )  # fmt: skip
 from streampca.formats.record import Record
-from streampca.formats.schemas import FRAME_BYTES
+from streampca.formats.schemas import SCHEMA_PREFIX_BYTES
 from streampca.pca.model import Model
 from streampca.sources.base import Committed, Outgoing
 from streampca.sources.dead_letters import read_origin
@@ -196,7 +196,9 @@ class TransformChecks:
             ours = [(record, output) for record, output in pairs if _version(output) == version]
             tails = b"".join((output.value or b"")[-8 * (components + 1) :] for _, output in ours)
             found = np.frombuffer(tails).reshape(-1, components + 1)
-            vectors = np.frombuffer(b"".join((record.value or b"")[FRAME_BYTES:] for record, _ in ours)).reshape(-1, D)
+            vectors = np.frombuffer(
+                b"".join((record.value or b"")[SCHEMA_PREFIX_BYTES:] for record, _ in ours)
+            ).reshape(-1, D)
             if not np.allclose(found, _projected(_known_model(version, D, components), vectors), rtol=1e-9, atol=1e-9):
                 self._world.report(f"partition {partition}: outputs of version {version} are wrong")
             if any((r.key, r.timestamp) != (o.key, o.timestamp) for r, o in ours):

@@ -159,16 +159,16 @@ TRANSFORM_MUTANTS: Mutants = {
         (13, make_patch(TransformSource, is_stable=lambda self, partitions: True)),
     "dead letters are not sent":
         (1, make_patch(ClusterTransactions, send=_sends_no_dead_letters)),
-    "all members begin a group at once": (902996, make_patch(StartFinder, _wait_for_first_shape=do_nothing)),
+    "all members begin a group at once": (902996, make_patch(StartFinder, _wait_for_shape_of_group=do_nothing)),
     "models of another shape are used": (7, make_patch(CurrentModel, require_shape=do_nothing)),
     "the model goes back when a newer one is damaged": (515, LOADS_OLDER_MODELS),
-    "a topic that was replaced is not noticed": (22, make_patch(Transformer, _abort_if_topic_replaced=do_nothing)),
+    "a topic that was replaced is not noticed": (22, make_patch(Transformer, _require_same_topic=do_nothing)),
     "offsets name a topic that was not read": (10, make_patch(Transformer, _commit=_commits_for_the_present_topic)),
     "another topic's offsets are used": (10, make_patch(position, refuse_other_topic=do_nothing)),
     "gaps are not counted": (19, make_patch(Assignment, skip_lost_records=_skips_silently)),
     "the last record is not committed":
         (19, make_patch(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
-    "transform does not retry a restore that failed": (16, make_patch(Assignment, _retry_restore=do_nothing)),
+    "transform does not retry a restore that failed": (16, make_patch(Assignment, _continue_restore=do_nothing)),
     "transform does not resume paused partitions": (11, make_patch(Assignment, _resume_undecoded=do_nothing)),
     "what hangs is not ended": (44, make_patch(TransformWorld, _end_what_hangs=do_nothing)),
     "rows are computed in any place":

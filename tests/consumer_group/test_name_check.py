@@ -7,7 +7,7 @@ import pytest
 from structlog.typing import EventDict
 
 from streampca.consumer_group import events
-from streampca.consumer_group.first_names import FirstNames
+from streampca.consumer_group.name_check import NameCheck
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.formats.record import Record
@@ -27,13 +27,13 @@ def batch_of(count: int, **fields: float) -> Vectors:
 
 def find(steps: list[Any]) -> list[str]:
     """What is found in steps, which are batches and times."""
-    names = FirstNames(CODEC.seen_names)
+    names = NameCheck(CODEC.seen_names)
     found = []
     for step in steps:
         if isinstance(step, Vectors):
             names.add(step)
-        elif names.is_searching:
-            found.append(names.find_unseen(step))
+        elif names.is_checking:
+            found.append(names.find_warning(step))
     return [text for text in found if text]
 
 
@@ -58,7 +58,7 @@ def test_names_are_reported_once_when_the_first_records_have_come(steps: list[An
 
 
 def test_the_log_warns(logs: list[EventDict]) -> None:
-    make_member(WorkerLog()).notify(events.NamesUnseen(TEXT))
+    make_member(WorkerLog()).notify(events.NamesWithoutNumbers(TEXT))
     assert [(line["log_level"], line["event"], line["message"]) for line in logs] == [
         ("warning", "names without numbers", TEXT)
     ]

@@ -1,4 +1,4 @@
-"""Looks for names in `field` at which no record has a number, among the records that a member reads first."""
+"""Looks for names in `field` under which none of the records that a member reads first has a number."""
 
 from streampca.consumer_group.countdown import Countdown
 from streampca.formats.seen_names import SeenNames
@@ -8,33 +8,34 @@ _RECORDS = 1000
 _LONGEST_S = 600.0  # after this time, fewer records are enough
 
 
-class FirstNames:
-    """Looks at which names the records of a member have numbers.
+class NameCheck:
+    """Looks for names in `field` under which no record of a member has a number, such as misspelt names.
 
     It stops after 1,000 records, or after ten minutes if fewer have come.
     """
 
     def __init__(self, seen: SeenNames) -> None:
+        """`seen` notes under which names vectors had numbers."""
         self._seen = seen
         self._records_left = _RECORDS
         self._time = Countdown(_LONGEST_S)
         self._has_seen_enough = False
 
     @property
-    def is_searching(self) -> bool:
-        """Whether further records will be looked at, and there are names at which no record has had a number yet."""
+    def is_checking(self) -> bool:
+        """Whether further records will be looked at, and there are names under which no record has had a number."""
         return self._seen.has_unseen and not self._has_seen_enough
 
     def add(self, batch: Vectors) -> None:
         """Look at the vectors of a batch."""
-        if self.is_searching:
+        if self.is_checking:
             self._seen.add(batch.decoded.vectors)
             self._records_left -= len(batch.decoded.indices)
 
-    def find_unseen(self, now: float) -> str:
-        """Return a message about the names at which no record had a number, or "".
+    def find_warning(self, now: float) -> str:
+        """Return a warning of the names under which none of the first records had a number.
 
-        `now` is in monotonic seconds.
+        "" if there are no such names, or if too few records were read to say so. `now` is in monotonic seconds.
         """
         is_time_over = self._time.is_over(now)
         self._has_seen_enough = is_time_over or self._records_left <= 0

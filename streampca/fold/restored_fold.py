@@ -1,4 +1,4 @@
-"""Restores the fold from which learning continues after the model of a file."""
+"""Restores the fold of a model from its file, so that learning can continue."""
 
 from dataclasses import replace
 
@@ -11,19 +11,22 @@ from streampca.pca import axes
 def restore_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     """Return the fold that has learned the messages of a model, for learning with this configuration.
 
-    Only the file of an estimator holds the fold; otherwise it is estimated. Raises `DamagedFileError`.
+    The file of a `StreamingPCA` holds this fold. From all other files it is estimated. Raises `DamagedFileError`.
     """
     if published.checkpoint is None:
         return _estimate_fold(published, config)
     saved = checkpoint.decode(published.checkpoint)
-    # The estimator's fold has all components, even if it chose fewer by the variance.
-    has_same_settings = FoldConfig.from_dict(saved.settings).learning == config.learning
-    return saved.fold if has_same_settings else saved.fold.adapt_to(config.learning)
+    if FoldConfig.from_dict(saved.settings).learning == config.learning:
+        return saved.fold
+    # A `StreamingPCA` that chose its components by the variance has learned more than the model has.
+    return saved.fold.adapt_to(config.learning)
 
 
 def _estimate_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     """Return a fold that could have led to a model, estimated from the model."""
     empty = Fold.empty(config.learning)
     message_count = published.version
-    state = axes.restore_state(published.model, published.continuation, published.known, message_count, config.learning)
+    state = axes.restore_state(
+        published.model, published.covariance_or_axes, published.known, message_count, config.learning
+    )
     return replace(empty, state=state, stats=replace(empty.stats, learned=message_count))

@@ -1,0 +1,210 @@
+"""Notices that the elements of an array change their order: then numbers that are read by index are mixed up.
+
+For example, the array [{"id": "temp", "value": 20.5}, {"id": "hum", "value": 40}] has the element of the sensor `temp`
+at index 0. The key `id` has another text in each element, so that elements can be recognised by this key.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from streampca.settings.field_paths import Choice, Step, spell_path
+
+# Limits of what is kept. Elements beyond them are not recognised.
+_MAX_ARRAYS = 256
+_MAX_KEYS = 64  # of an array
+_MAX_UNUSABLE_KEYS = 256  # of an array
+_MAX_TEXTS_OF_KEY = 1000
+_MAX_TOTAL_TEXTS = 64_000  # of all keys of all arrays
+_MAX_TEXT_LENGTH = 256
+
+
+class _ArrayId(NamedTuple):
+    """Identifies an array in each value. Only arrays with equal ids are compared.
+
+    The `sensors` of the second machine have the path `machines.sensors` and the outer index 1.
+    """
+
+    path: str  # to the array
+    outer_indices: tuple[int, ...]  # of the elements that the array is inside of, from the outermost
+
+
+@dataclass
+class _EarlierElements:
+    """The elements of an array that were found in all values so far."""
+
+    # indices_by_key["id"]["temp"] is the index of the element with the text `temp` for the key `id`.
+    indices_by_key: dict[str, dict[str, int]] = field(default_factory=dict)
+    # By these, no element is recognised: two elements had the same text, or the texts are too many or too long.
+    unusable_keys: set[str] = field(default_factory=set)
+
+    def may_recognise_by(self, key: str) -> bool:
+        """Return whether elements may be recognised by their texts for a key, such as `id`.
+
+        If a key is new, there must still be room to keep its texts.
+        """
+        if key in self.unusable_keys:
+            return False
+        if key in self.indices_by_key:
+            return True
+        has_room = len(self.indices_by_key) < _MAX_KEYS and len(self.unusable_keys) < _MAX_UNUSABLE_KEYS
+        return has_room and len(key) <= _MAX_TEXT_LENGTH
+
+    def add_unusable_keys(self, keys: Sequence[str]) -> None:
+        """No longer use these keys, as far as there is room to remember them."""
+        for key in keys:
+            if self.may_recognise_by(key):
+                self.unusable_keys.add(key)
+
+    def find_indices(self, array: Sequence[Any]) -> dict[str, dict[str, int]]:
+        """Return, for each key, the text of each element and the index of this element.
+
+        For [{"id": "temp"}, {"id": "hum"}], the result is {"id": {"temp": 0, "hum": 1}}. If two elements have the same
+        text for a key, or if its texts are too many or too long, adds the key to `unusable_keys`.
+        """
+        indices_by_key: dict[str, dict[str, int]] = {}
+        for index, element in enumerate(array):
+            for key, text in _texts_of(element):
+                if not self.may_recognise_by(key):
+                    continue
+                index_by_text = indices_by_key.setdefault(key, {})
+                is_shared = text in index_by_text  # by two elements
+                if is_shared or len(index_by_text) >= _MAX_TEXTS_OF_KEY or len(text) > _MAX_TEXT_LENGTH:
+                    self.unusable_keys.add(key)
+                    continue
+                index_by_text[text] = index
+        return indices_by_key
+
+
+def _texts_of(element: Any) -> Iterator[tuple[str, str]]:
+    """Yield each key of an element whose value is a text, and the text. Only objects have keys."""
+    entries = element if isinstance(element, dict) else {}
+    for key, value in entries.items():
+        if isinstance(value, bytes):
+            yield key, value.decode(errors="replace")
+        elif isinstance(value, str):
+            yield key, value
+
+
+class ElementIndices:
+    """Keeps at which index each element of an array was found, and warns if a later value has it at another index.
+
+    An element is recognised by one of its texts, such as the id of a sensor, if this text differs in all elements. For
+    example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}. If this element is at
+    another index in a later value, it has moved, and the choice [id=temp] in `field` would find it at any index. Each
+    array is compared only with itself.
+    """
+
+    def __init__(self) -> None:
+        self.warning = ""
+        """For the user, if an element was found at two indices; else empty. It is about the first such element."""
+        self._earlier_elements: dict[_ArrayId, _EarlierElements] = {}
+        # For the warning: path to an array → what follows it in the paths of `field`, such as [".x", ".y"].
+        self._path_ends_by_array: dict[str, list[str]] = {}
+        self._total_text_count = 0  # of all keys of all arrays
+
+    def compare(
+        self,
+        array: Sequence[Any],
+        paths: Sequence[Sequence[Step]],
+        depth: int,
+        outer_indices: Sequence[int] = (),
+    ) -> None:
+        """Compare the indices of an array's elements with their indices in earlier values, and keep those of new ones.
+
+        The first `depth` steps of `paths` lead to the array. If it is inside of elements of other arrays,
+        `outer_indices` are the indices of these elements, from the outermost.
+        """
+        if self.warning:
+            return
+        array_id = _ArrayId(spell_path(paths[0][:depth]), tuple(outer_indices))
+        if array_id.path not in self._path_ends_by_array:
+            self._path_ends_by_array[array_id.path] = [_spell_end(path, depth) for path in paths]
+        earlier_elements = self._find_or_add(array_id)
+        if earlier_elements is not None:
+            self._compare_and_add(array_id, earlier_elements.find_indices(array))
+
+    def add(self, later: Self) -> None:
+        """Add the indices that `later` has found in further values.
+
+        If an element has another index here than in `later`, sets the warning.
+        """
+        # If an array is in both, the ends of its paths stay as they are here.
+        self._path_ends_by_array = later._path_ends_by_array | self._path_ends_by_array
+        for array_id, later_elements in later._earlier_elements.items():
+            earlier_elements = self._find_or_add(array_id)
+            if earlier_elements is None:  # there are too many arrays
+                continue
+            self._compare_and_add(array_id, later_elements.indices_by_key)
+            # This must follow the comparison, which leaves out unusable keys.
+            earlier_elements.add_unusable_keys(sorted(later_elements.unusable_keys))
+        self.warning = self.warning or later.warning
+
+    def encode(self) -> str:
+        """Return the indices of the elements of all arrays, and what the warning needs, as a text of JSON."""
+        arrays = []
+        for array_id, elements in self._earlier_elements.items():
+            arrays.append([*array_id, elements.indices_by_key, sorted(elements.unusable_keys)])
+        return json.dumps({"arrays": arrays, "ends": self._path_ends_by_array, "warning": self.warning})
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Return the `ElementIndices` that `encode` has written."""
+        decoded = cls()
+        content = json.loads(text)
+        for path, outer_indices, indices_by_key, unusable_keys in content["arrays"]:
+            array_id = _ArrayId(path, tuple(outer_indices))
+            decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
+            decoded._total_text_count += sum(map(len, indices_by_key.values()))  # a key has an index for each text
+        decoded._path_ends_by_array = content["ends"]
+        decoded.warning = content["warning"]
+        return decoded
+
+    def _find_or_add(self, array_id: _ArrayId) -> _EarlierElements | None:
+        """Return the earlier elements of an array; None if the array is new, and there are too many arrays already."""
+        if array_id not in self._earlier_elements and len(self._earlier_elements) < _MAX_ARRAYS:
+            self._earlier_elements[array_id] = _EarlierElements()
+        return self._earlier_elements.get(array_id)
+
+    def _compare_and_add(self, array_id: _ArrayId, indices_by_key: Mapping[str, Mapping[str, int]]) -> None:
+        """Compare the indices of an array's elements with earlier ones, and add new ones. If any differs, warn.
+
+        For the elements [{"id": "temp"}, {"id": "hum"}], `indices_by_key` is {"id": {"temp": 0, "hum": 1}}.
+        """
+        elements = self._earlier_elements[array_id]
+        for key, index_by_text in indices_by_key.items():
+            if not elements.may_recognise_by(key):
+                continue
+            earlier_index_by_text = elements.indices_by_key.setdefault(key, {})
+            if len(earlier_index_by_text) > _MAX_TEXTS_OF_KEY:
+                # Texts that never come again recognise no element, and would fill the memory.
+                elements.unusable_keys.add(key)
+                continue
+            for text, index in index_by_text.items():
+                if text not in earlier_index_by_text:
+                    if self._total_text_count < _MAX_TOTAL_TEXTS:
+                        earlier_index_by_text[text] = index
+                        self._total_text_count += 1
+                elif earlier_index_by_text[text] != index and not self.warning:
+                    self.warning = self._describe_move(array_id.path, Choice(key, text))
+
+    def _describe_move(self, path: str, choice: Choice) -> str:
+        """Return the warning that an element of the array at this path has moved: the one that `choice` chooses.
+
+        For example, the warning suggests `sensors[id=temp].value` in place of `sensors.value`.
+        """
+        ends = self._path_ends_by_array[path]  # what follows the array in the paths of `field`, such as `.value`
+        # If the value itself is the array, `path` is empty, and the dot of the end would come first.
+        paths_in_field = ",".join((path + end).removeprefix(".") for end in ends)
+        better_paths = ",".join(path + spell_path([choice]) + end for end in ends)
+        return (
+            f"the elements at {paths_in_field} change their places, but are read by position: name each of them, "
+            f"such as by field={better_paths}"
+        )
+
+
+def _spell_end(path: Sequence[Step], depth: int) -> str:
+    """Return the text of a path behind its first `depth` steps, such as `.value`."""
+    element = "element"  # any name, so that a dot separates it from the name of the next step
+    return spell_path([element, *path[depth:]]).removeprefix(element)
