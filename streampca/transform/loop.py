@@ -182,8 +182,8 @@ class Transformer(MemberLoop):
         self._uncommitted[partition] = position
         replaced_timestamps = self._send(transformed, rejects)
         self._counts.update(
-            all=transformed.input_record_count,  # a record with an empty list of vectors has only this count
-            read=batch.count,
+            all=transformed.input_record_count,
+            read=batch.count,  # without records whose list of vectors is empty
             written=transformed.output_record_count,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
