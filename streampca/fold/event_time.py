@@ -25,7 +25,7 @@ class EventTime:
 
     now_ms: int = _UNKNOWN
     recent: tuple[int, ...] = ()  # the last 62 known timestamps
-    ahead: int = 0  # how many timestamps were more than a day ahead of the event time, as of a wrong clock
+    ahead: int = 0  # how many timestamps were more than a day ahead of the event time
 
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
         """Return the event time after n records, and by how many milliseconds each record advanced it (n,).
@@ -74,9 +74,9 @@ def _count_far_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[n
     """Count the new timestamps that are more than a day ahead of the event time, as a wrong clock writes them.
 
     The last m of the timestamps are new, and at least two others come first. `event_times_ms` (m,) has the event time
-    before each new timestamp. After a pause of the stream, the event time lags for some records. So a timestamp only
-    counts if it is also more than a day ahead of the two timestamps before it, or of the smaller of the two: a wrong
-    clock may have written the larger one.
+    before each new timestamp. After a pause of the stream, the event time lags for some records. So a new timestamp
+    only counts if it is also more than a day ahead of one of the two timestamps before it. The smaller of these two is
+    taken, because a wrong clock may have written the larger.
     """
     first_new = len(timestamps_ms) - len(event_times_ms)
     new_ms = timestamps_ms[first_new:]
