@@ -36,10 +36,8 @@ class EventTime:
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
         new_ms = timestamps[has_time]  # (m,), the timestamps that are known
-        # A window is 63 consecutive timestamps. Each new timestamp ends a window, so the first windows also need the 62
-        # timestamps before. At the start of a partition, `_UNKNOWN` (−1) stands for timestamps that do not exist.
-        missing = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
-        timestamps_ms = np.concatenate([missing + self.recent, new_ms])  # (62 + m,)
+        # A window is 63 consecutive timestamps. Each new timestamp ends a window, so 62 timestamps before are needed.
+        timestamps_ms = np.concatenate([self._pad_recent(), new_ms])  # (62 + m,)
         medians_ms = _compute_medians(timestamps_ms)  # (m,); `_UNKNOWN` if most of the window is unknown
         # The event time before all new timestamps, and after each of them: the greatest median so far.
         event_times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
@@ -54,6 +52,11 @@ class EventTime:
             ahead=self.ahead + _count_far_ahead(timestamps_ms, event_times_before_ms),
         )
         return event_time, elapsed_ms
+
+    def _pad_recent(self) -> tuple[int, ...]:
+        """Return the last 62 known timestamps; at the start of a partition, the first of them are `_UNKNOWN`."""
+        missing = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
+        return missing + self.recent
 
 
 def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:

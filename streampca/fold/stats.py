@@ -58,16 +58,16 @@ class FoldStats:
     def summarise_for_model(self) -> ModelStats:
         """Return what a published model keeps. Losses are None if no vector was compared with a model."""
         loss = None
-        loss_ewma = None
+        recent_loss = None
         if self.with_loss > 0:  # how many messages have a loss
             loss = self.loss
-            # `recent_loss` is None if all recent vectors equal the mean: then nothing was lost.
-            loss_ewma = self.recent_loss or 0.0
+            # `self.recent_loss` is None if all recent vectors equal the mean: then nothing was lost.
+            recent_loss = self.recent_loss or 0.0
         return ModelStats(
             rejected=sum(self.rejected.values()),
             loss=loss,
             loss_ratio=self.loss_ratio,
-            loss_ewma=loss_ewma,
+            loss_ewma=recent_loss,
             first_timestamp_ms=self.first_ms,
             last_timestamp_ms=self.last_ms,
         )

@@ -168,18 +168,12 @@ class Transformer(MemberLoop):
     def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
         batch = transformed.batch
-        partition = batch.partition
         # If all first records are rejected, a setting is wrong: this raises before anything is sent.
         rejects = self._config.find_dead_letters(batch, accepted_before=self._has_accepted_vector)
         has_vectors = len(batch.timestamps) > 0  # one timestamp for each record that holds vectors
         if has_vectors:
             self._has_accepted_vector = True
-        # If the batch had no records, only markers of transactions have moved the position: the last record stays.
-        has_records = transformed.input_record_count > 0
-        last_record = transformed.last if has_records else self._positions[partition].last
-        position = Position(batch.next, last=last_record)
-        self._positions[partition] = position
-        self._uncommitted[partition] = position
+        self._move_position(transformed)
         replaced_timestamps = self._send(transformed, rejects)
         self._counts.update(
             all=transformed.input_record_count,
@@ -190,6 +184,17 @@ class Transformer(MemberLoop):
             replaced=replaced_timestamps,
         )
         self._report_batch(transformed)
+
+    def _move_position(self, transformed: TransformedBatch) -> None:
+        """Move the position of a partition behind a batch. The open transaction will commit this position."""
+        batch = transformed.batch
+        partition = batch.partition
+        # If the batch had no records, only markers of transactions have moved the position: the last record stays.
+        has_records = transformed.input_record_count > 0
+        last_record = transformed.last if has_records else self._positions[partition].last
+        position = Position(batch.next, last=last_record)
+        self._positions[partition] = position
+        self._uncommitted[partition] = position
 
     def _report_batch(self, transformed: TransformedBatch) -> None:
         """Report a batch, and the records in it that were rejected or skipped."""
