@@ -79,7 +79,7 @@ class MemberPolicy:
     def choose_resume_offset(self, event: OutOfRange) -> int:
         """Return the offset to resume at when the log does not hold the next record. There are three cases:
 
-        - Replaced: the log was truncated and has grown again. `event.diverged` is an offset at which it has changed.
+        - Replaced: the log was truncated and has grown again. At `event.diverged`, the log holds another record now.
         - Beyond the end: the log was truncated, and ended before the position. Raises `OffsetGapError`.
         - Removed: retention has removed the records from the position up to `event.earliest`.
 
