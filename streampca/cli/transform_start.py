@@ -106,7 +106,7 @@ class TransformStart(MemberStart):
                 self._create_packer,
                 after=["format"],
                 waits_for="the schema registry",
-                check=partial(self._create_packer, registers=False),
+                check=partial(self._create_packer, must_register=False),
             ),
             *self._list_steps_at_brokers(),  # "broker", "topic" and "dead-letter topic"
             Step(
@@ -158,10 +158,10 @@ class TransformStart(MemberStart):
         codec = create_codec(self.settings, published)
         return self._use_codec(codec)
 
-    def _create_packer(self, *, registers: bool = True) -> str:
+    def _create_packer(self, *, must_register: bool = True) -> str:
         """Create the packer, which encodes outputs. Returns a sentence on the format of outputs.
 
-        Without `registers`, the registry is only asked whether it would accept the schema.
+        Without `must_register`, the registry is only asked whether it would accept the schema.
         """
         settings = self.settings
         if settings.output_format == "arrow":
@@ -170,7 +170,9 @@ class TransformStart(MemberStart):
             self.packer = ArrowPacker()
         else:
             layout = self.output_fields.layout
-            writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
+            writer = create_writer(
+                settings, settings.output_format, settings.output_topic, layout, must_register=must_register
+            )
             is_plug_in = load_format_of_plug_in(settings.output_format) is not None
             if is_plug_in:  # a plug-in's writer may be wrong, so it encodes a trial before any output is sent
                 check_writer(writer, layout)
