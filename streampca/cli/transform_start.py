@@ -78,10 +78,10 @@ class TransformStart(MemberStart):
             with_p=settings.only_p_below is not None,
             with_label=settings.label != "",
         )
-        """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
-        p_below = settings.only_p_below
+        """The fields of outputs. Once a model is loaded, `_create_codec` adds whether its dimensions have names."""
+        p_below = settings.only_p_below  # None: no limit of p-values
         if p_below is None and self.output_fields.needs_past_scores:
-            # With any limit, `CurrentModel` waits for a model with past scores. This limit leaves out no output.
+            # Given any limit, `CurrentModel` waits for a model with past scores. This limit leaves out no output.
             p_below = _HIGHEST_P
         self.model = CurrentModel(
             self.model_cache,
@@ -125,7 +125,7 @@ class TransformStart(MemberStart):
         ]
 
     def _find_model(self) -> str:
-        """Load the model to project with. Returns its version and sizes.
+        """Load the model to project with, and find its pins. Returns a sentence on its version and sizes.
 
         Raises `NotYetError` while no model has been published, and `TimeoutError` while the store's folder is missing.
         After either error, the start tries this step again.
