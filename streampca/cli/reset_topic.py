@@ -34,7 +34,7 @@ _NO_LEADER_EPOCH = -1  # of a committed offset: these brokers count leader epoch
 class AdoptedTopic(NamedTuple):
     """The topic of these brokers in which worker and transform are to continue.
 
-    It has the name of the topic from which they have learned until now, but another id.
+    The topic that they have read until now has the same name, but another id.
     """
 
     name: str
@@ -93,7 +93,7 @@ def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions whose newest checkpoint does not have the adopted topic's id, and print the id it has.
+    """Return the partitions whose newest checkpoint does not have the adopted topic's id, and print its id.
 
     A partition without a checkpoint is returned, too. Raises `SettingsError` if no partition has a checkpoint, or if
     the adopted topic lacks a partition that has a checkpoint.
@@ -144,7 +144,7 @@ def _make_transform_offsets(
 
 
 def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition: int) -> None:
-    """Give the newest checkpoint of a partition the id of the adopted topic, and the position to continue at there.
+    """Give the newest checkpoint of a partition the id of the adopted topic, and the position at which to continue.
 
     A partition without a checkpoint gets an empty one.
     """

@@ -135,7 +135,7 @@ class TransformStart(MemberStart):
             raise TimeoutError(
                 f"there is no store at {missing_folder}: start a worker first, mount its volume, or correct store"
             )
-        self._models.versions()  # raises if the store cannot be read
+        self._models.versions()  # raises if the store cannot be read, while `poll` only logs this
         self.model_cache.poll()
         why_no_model = self.model.refresh()
         if why_no_model:

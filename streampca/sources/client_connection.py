@@ -42,6 +42,7 @@ class ClientConnection(ABC):
         # that a cause with another port or duration is not a new cause.
         self._logged_cause: str | None = None
         self._logged_at = 0.0  # when the cause was logged, by time.monotonic
+        # Files that only a new process reads again, if they are replaced.
         files_read_once = [settings.config_file]
         if not self.reads_certificates_again:
             files_read_once += [settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile]

@@ -100,7 +100,8 @@ class ClientProducer(DeadLetters, ABC):
     def flush(self, timeout_s: float) -> None:
         """Wait until brokers have acknowledged all records.
 
-        Raises `TimeoutError` if they have not in time, and `SourceError` if a record is refused or the topic is lost.
+        Raises `TimeoutError` after `timeout_s`, and `SourceError` if a record or the login is refused, or if the topic
+        was deleted.
         """
         deadline = time.monotonic() + timeout_s
         while True:

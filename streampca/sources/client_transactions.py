@@ -236,7 +236,7 @@ class ClientTransactions(Transactions, ABC):
         if code in _PERMANENT_CODES:
             return error
         if code in TOO_LARGE_CODES or code in INVALID_RECORD_CODES:
-            self._reread_configs_at = 0.0  # the topic's limits may have changed
+            self._reread_configs_at = 0.0  # read the limits of the topic again now: they may have changed
         if code in TOO_LARGE_CODES:
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:

@@ -57,9 +57,9 @@ class OAuthTokens:
             # A later token will come, unless the endpoint refuses the login.
             is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
             return not is_login_refused
-        # A client to which no token could be given just now may still use the token that it had before.
+        # If the last request for a token has failed, a client may still use the token that it had before.
         has_request_just_failed = now - self._failed_at < _CLIENTS_KEEP_OLD_TOKEN_S
-        # A client may not have taken the new token yet in place of a token that has just expired.
+        # A client that has not taken the new token yet may use a replaced token that has just expired.
         has_replaced_token_just_expired = any(
             0 <= now - used_until < _CLIENTS_KEEP_OLD_TOKEN_S for used_until in self._replaced_tokens_used_until
         )

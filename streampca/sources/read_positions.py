@@ -90,7 +90,7 @@ class ReadPositions:
             may_read_on = self._compare_last_record(partition, records, fetched)
             if not may_read_on:
                 return None
-            # The last record, which was read before, was fetched only to be compared.
+            # Leave out the last record, which was fetched again only to be compared.
             first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[first_new:]
         after = _advance(before, records, fetched)

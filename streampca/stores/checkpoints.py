@@ -52,9 +52,9 @@ class Checkpoints:
     def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
         """Remember the identity of the store, and return it; if the store has none, create it.
 
-        `found` is what `find_identity` has returned. It is not read again: if its file was deleted meanwhile, the store
-        would get a second identity, which the group does not know. Raises `StoreError`, and `DamagedFileError` if the
-        identity's file is damaged.
+        `found` is what `find_identity` has returned. The file of the identity is not read again: if it was deleted
+        meanwhile, the store would get a second identity, which the group does not know. Raises `StoreError`, and
+        `DamagedFileError` if the file is damaged.
         """
         if found is None or found.is_placeholder:  # a placeholder stands in for the identity of a store that has none
             found = identity.ensure(self._store)

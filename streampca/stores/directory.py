@@ -133,7 +133,7 @@ class DirectoryStore(Store):
 
         Raises `StoreError` if the store has disappeared.
         """
-        # Asked before `is_dir`: if another thread creates the folder meanwhile, the folder has not disappeared.
+        # Looked up before `is_dir`: a folder that another thread creates in between must not count as disappeared.
         has_existed = folder in self._listed_folders or folder in self._created_folders
         exists = folder.is_dir()
         if exists and not self._must_flush_name(folder):

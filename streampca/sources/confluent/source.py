@@ -51,9 +51,9 @@ class ConfluentSource(ClientSource):
         # For each event `Assigned` that `poll` has not returned yet, the group's metadata at this assignment.
         self._queued_memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
-        self._has_joined = False  # whether this consumer is a member of the group, as far as it knows
+        self._has_joined = False  # whether this consumer is a member of the group, as last found
         self._has_subscribed = False  # whether this consumer has asked to join the group
-        if not self._group:
+        if not self._group:  # without a group, all partitions are assigned to this consumer
             self._assigned = self._connection.partitions()
         self._is_revoking = False  # True between a revocation and the poll after the worker has handled it
         self._member_id = ""  # at the last assignment; another id means that the group has removed this member

@@ -241,7 +241,7 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error)
 
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
-        """Handle the answer to a record. The client calls this in `poll` and `flush`, which pass a `SourceError` on.
+        """Handle the answer to a record. The client calls this in `poll` and `flush`, which raise our `SourceError`.
 
         A dead letter whose timestamp was refused is sent again later, with another timestamp.
         """

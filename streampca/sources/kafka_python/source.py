@@ -212,7 +212,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         client_internals.rejoin_group(self._consumer)  # otherwise the client may forget the rebalance
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked
-        self._suspend_rebalance(Revoked, newly_revoked)  # raises `_SuspendError` if there are any
+        self._suspend_rebalance(Revoked, newly_revoked)  # raises `_SuspendError` if any is newly revoked
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = set()
