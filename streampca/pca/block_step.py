@@ -31,12 +31,12 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
 
     1. Prepare the messages: weigh and standardise them, and fill missing entries. Each message keeps the share
        `retention` (n,) of the weight of earlier messages.
-    2. Move C by Algorithm 1, message by message, which gives their losses. A message v far from the mean m is clipped:
-       only a share of v − m is kept.
+    2. Move C by Algorithm 1, a gradient step for each message, which also gives the losses. A message v far from the
+       mean m is clipped: only a share of v − m is kept.
     3. If Σ is kept, add the block to it. Compute the next [C | F], from Σ or from rows of the past and the block.
     """
-    # One array has, if Σ is not kept, a free row for each column of [C | F], and then a row for each message. It is
-    # written up to three times: `prepare_block` writes standardised messages to `block_rows`, `block.learn` replaces
+    # One array has a row for each message. If Σ is not kept, free rows for the columns of [C | F] come first. The array
+    # is written up to three times: `prepare_block` writes standardised messages to `block_rows`, `block.learn` replaces
     # them by the rows √c·y that it has learned, and `_update_factor` writes the past to the free rows.
     past_row_count = 0 if config.keeps_covariance else state.rank
     rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)

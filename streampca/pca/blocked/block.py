@@ -53,11 +53,11 @@ def learn(
     C_and_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
-    # `_learn` fills in these arrays and Y, and updates C and the mean. `BlockResult` says what the arrays hold.
-    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)
-    explained_square = np.zeros(n)
-    squared_distance = np.zeros(n)
-    kept_share = np.zeros(n)
+    # `_learn` fills in these arrays and Y, and updates C and the mean.
+    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)  # of the rows of Y: new directions are searched in these
+    explained_square = np.zeros(n)  # ‖y‖² less the squared residual on C
+    squared_distance = np.zeros(n)  # ‖v − m‖² of a message v, after clipping
+    kept_share = np.zeros(n)  # the share of v − m that clipping has left
     S, next_total_variance = _learn(
         V=as_kernel_input(V),
         C_and_rows=C_and_rows,
@@ -86,7 +86,7 @@ def learn(
         kept_share=kept_by_median * kept_share,
         mean=mean,
         total_variance=next_total_variance,
-        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),
+        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),  # S is padded with zeros
     )
 
 
