@@ -307,8 +307,9 @@ class NumberFields:
             if not absent_values:  # null is in place of each entry
                 return SkipReason.NULL
         # From here on, a `SkipReason` or `Absent` in `values` is a missing entry, or an error.
-        are_all_absent = len(absent_values) == len(values)
-        self._refuse_wrong_paths(absent_values, are_all_absent=are_all_absent, has_entries=has_entries)
+        if absent_values:
+            are_all_absent = len(absent_values) == len(values)
+            self._refuse_wrong_paths(absent_values, are_all_absent=are_all_absent, has_entries=has_entries)
         if SkipReason.CONDITION_UNMET in skip_reasons and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
         return [None if isinstance(value, SkipReason | Absent) else value for value in values]
@@ -316,7 +317,8 @@ class NumberFields:
     def _refuse_wrong_paths(self, absent_values: Sequence[Absent], *, are_all_absent: bool, has_entries: bool) -> None:
         """Raise `VectorError` for a path that leads to nothing, unless the entry at its end may be missing.
 
-        With `impute`, entries may be missing. But if all paths lead to nothing, the paths are wrong.
+        With `impute`, an entry may be missing in an object or array that exists. But if all paths lead to nothing, the
+        paths are wrong.
         """
         for absent in absent_values:
             is_missing_entry = self.impute and absent.is_parent_of_right_type and not are_all_absent
@@ -451,13 +453,13 @@ class NumberFields:
     def _join_single_numbers(self, values: list[Any]) -> list[Any]:
         """Join the single numbers in an array's elements to one array, unless there are also arrays.
 
-        In `values`, None is a null where a number or an array may be, and `SkipReason.NULL` is an element or an array
-        that is null. [1, None, 3] becomes [[1, None, 3]]. [[1, 2], None] becomes [[1, 2], SkipReason.NULL].
+        In `values`, None is a null at the end of a path, and `SkipReason.NULL` is null in place of an element or of an
+        inner array. [1, None, 3] becomes [[1, None, 3]]. [[1, 2], None] becomes [[1, 2], SkipReason.NULL].
         """
         single_values = [value for value in values if not isinstance(value, list)]
         has_arrays = len(single_values) < len(values)
         has_no_numbers = all(isinstance(value, SkipReason | None) for value in single_values)
-        if has_no_numbers:  # there are only arrays, and each None is in place of an array
+        if has_no_numbers:  # there are only arrays and nulls, so each None is in place of an array
             return [SkipReason.NULL if value is None else value for value in values]
         if has_arrays:  # [1, [2, 3]] stays as it is
             return values

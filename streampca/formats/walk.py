@@ -156,7 +156,7 @@ class Walk(NamedTuple):
             if step not in entries:
                 items += inner_paths.items_without_value(step, parent=value)
                 continue
-            # If a path ends at this entry, it may be an array, for which another entry such as `shape` must be read.
+            # If a path ends at an array, an entry beside the array, such as `shape`, may say how to read the array.
             inner_value = read_array(entries, step) if inner_paths.ending_here else entries[step]
             inner_items = Walk(inner_paths, inner_conditions, self.max_json_texts).find(inner_value)
             if isinstance(inner_items, SkipReason):
@@ -233,7 +233,7 @@ class Walk(NamedTuple):
         The element must also meet the conditions that are tested on each element. If several elements fit and meet
         these conditions, raises `VectorError`.
         """
-        # This walk goes on in the chosen element, and tests the conditions on it.
+        # This walk goes on in the chosen element, and tests the conditions on this element.
         walk = Walk(self.paths.by_next_step[choice], conditions.on_chosen_element, self.max_json_texts)
         fitting = [element for element in array if self._fits(element, choice)]
         if not fitting:
