@@ -321,8 +321,8 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
     if len(reader.paths) != 1 or reader.where:
         return None
     [path] = reader.paths
-    ends_at_choice = isinstance(path[-1], Choice)
-    if ends_at_choice:  # the path leads to an item of a field
+    chooses_item = any(isinstance(part, Choice) for part in path)
+    if chooses_item:  # such as `values[id=temp].v`: each item must be looked at
         return None
     *outer_fields, field = _fields_along(path, root)
     are_several_messages = any(outer_field.is_repeated for outer_field in outer_fields)
