@@ -134,7 +134,7 @@ class _PackedReader:
         numbers and does not parse the numbers.
         """
         self._message_type = message_type
-        # The names on the path, without choices such as `[id=temp]`.
+        # All parts of the path are names: a path with a choice such as `[id=temp]` has no packed field.
         self._names = [part.name for part in reader.paths[0] if isinstance(part, Part)]
         self._field_number = field.number
         self._item_size = _PACKED_SIZES[field.type]
