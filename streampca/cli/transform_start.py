@@ -230,7 +230,7 @@ class TransformStart(MemberStart):
             topic=settings.topic,
             output_topic=settings.output_topic,
             open_outputs=partial(open_reader, settings, settings.output_topic),
-            require_shape=self.model.require_shape,
+            check_metadata=self.model.check_metadata,
             transform_start=settings.transform_start_at,
         )
         finding = self._find_committed()

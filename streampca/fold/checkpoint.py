@@ -123,12 +123,12 @@ class Checkpoint:
         if self.settings == settings:
             return replace(self, names=fold_config.names or self.names)
         empty_fold = Fold.empty(fold_config.learning)
-        # The counts of records that were read without learning a vector stay valid.
+        # The counts of records from which no vector was learned stay valid with any settings.
         stats = replace(
             empty_fold.stats,
             rejected=fold.stats.rejected,
-            skipped=fold.stats.skipped,
-            gap=fold.stats.gap,
+            skipped=fold.stats.skipped,  # deletes
+            gap=fold.stats.gap,  # lost offsets
         )
         # The source compares `last` with the log, to notice that the log was replaced.
         fold = replace(empty_fold, position=fold.position, stats=stats, last=fold.last)

@@ -273,7 +273,7 @@ class Publisher:
         learned_before = previous.version if previous else 0  # number of vectors
         newly_learned = merged.stats.learned - learned_before
         # The more vectors are new, the less the older scores weigh: the model forgets older vectors as well.
-        scores_builder.add_new_scores(newly_learned, model_weight=merged.state.weight)
+        scores_builder.add_collected_to_histograms(newly_learned, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
 
