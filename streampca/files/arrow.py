@@ -21,7 +21,7 @@ from streampca.files.rows import (
     open_stream,
     require_kind,
 )
-from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate, vectors_in, with_unread_as_bytes
+from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate, vectors_in, with_texts_as_bytes
 from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 
@@ -84,8 +84,8 @@ def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     all_row_groups = None
     for batch, _ in tables.read(columns.needed, all_row_groups):
         for i in range(len(batch)):
-            # Texts in other entries stay bytes, since decoding a text that is not UTF-8 would raise an error.
-            one_row = with_unread_as_bytes(batch.slice(i, 1), needed_entries)
+            # Decoding a text that is not UTF-8 would raise an error, so texts are decoded only where they are needed.
+            one_row = with_texts_as_bytes(batch.slice(i, 1), except_in=needed_entries)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d
