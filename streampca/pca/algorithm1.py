@@ -46,12 +46,17 @@ def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
 
 
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """Learn a message y (d,) with S = (CᵀC)⁻¹ (k, k) instead of C†; return the next C, the next S and ‖r‖²."""
+    """Learn a message y (d,) by the same step as `meyer`, but with S = (CᵀC)⁻¹ (k, k) instead of C†.
+
+        x ← SCᵀy        r ← Cx − y        C ← C − h r xᵀ        h = η / (1 + η‖x‖²), where η (`eta`) is the step size
+
+    Returns the next C (d, k), the next S and ‖r‖².
+    """
     x = S @ (C.T @ y)  # C†y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
     next_C = C - h * np.outer(r, x)
-    # r is orthogonal to all columns of C. So CᵀC grows by g x xᵀ, and Sherman–Morrison gives the inverse of the sum.
+    # Cᵀr is 0, so the next CᵀC is CᵀC + g x xᵀ. Sherman–Morrison gives the inverse of this sum.
     g = h**2 * (r @ r)
     u = S @ x
     next_S = S - g / (1 + g * (x @ u)) * np.outer(u, u)

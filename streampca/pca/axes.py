@@ -94,10 +94,12 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
         leading_axes = choose_signs(leading_axes, reference)
     total_variance = state.total_variance
     had_gaps = state.missing is not None or state.known is not None
-    if had_gaps:  # Σ may have negative eigenvalues, because the covariance of each pair was estimated separately
+    if had_gaps:
+        # Σ may have negative eigenvalues, because the covariance of each pair was estimated separately. Then variances
+        # that are smaller than their error are raised to the error, and the total variance grows, too.
         floored_variances, total_variance = _floor_variances_at_error(state)
-        count = min(len(floored_variances), components)
-        variance[:count] = floored_variances[:count]
+        axis_count = min(len(floored_variances), components)
+        variance[:axis_count] = floored_variances[:axis_count]
     return Model(
         components=leading_axes,
         explained_variance=variance,
@@ -152,26 +154,27 @@ def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32
 
 
 def restore_state(
-    model: Model, covariance_or_axes: Array | None, known: F64 | None, count: int, config: LearningConfig
+    model: Model, covariance_or_axes: Array | None, known_shares: F64 | None, count: int, config: LearningConfig
 ) -> State:
     """Restore the state from which learning continues after a model of `count` messages.
 
     `covariance_or_axes` is from `compute_covariance_or_axes`; without it, the covariance is estimated from the model's
-    axes and noise. `known` are the shares of the weight for which pairs of entries have been known (`State.known`).
+    axes and noise. `known_shares` are the shares of the weight for which each pair of entries has been known or, if the
+    state keeps no Σ, each entry; None if all shares are 1.
     """
     d = model.dimensions
     is_seen = np.ones(d, np.bool_) if model.seen is None else model.seen  # entries observed in some message
-    known_shares = known
     if covariance_or_axes is None and model.seen is not None:
-        known_entries = is_seen.astype(np.float64)  # as if a seen entry had been known in all messages
-        known_shares = find_smaller_of_each_pair(known_entries) if config.keeps_covariance else known_entries
+        # A worker's model lacks these shares. They are set as if a seen entry had been known in all messages.
+        shares_of_entries = is_seen.astype(np.float64)
+        known_shares = find_smaller_of_each_pair(shares_of_entries) if config.keeps_covariance else shares_of_entries
     state = State(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),  # as of messages with equal shares
+        concentration=1 / max(model.weight, 1.0),  # sum of squared shares of the weight, if all messages had equal ones
         scale=model.scale,
         known=known_shares,
     )
@@ -213,11 +216,12 @@ def _restore_covariance(
     else:
         standardised_covariance = triangle.unpack(covariance_or_axes * np.float64(state.total_variance), d)
         trace = float(standardised_covariance.trace())
-        # If Σ has negative eigenvalues, the total variance of the model is larger than the trace of Σ (`make_model`).
+        # If Σ has negative eigenvalues, `make_model` has raised small variances. Then their total exceeds the trace.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
-    covariance = standardised_covariance / np.outer(model.D, model.D)  # in the units of the data
+    # Converted to the units of the data. If the stream is not standardised, D is 1.
+    covariance = standardised_covariance / np.outer(model.D, model.D)
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
 

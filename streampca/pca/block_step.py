@@ -72,12 +72,13 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:
     """Compute the losses of the messages of a block, each before the message was learned.
 
-    A loss is ‖v − m‖² less its explained part. Algorithm 1 has measured this part of y = √(1 − a)(v − m), where a is
-    the message's weight in the mean.
+    A loss is ‖v − m‖² less its explained part. Algorithm 1 has computed the explained part of ‖y‖² for
+    y = √(1 − a)(v − m), where a is the message's weight in the mean. So this part is divided by 1 − a.
     """
     explained_square_of_y = np.nan_to_num(learned.explained_square, nan=0.0)  # NaN if (CᵀC)⁻¹ has overflowed
-    remaining_weight = np.maximum(1 - weights.a, np.finfo(np.float64).tiny)  # of the first message of a stream, a is 1
-    explained_square = explained_square_of_y / remaining_weight
+    # For the first message of a stream, a is 1 and y is 0: this must not be 0/0.
+    one_minus_a = np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
+    explained_square = explained_square_of_y / one_minus_a
     residual = np.clip(learned.squared_distance - explained_square, 0.0, learned.squared_distance)
     return Losses(residual=residual, norm=learned.squared_distance)
 
@@ -120,9 +121,11 @@ def _add_complete_block(
 
         next Σ = past · Σ + D⁻¹ (sum of c yyᵀ) D⁻¹
 
-    `past` is the share of the weight before the block, and c are the shares of its messages. Σ is in the units of the
-    data, as a packed triangle. If the stream is standardised, the messages y were multiplied by D: 1/standard deviation
-    of each entry before the block. Also returns the next Σ as a square (d, d), times the next D on both sides.
+    `past` is the share of the weight before the block, and c are the shares of its messages y. The rows of `learned.Y`
+    are √c y. Σ is a packed triangle in the units of the data. D (d,) is 1/standard deviation of each entry before the
+    block, by which the messages of a standardised stream were multiplied; in other streams, D is 1.
+
+    Returns `after` with the next Σ; and the next Σ as a square (d, d), multiplied by the next D from left and right.
     """
     past = prepared.weights.past
     D = prepared.D
@@ -144,14 +147,16 @@ def _update_factor(
 ) -> State:
     """If Σ is not kept, return the state with the next [C | F]. `after` still has [C | F] from before the block.
 
-    1. Let A be `rows`: the past and the block. Then Σ is AᵀA, and `variance_outside` in all directions.
+    1. Let A be `rows`: the past and the block. Then Σ = AᵀA + variance_outside · I.
     2. Update the variances of the entries, with which a stream is standardised.
     3. If the stream is standardised, D has changed, which is 1/standard deviation of each entry: convert to the next D.
     4. The next [C | F] are the leading axes of A, exactly or by Nyström's method.
     """
-    variance_outside = _write_past_rows(rows, prepared)
+    variance_outside = _write_past_rows(rows, prepared)  # fills the first rows of A; the block is already in the others
     F = after.C[:, config.components :]
-    start = np.hstack([learned.C, F, learned.random_sums])  # Nyström's method searches the axes from these columns
+    # Nyström's method searches the axes in the span of these columns. `random_sums` are sums of the block's rows with
+    # random signs, which contain the new directions of the block.
+    start = np.hstack([learned.C, F, learned.random_sums])
     after = _update_entries(after, prepared, learned, config)
     to_next_units: Array | float = 1.0  # a factor of each column of A
     if prepared.scale is not None:

@@ -103,7 +103,8 @@ def _compute_mean_shift_ratio(earlier: Model, newest: Model, to_newest_units: F6
             squared_shifts = np.where(model.seen, squared_shifts, 0.0)
     earlier_total = earlier.total_variance
     if earlier.scale is not None:
-        # In the earlier units, a standardised entry has the variance 1. A constant entry has none.
+        # A standardised entry has the variance 1 in the earlier units, and `to_newest_units`² in the newest. A constant
+        # entry has the scale 1 and no variance.
         is_constant = earlier.scale == 1
         earlier_total = float(np.square(to_newest_units)[~is_constant].sum())
     return float(squared_shifts.sum() / np.float64(earlier_total))

@@ -107,12 +107,13 @@ def _predict_coordinates(
 ) -> _CoordinateChanges:
     """Compute how the moments of the coordinates x of messages change with those of the ordinary entries y_L.
 
-    The predictor finds x by ridge regression of y_L on C (d, K), with the rows C_L for ordinary entries. The other
-    entries are predicted as Cx. Δ (d, d) is the `change` of the covariances, and δ (d,) that of the means:
+    An ordinary entry began early in the stream, and messages of the block show it. The predictor finds x by ridge
+    regression of y_L on C_L, the rows of C (d, K) for ordinary entries. All other entries are predicted as Cx. Δ (d, d)
+    is the `change` of the covariances, and δ (d,) is the change of the means:
 
         x = M C_Lᵀ y_L                          M = (C_LᵀC_L + diag(ridge))⁻¹
-        cov(y_L, x) changes by Δ_LL C_L M       cov(x, x) by M C_Lᵀ Δ_LL C_L M
-        cov(Cx, x) changes by C times that      the mean of x by M C_Lᵀ δ_L
+        cov(y_L, x) changes by Δ_LL C_L M       cov(x, x) changes by M C_Lᵀ Δ_LL C_L M
+        the mean of x changes by M C_Lᵀ δ_L     cov(Cx, x) changes by C times the change of cov(x, x)
 
     Entries that were not `is_known` before the block get zeros. Of Δ only the lower triangle is read.
     """
@@ -122,6 +123,7 @@ def _predict_coordinates(
     C_L = C * is_ordinary[:, None]
     ridge = predictor.ridge / unit / unit
     M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
+    # dsymm reads only the upper triangle of `change.T`, which is the lower triangle of Δ.
     Delta_C_L = blas.dsymm(1 / unit / unit, change.T, C_L)
     ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # change of cov(y_L, x)
     second_moments = M @ (C_L.T @ ordinary_with_x)  # change of cov(x, x)
@@ -138,11 +140,13 @@ def _predict_coordinates(
 def _limit_dead_sensors(C: F64, covariances_with_x: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
     """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
 
-    An outlier in the other entries is clipped. A prediction from them could give the dead sensors the variance that
-    the outlier had before. So the variances of dead sensors may grow in total by no more than the weighted squares of
-    their filled entries (`row_squares`, (d,)), which were clipped with the message.
+    No message of the block shows a dead sensor, so its variance changes only by prediction. A message with an outlier
+    in other entries was clipped, but a prediction from these entries could give dead sensors the variance that the
+    outlier had before clipping. So the variances of dead sensors may grow in total by no more than the sum of the
+    weighted squares of their filled entries (`row_squares`, (d,)), which were clipped with the message.
     """
-    predicted_growth = np.vecdot(C, covariances_with_x)  # of the variance of each entry
+    # Entry i is predicted as C_i x, so its variance grows by C_i · (change of the covariances of entry i with x).
+    predicted_growth = np.vecdot(C, covariances_with_x)
     total_growth = predicted_growth[is_dead].clip(0).sum()
     largest_growth = row_squares[is_dead].sum()
     factor = largest_growth / total_growth if total_growth > largest_growth else 1.0

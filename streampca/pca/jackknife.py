@@ -36,6 +36,7 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
 
         sin² of the error = Σ_j (W/w_j − 1)/G · sin²(axes without group j, axes)
 
+    The sum is computed twice: for the angles between the two subspaces of all axes, and for the angle of each axis.
     Returns None with fewer than four groups, or without variance. The axes beyond the rank of `merged` are arbitrary,
     so their error is a right angle.
     """
@@ -53,6 +54,7 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
         pooled_without_group = pool_groups(other_groups, most_columns).state(rank)
         axes_without_group, _ = axes.find_principal_axes(pooled_without_group, rank)
         cosines = merged_axes @ axes_without_group.T
+        # The sum of sin² of the principal angles between the subspaces is rank − Σ cosines².
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
         axis_squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
     axis_angles = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))

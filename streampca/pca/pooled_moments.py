@@ -19,9 +19,10 @@ _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, 
 
 
 def pool_moments(before: State, added: State, past_share: float, new_share: float) -> tuple[State, F64]:
-    """Return the state `before` with the pooled moments, but with its own columns and weight; and √(pn) δ, (d,).
+    """Pool the moments of two states. Returns `before` with the pooled moments, and the vector √(pn) δ, (d,).
 
-    `before` counts with the share p of the sum of both weights, and `added` with the share n:
+    The columns and the weight of `before` stay as they are. `before` counts with the share p of the sum of both
+    weights, and `added` with the share n:
 
         δ = m₂ − m₁        mean = m₁ + nδ        covariance = pΣ₁ + nΣ₂ + pn δδᵀ
 
@@ -47,6 +48,7 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
             covariance = past_share * before.covariance + new_share * added.covariance + pn_outer
         else:
             covariance = _pool_pair_by_pair(before.covariance, added.covariance, mean_difference, added_shares)
+            # Each entry has its own shares, so the total is the sum of the pooled variances.
             total_variance = float(covariance[find_packed_diagonal(len(mean_difference))].sum())
     pooled = replace(
         before,

@@ -33,13 +33,13 @@ class PooledCovariance:
     def __init__(self, columns: int, most_rows: int = 0) -> None:
         """Prepare to pool states of up to `columns` columns.
 
-        If the states do not keep Σ, the pooled covariance is RᵀR plus a variance in all directions. The rows R are the
-        columns of all states and the differences between their means. When R has more rows than `most_rows` and than
-        twice the columns, the rows are replaced by their leading axes.
+        If the states do not keep Σ, the pooled covariance is RᵀR plus a variance in all directions. R has a row for
+        each column of each state, and for each difference between means. When R has too many rows, they are replaced by
+        their leading axes. At least `most_rows` rows are not too many.
         """
-        self._columns_kept = max(columns, FEWEST_F_COLUMNS_WITHOUT_COVARIANCE)
-        self._most_rows = max(2 * self._columns_kept, most_rows)
-        self._moments = State.empty(0)  # the pooled state, but without columns and scale
+        self._columns_kept = max(columns, FEWEST_F_COLUMNS_WITHOUT_COVARIANCE)  # how many leading axes replace the rows
+        self._most_rows = max(2 * self._columns_kept, most_rows)  # more rows are replaced
+        self._moments = State.empty(0)  # all that is pooled except the columns and the scale, which are in `_rows`
         self._rows = PooledRows.of(self._moments)  # R if the states do not keep Σ; and the scale of standardised states
         self._holds_several_states = False
 
@@ -88,13 +88,14 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` columns of C. The weight must not be 0.
 
-        If several states were pooled and none has the covariance of two entries, it is estimated from other entries.
-        A single state stays as it was learned.
+        If no state has the covariance of two entries, it is estimated from their covariances with other entries. But a
+        single state stays as it was learned.
         """
         moments = self._moments
         if self._holds_several_states:
             moments = _complete_covariance(moments)
-        state = axes.decompose(self._with_columns(moments, columns), columns)
+        state_with_columns = self._with_columns(moments, columns)
+        state = axes.decompose(state_with_columns, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:

@@ -63,25 +63,31 @@ def prepare_block(
     2. Clip outliers of entries that no earlier message has shown, and learn the means of these entries.
     3. Standardise the messages, if the stream is standardised. They are written to `standardised_out`.
     4. Fill in missing entries.
+
+    In the code, `rows` are the messages after each step, and `before` is `state` with a mean for these rows.
     """
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
-    smallest_known_share = 1.0  # of the weight for which an entry in V has been known before the block
+    # 1. Each entry that V shows was known for a share of the weight before the block. The smallest decides on clipping.
+    smallest_known_share = 1.0
     if state.known is not None:
         is_shown = ~np.isnan(V).all(axis=0)
         smallest_known_share = float(state.known_shares[is_shown].min(initial=1.0))
     weights = centring.compute_weights(state, retention, config.center, smallest_known_share)
+    # 2.
     before = state
     rows = V
     if has_gaps or state.known is not None:
         before, rows = prepare_new_entries(state, V, config.center)
     missing_in_block = weights.c @ np.isnan(rows) if has_gaps else None  # share of the weight that lacks each entry
     missing_shares = pool_shares(state.missing, weights.past, missing_in_block, 1.0, if_none=0.0)
+    # 3.
     origin = before.mean
     scale = None
     if config.standardize:
         scale = scaling.choose_scale(before, rows)
         rows = scaling.standardise(as_kernel_input(rows), origin, scale, standardised_out)
-        before = replace(before, mean=np.zeros(config.dimensions))  # in the units of the standardised rows
+        before = replace(before, mean=np.zeros(config.dimensions))  # the mean of the standardised rows
+    # 4.
     filled = None
     if has_gaps:
         filled = fill_missing_entries(before, rows, weights, config.components, config.center)

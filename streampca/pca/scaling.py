@@ -20,8 +20,12 @@ _MOST_ROUNDING_MESSAGES = 2.0**20  # the rounding error of a running mean grows 
 def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
     """Compute D = 1/standard deviation of each entry, (d,); 1 for a constant entry.
 
-    A variance that may be only a rounding error counts as 0. Each of n messages may add ε to the relative errors of the
-    variance and of the mean. The variance contains the square of the mean's error.
+    A variance that may be only a rounding error counts as 0:
+
+        rounding error of the variance = nε · variance + (nε · mean)²
+
+    Each of n messages may add ε to the relative error of the variance, and to the relative error of the mean. The error
+    of the mean enters the variance squared.
     """
     messages = min(weight, _MOST_ROUNDING_MESSAGES)  # n
     rounding = messages * _EPS * variance + (messages * _EPS * mean) ** 2

@@ -172,7 +172,10 @@ def _learn(
 
 @compiled_within
 def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C after b messages Y: C ← C + (Y − XCᵀ)ᵀZ. `C_and_rows` (K + b, d) is Cᵀ above Y."""
+    """Update C after b messages Y: Cᵀ ← Cᵀ + Zᵀ(Y − XCᵀ). `C_and_rows` (K + b, d) is Cᵀ above Y.
+
+    X are the coordinates of the messages, and Z is such that C takes all their steps at once.
+    """
     K = len(C_and_rows) - len(X)
     d = C_and_rows.shape[1]
     Y = C_and_rows[K:]

@@ -40,9 +40,10 @@ class Weights(NamedTuple):
 def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
     """Compute the weights of the messages of the block that follows a state.
 
-    `retention` (n,) is the share of the weight of earlier messages that each message keeps. Each entry of the block was
-    known for some share of the state's weight; `known_share` is the smallest. The smaller it is, the less a message may
-    differ from the mean before it is clipped.
+    `retention` (n,) is the share of the weight of earlier messages that each message keeps. A message is clipped if its
+    squared distance from the mean, in units of tr Σ, exceeds a share of the weight before the message. This share is
+    `LARGEST_SHARE` times `known_share`. An entry may have been known for a part of the state's weight only, and
+    `known_share` is the smallest part for an entry of the block.
     """
     return _compute_weights(
         weight=state.weight,
@@ -102,8 +103,11 @@ def _compute_weights(
     """Compute the weights of n messages, in two passes: forward for η and the limit of clipping, backward for c.
 
         w ← ρw + 1        η = 1/w        κ ← (1−η)²κ + η²        c_s = η_s (1−η_s₊₁) … (1−η_n)
+        reach = max(largest_share · ρw, SMALLEST_REACH) / (1 − κ), with w and κ before the message
 
-    Before the messages, w is `weight`, κ is `concentration`, and `count` messages were learned. ρ (n,) is `retention`.
+    w is the weight, ρ (n,) is `retention`, and κ (`concentration`) is the sum of the squared shares of all messages.
+    `reach` is the largest squared distance from the mean, in units of tr Σ, of a message that is not clipped. Before
+    the messages, w is `weight`, and `count` messages were learned.
     """
     n = len(retention)
     eta = np.empty(n)
@@ -113,7 +117,8 @@ def _compute_weights(
         past_weight = retention[s] * weight  # ρw
         weight = past_weight + 1.0
         eta[s] = 1.0 / weight
-        bias = 1.0 - concentration if center else 1.0  # expected tr Σ about the learned mean / true total variance
+        # 1 − κ is the expected tr Σ about the learned mean, divided by the true total variance.
+        bias = 1.0 - concentration if center else 1.0
         has_limit = count + s >= UNCLIPPED_MESSAGES
         reach[s] = max(largest_share * past_weight, SMALLEST_REACH) / bias if has_limit else np.inf
         concentration = (1.0 - eta[s]) * (1.0 - eta[s]) * concentration + eta[s] * eta[s]
@@ -146,7 +151,8 @@ def centre_rows(
     3. m ← m + a (v − m)
     4. tr Σ ← (1−η) tr Σ + η ‖y‖²
 
-    Updates the mean m (d,), and fills in the rows y of Y, ‖v − m‖² after clipping, and the shares that were kept.
+    Updates `mean` (d,), which is m. Fills in `Y` with the rows y, `squared_distance` with ‖v − m‖² after clipping, and
+    `kept_share` with the share of v − m that was kept.
     """
     for s in range(len(V)):
         eta = weights.eta[first + s]
@@ -169,5 +175,5 @@ def centre_rows(
             mean[j] += step * difference
         squared_distance[s] = square
         kept_share[s] = share
-        total_variance = (1.0 - eta) * total_variance + eta * (1.0 - a) * square
+        total_variance = (1.0 - eta) * total_variance + eta * (1.0 - a) * square  # ‖y‖² is (1 − a) · square
     return total_variance

@@ -212,6 +212,8 @@ def add_changes(
 
         Σ′ = Σ + shown change − δδᵀ + predicted_share · predicted change        (gaps.py, steps 4 and 5)
 
+        predicted_share = 1 − E/η        E: share of the covariance that the messages replace (`replaced_share`)
+
     Changes are predicted for entries that the block lacks, or that began late. δ (d,) is `mean_change`, η (`eta`) the
     block's share of the weight, and `variance` (d,) the diagonal of Σ′. Changes, δ and variances are in the units of
     the data times D (d,). Fills in `square` (d, d): Σ′ times `next_D` on both sides.
@@ -227,8 +229,9 @@ def add_changes(
             value = covariance_before[row + j] * (D[i] * D[j])
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
-                # A covariance that the messages do not show changes as predicted. One that they replace by more than η,
-                # as of an entry that began late, has followed the block too far. Then the share is negative.
+                # If the messages do not show the pair, E is 0, and the covariance changes as predicted. If an entry
+                # began late, E is larger than η: the shown change follows the block too far, and the negative share
+                # takes back a part.
                 predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta
                 value += predicted_share * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]  # so that no correlation exceeds 1

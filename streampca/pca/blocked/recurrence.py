@@ -223,8 +223,9 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 def _solve(X: F64, h: F64) -> F64:
     """Compute Z (b, w), with which C takes the steps of b messages at once: C ← C + (Y − XCᵀ)ᵀZ.
 
-    One by one, the steps are C ← C + h_s (y_s − C x_s) x_sᵀ, where x_s is row s of X (b, w). The sum of all steps is
-    this, if Z solves a triangular system, from the last row to the first:
+    One by one, the steps are C ← C + h_s (y_s − C x_s) x_sᵀ, where y_s is message s, x_s its coordinates (row s of X
+    (b, w)), and h_s the size of its step. All b steps together are the formula above, if Z solves this triangular
+    system, from the last row to the first:
 
         z_s = h_s (x_s − Σ (x_s·x_t) z_t)        sum over later messages t
     """

@@ -22,8 +22,9 @@ def add_block(triangle: F64, past: float, A: Array, to_units_of_triangle: F64, t
 
         sum_ij = past · triangle_ij + A_ij t_i t_j        square_ij = sum_ij n_i n_j
 
-    t (`to_units_of_triangle`, (d,)) converts entries from the units of A to those of the triangle, and n
-    (`to_next_units`, (d,)) from these to the units of the square. Returns the sum, packed, and the square (d, d).
+    t (`to_units_of_triangle`, (d,)) converts entries from the units of A to the units of the triangle. n
+    (`to_next_units`, (d,)) converts entries from the units of the triangle to the units of the square. Returns the sum,
+    packed, and the square (d, d).
     """
     d = len(A)
     total = np.empty(len(triangle))
