@@ -183,7 +183,8 @@ def _type_with_bytes(arrow_type: Any, except_in: Collection[str], *, keeps_texts
 
 def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors at the paths of `fields` in the rows of a record batch."""
-    columns = _find_columns(batch, fields)
+    columns = _find_columns(batch, fields)  # None for a path into a type other than structs, such as a list
+    # A field with a name such as `indices` or `shape` says that an array beside it is a sparse vector or a tensor.
     schema_text = str(batch.schema)  # has "name: type" for each field, also for nested ones
     may_be_sparse_or_tensor = any(f"{name}:" in schema_text for name in fields.tensor_field_names)
     has_conditions = len(fields.where) > 0
@@ -225,7 +226,7 @@ def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     return RowVectors(
         vectors=_to_floats(entries).reshape(-1, dimensions),
         counts=is_vector.astype(np.int64),
-        # Not a list: a few bytes may hold millions of null rows, whose errors would fill the memory.
+        # A generator: a few bytes may hold millions of null rows, and a list of their errors would fill the memory.
         errors=((row, _list_error(lengths[row], dimensions)) for row in rows_without_vector),
     )
 

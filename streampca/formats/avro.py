@@ -86,11 +86,12 @@ class AvroReader(Reader):
         return get_steps(self.paths[0]) if self.paths else ()
 
     def _create_single_block_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
-        """Return the schema that reads an array of d floats, written as one Avro block, as bytes.
+        """Return a schema by which an array of d floats, written as one Avro block, is read as bytes.
 
-        If the numbers are not in an array of floats, or if values have to be looked at before, returns None.
+        It is the writer's schema with another type for the array: a record of the count, the bytes of d floats, and the
+        end. If the numbers are not in an array of floats, or if values have to be looked at before, returns None.
         """
-        # With this d, an array may be Debezium's placeholder, which would be read as numbers.
+        # If d is the length of Debezium's placeholder for an unchanged value, each array must be compared with it.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
         if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None
@@ -101,6 +102,7 @@ class AvroReader(Reader):
             if float_size is not None:
                 has_floats = True
                 array_type.clear()
+                # `number` makes the name of the type unique.
                 array_type.update(_block_type(float_size * self.dimensions, number))
         return fastavro.parse_schema(single_block, dict(referenced_types)) if has_floats else None
 
@@ -126,22 +128,23 @@ class AvroWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: the schema prefix, then the fields. `counts` are not used."""
-        # A column is bytes that are the same in all rows, an array of floats, or a list with the bytes of each row.
-        columns: list[Any] = [self.schema_prefix]
+        # `join_columns` joins these pieces in each row. A piece is bytes that are the same in all rows, an array with
+        # the floats of each row, or a list with the bytes of each row.
+        pieces: list[Any] = [self.schema_prefix]
         for values in fields.values():
             is_array = values.ndim == 2
             if is_array:
-                columns.append(_encode_long(values.shape[1]))
+                pieces.append(_encode_long(values.shape[1]))
             match values.dtype.kind:
                 case "f":
-                    columns.append(values)
+                    pieces.append(values)
                 case "O":  # texts or bytes
-                    columns.append(encode_items(values, _encode_bytes))
+                    pieces.append(encode_items(values, _encode_bytes))
                 case _:  # whole numbers: an array in each row
-                    columns.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
+                    pieces.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
-                columns.append(_END_OF_ARRAY)
-        return join_columns(columns)
+                pieces.append(_END_OF_ARRAY)
+        return join_columns(pieces)
 
 
 def _encode_long(number: int) -> bytes:

@@ -47,7 +47,7 @@ class CsvReader(Reader):
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         unquoted = _QUOTED.sub("", text)  # a line end in quotes is a part of a cell
         try:
-            # If `field` names columns, the cells would come from the first line, and the other lines would be lost.
+            # If `field` chooses columns, only their cells in the first line are read: other lines would be lost.
             if self._column_numbers and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))

@@ -114,30 +114,32 @@ class ElementIndices:
         depth: int,
         outer_indices: Sequence[int] = (),
     ) -> None:
-        """Compare the indices of an array's elements with their indices in earlier values, and keep those of new ones.
+        """Compare at which index each element of an array is with its index in earlier values; remember new elements.
 
-        The first `depth` steps of `paths` lead to the array. If it is inside of elements of other arrays,
-        `outer_indices` are the indices of these elements, from the outermost.
+        An element is identified by a text, such as "temp" in [{"id": "temp"}]. If it has another index than before,
+        sets the warning. The first `depth` steps of `paths` lead to the array. If the array is inside of elements of
+        other arrays, `outer_indices` are the indices of these elements, from the outermost.
         """
-        if self.warning:
+        if self.warning:  # one warning is enough
             return
         array_id = _ArrayId(spell_path(paths[0][:depth]), tuple(outer_indices))
         if array_id.path not in self._path_ends_by_array:
             self._path_ends_by_array[array_id.path] = [_spell_end(path, depth) for path in paths]
         earlier_elements = self._find_or_add(array_id)
-        if earlier_elements is not None:
+        if earlier_elements is not None:  # None if there are too many arrays
             self._compare_and_add(array_id, earlier_elements.find_indices(array))
 
     def add(self, later: Self) -> None:
-        """Add the indices that `later` has found in further values.
+        """Add the indices at which `later` has found elements in further values.
 
-        If an element has another index here than in `later`, sets the warning.
+        An element is identified by a text, such as "temp", for a key, such as `id`. If an element has another index
+        here than in `later`, sets the warning. Unusable keys identify no element: two elements may have the same text.
         """
-        # If an array is in both, the ends of its paths stay as they are here.
+        # What follows each array in `field`, for the warning. If both have an array, `self` keeps its own ends.
         self._path_ends_by_array = later._path_ends_by_array | self._path_ends_by_array
         for array_id, later_elements in later._earlier_elements.items():
             earlier_elements = self._find_or_add(array_id)
-            if earlier_elements is None:  # there are too many arrays
+            if earlier_elements is None:  # the array is new, and there are too many already
                 continue
             self._compare_and_add(array_id, later_elements.indices_by_key)
             # This must follow the comparison, which leaves out unusable keys.
@@ -145,7 +147,11 @@ class ElementIndices:
         self.warning = self.warning or later.warning
 
     def encode(self) -> str:
-        """Return the indices of the elements of all arrays, and what the warning needs, as a text of JSON."""
+        """Return all that is remembered, as a text of JSON that `decode` reads.
+
+        For each array: its id, the index of each element by key and text, such as {"id": {"temp": 0}}, and the keys
+        that identify no element. Besides, for the warning, what follows each array in `field`.
+        """
         arrays = []
         for array_id, elements in self._earlier_elements.items():
             arrays.append([*array_id, elements.indices_by_key, sorted(elements.unusable_keys)])
@@ -197,7 +203,7 @@ class ElementIndices:
                     self.warning = self._describe_move(array_id.path, Choice(key, text))
 
     def _describe_move(self, path: str, choice: Choice) -> str:
-        """Return the warning that an element of the array at this path has moved: the one that `choice` chooses.
+        """Return the warning that an element of the array at this path has moved. `choice` chooses this element.
 
         For example, the warning suggests `sensors[id=temp].value` in place of `sensors.value`.
         """

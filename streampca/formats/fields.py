@@ -99,7 +99,7 @@ class NumberFields:
             self._steps_to_container = self._steps_of_paths[0]
             self._get_entries = None  # the container is the array of numbers
             are_in_one_container = len(self._steps_of_paths) == 1
-        # With this d, an array may be Debezium's placeholder, which direct access would read as numbers.
+        # If d is the length of Debezium's placeholder for an unchanged value, direct access would read it as numbers.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
         self._allows_direct_access = are_in_one_container and not self.where and not may_be_placeholder
 
@@ -127,13 +127,14 @@ class NumberFields:
                     container = container[step]
                 if self._get_entries is not None:  # the container is an object with d numbers
                     return self._pack_numbers(*self._get_entries(container))
+                # If the object that holds the array has a field such as `shape`, the array may be no plain vector.
                 may_be_sparse_or_tensor = self.tensor_field_names and any(
                     name in parent for name in self.tensor_field_names
                 )
                 if type(container) is list and not may_be_sparse_or_tensor:
                     return self._pack_numbers(*container)
             except (LookupError, TypeError, ValueError, struct.error, OverflowError):
-                pass  # the walk reads the value, or finds the error
+                pass  # the walk below reads the value, or finds the error
         return self._pack_or_suggest_field(value)
 
     def _pack_or_suggest_field(self, value: Any) -> VectorBytes | GuessedNumbers:
@@ -216,7 +217,7 @@ class NumberFields:
         """Return the error of a value that holds no vectors, because all were skipped for these reasons."""
         if SkipReason.CONDITION_UNMET in skip_reasons:
             return condition_unmet_error()
-        field = ",".join(map(spell_path, self._steps_of_paths))
+        field = ",".join(map(spell_path, self._steps_of_paths))  # "" if the only path leads to the value itself
         return VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
 
     # These methods are for d paths: each leads to one entry of a vector, or to a column with an entry of each vector.
@@ -384,11 +385,14 @@ class NumberFields:
         raise self._no_vector_error(values)
 
     def _no_vector_error(self, values: list[Any]) -> VectorError:
-        """Return the error for the numbers and arrays of a value that are not vectors."""
+        """Return the error for the `values` at the ends of paths, which are neither vectors nor the d numbers of one.
+
+        For example: "2 arrays of 3 to 5 numbers and others beside them, not of 4".
+        """
         arrays = [value for value in values if isinstance(value, list)]
         if not arrays and len(self._steps_of_paths) == 1:
             return VectorError("undecodable", f"expected an array of numbers, not {type_name(values[0])}")
-        if len(arrays) < 2:
+        if len(arrays) < 2:  # for example "3 numbers, not 4"
             return wrong_length_error(len(flatten(values)), self.dimensions)
         lengths = sorted({len(array) for array in arrays})
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
@@ -397,7 +401,7 @@ class NumberFields:
         return VectorError("wrong_length", text)
 
     def _collect(self, items: Sequence[Item]) -> "_Collected":
-        """Return all numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
+        """Return all numbers and innermost arrays to which paths lead, and the positional arrays that paths go through.
 
         In {"w": [[1, 2], [3, 4]]}, the path `w` leads to the innermost arrays [1, 2] and [3, 4]. The array
         [{"w": 1}, {"w": 2}] is positional: the numbers at `w` count as the array [1, 2], in the order of the elements.
@@ -406,7 +410,7 @@ class NumberFields:
         positional_arrays = list[_PositionalArray]()
         is_only_path = len(items) == 1
         for item in items:
-            if isinstance(item.value, Elements):  # paths go on in the elements of an array
+            if isinstance(item.value, Elements):  # an array in whose elements the paths go on
                 in_elements = self._collect_in_elements(item.value)
                 values += in_elements.values_at_ends
                 positional_arrays += in_elements.positional_arrays
@@ -417,15 +421,16 @@ class NumberFields:
         return _Collected(values, positional_arrays)
 
     def _collect_in_elements(self, elements: Elements) -> "_Collected":
-        """Return all numbers and innermost arrays to which paths lead in the elements of an array.
+        """Return what paths lead to in the elements of an array: numbers and innermost arrays; and positional arrays.
 
-        The array is positional if all its elements are parts of one vector, as [{"x": 1}, {"x": 2}] with the path `x`.
+        An array is positional if all its elements are parts of one vector, as [{"x": 1}, {"x": 2}] with the path `x`.
+        The index of an element then says which entries of the vector it holds.
         """
         collected_in_elements = [self._collect_in_element(items) for items in elements.items_of_each_element()]
         values = [value for in_element in collected_in_elements for value in in_element.values_at_ends]
         arrays = [value for value in values if isinstance(value, list)]
         are_parts_of_vector = len(arrays) > 1 and len(flatten(arrays)) == self.dimensions
-        are_one_vector = not arrays or are_parts_of_vector
+        are_one_vector = not arrays or are_parts_of_vector  # single numbers are always joined to one vector
         positional_arrays = [_PositionalArray(elements)] if are_one_vector else []
         for index, in_element in enumerate(collected_in_elements):
             inner_arrays = in_element.positional_arrays

@@ -73,10 +73,11 @@ class JsonWriter(Writer):
 
 
 def _contents_of_field(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """Return what each value holds in a field of n rows: a row or, with `bounds`, the list of the value's rows.
+    """Return the content of a field in each JSON document: one of the n rows or, with `bounds`, a list of rows.
 
-    `bounds` are the start and the end of each value's rows. If the rows are bytes, the value holds only the first row:
-    the other rows of the value are equal, or None.
+    `bounds` are the start and the end of each document's rows: a record with several vectors has several rows in one
+    document. Rows of bytes are about the whole record, such as the record itself. So the content is only the first of
+    these rows: the other rows of the document are equal to it, or None.
     """
     rows: list[Any] = field.tolist()
     has_texts = isinstance(rows[0], str)
@@ -87,10 +88,10 @@ def _contents_of_field(field: NDArray[Any], bounds: list[tuple[int, int]] | None
         contents = [rows[start] for start, _ in bounds]
     else:
         contents = [rows[start:end] for start, end in bounds]
-    return list(map(_embed, contents)) if are_bytes else contents
+    return list(map(_embed_json_or_base64, contents)) if are_bytes else contents
 
 
-def _embed(value: bytes | None) -> Any:
+def _embed_json_or_base64(value: bytes | None) -> Any:
     """Return bytes as a part of a JSON document: JSON as it is, without a schema registry's prefix; else in base64."""
     if value is None:
         return None

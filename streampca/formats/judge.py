@@ -124,7 +124,8 @@ class Judge:
         if is_good.all():
             return None
         row = int(is_good.argmin())  # the first False
-        vector = vectors[row]  # its missing values are NaN already
+        vector = vectors[row]
+        # Missing values were NaN from the start, so the vector itself is the original.
         reason, message = self._why_bad(vector, original=vector)
         return BadVector(row, reason, message)
 

@@ -46,8 +46,8 @@ def explain_problem(samples: Array, *, is_raw_format: bool, dimensions: int) -> 
     if is_raw_format:
         formats = ", ".join(find_plausible_formats(samples, dimensions))
         return (
-            f"{message}; the same bytes are plausible as {formats}: correct format, or skip this test with "
-            f"format={samples.dtype.str} if the numbers are right"
+            f"{message}; the same bytes are plausible as {formats}: set format to the right type, or skip this test "
+            f"with format={samples.dtype.str} if the numbers are right"
         )
     samples_in_big_endian = samples.view(samples.dtype.newbyteorder(">"))
     hint = "" if find_problem(samples_in_big_endian) else " (in the other byte order they are plausible)"

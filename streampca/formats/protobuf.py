@@ -112,7 +112,10 @@ class _MessageReader:
             self._packed_reader = _PackedReader(packed_type, packed_field, reader)
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a message. Packed numbers are read at once."""
+        """Return the numbers of a Protobuf message.
+
+        If the message has d packed numbers, they are read directly; otherwise, through a tree of its fields.
+        """
         numbers = self._packed_reader.read(payload) if self._packed_reader else None
         if numbers is not None:
             return numbers
@@ -141,19 +144,22 @@ class _PackedReader:
         self._dimensions = reader.dimensions
 
     def read(self, payload: bytes) -> VectorBytes | None:
-        """Return the d numbers of a message; None if they are not packed, or not d."""
+        """Return the d numbers of a message; None if they are not packed, or not d.
+
+        The message is parsed by a type that declares the field of the numbers as repeated bytes. So each run of packed
+        numbers becomes one bytes object.
+        """
         *enclosing_names, name = self._names
         parent = _parse(self._message_type, payload)
         for enclosing_name in enclosing_names:
             parent = getattr(parent, enclosing_name)
-        # The field is declared as repeated bytes: each run of packed numbers is one of these bytes objects.
         packed_runs = getattr(parent, name)
         data = b"".join(packed_runs)
         has_d_numbers = len(data) == self._item_size * self._dimensions
         has_whole_numbers = all(len(run) % self._item_size == 0 for run in packed_runs)
         if not has_d_numbers or not has_whole_numbers:
             return None
-        # A number that is not packed is not of the type bytes, so Protobuf keeps it as an unknown field.
+        # A number that is not packed does not fit the declared type, so Protobuf keeps it as an unknown field.
         unknown = unknown_fields.UnknownFieldSet(parent)
         if len(unknown) and any(field.field_number == self._field_number for field in unknown):
             return None
@@ -184,9 +190,10 @@ class ProtobufWriter(Writer):
 
 
 def _encode_field(number: int, values: NDArray[Any]) -> list[bytes | NDArray[Any] | list[bytes]]:
-    """Encode a field of n rows. Return columns, which `join_columns` joins in each row.
+    """Encode a field of n Protobuf messages. Return columns, which `join_columns` joins in each message.
 
-    A column is bytes that all rows share, such as the tag of the field, or has the numbers or bytes of each row.
+    A column is either bytes that are the same in all messages, such as the tag of the field; or an array or a list with
+    the numbers or bytes of each message.
     """
     length_tag = _encode_tag(number, _WIRE_LENGTH)
     add_tag_and_size = partial(_encode_item, length_tag)

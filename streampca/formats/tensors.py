@@ -44,10 +44,10 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
 def _has_indices(parent: Mapping[Any, Any], array: Any) -> bool:
     """Return whether an object has indices for the entries of an array, as a sparse vector has."""
     indices = parent.get("indices")
-    # Protobuf reads an unset field as []. So [] beside an array with entries means that there are no indices. A sparse
-    # vector of zeros has [] for both of its arrays.
-    is_unset_in_protobuf = indices == [] and bool(array)
-    return indices is not None and not is_unset_in_protobuf
+    if indices == []:
+        # A sparse vector of zeros has no entries either. Beside entries, [] is an unset field of Protobuf.
+        return not array
+    return indices is not None
 
 
 def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
